@@ -1,0 +1,219 @@
+"""Files that people write: YAML in, a checked frozen record out, or every mistake at once.
+
+Each mistake is told with file, line and column and, for an unknown key, the nearest known one.
+Anchors, tags, duplicate keys and files above a megabyte are refused: a configuration needs none of
+them, and each has been used to surprise a reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from protos.errors import ConfigurationError
+
+LARGEST_DOCUMENT_BYTES: Final = 1 << 20
+DEEPEST_NESTING: Final = 32
+
+
+class Document(BaseModel):
+    """Base of every record that people write: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without dates, which would turn an unquoted version or day into another type."""
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+
+
+def read_document(path: Path, model: type[Record], *, consequence: str) -> Record:
+    """The record that a YAML file describes.
+
+    Args:
+        path: the file, at most a megabyte of UTF-8.
+        model: the record's type.
+        consequence: the middle sentence of the error, such as "The coordinator did not start."
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is wrong; every mistake is named.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"{path} cannot be read: {cause.strerror}.",
+            consequence=consequence,
+            remedy="Give the path of an existing file that this user may read.",
+        ) from cause
+    return parse_document(raw, model, source=str(path), consequence=consequence)
+
+
+def parse_document(raw: bytes, model: type[Record], *, source: str, consequence: str) -> Record:
+    """As `read_document`, from bytes; `source` stands where the file name would."""
+    try:
+        root = _compose(raw)
+        data = _construct(root, depth=0)
+        return model.model_validate_json(json.dumps(data, allow_nan=False))
+    except _Mistakes as mistakes:
+        found = mistakes.found
+    except ValidationError as error:
+        schema = model.model_json_schema()
+        found = [_describe(dict(detail), root, schema) for detail in error.errors(include_url=False)]
+    lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in sorted(set(found)))
+    count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
+    raise ConfigurationError(
+        what=f"{source} has {count}:\n{lines}",
+        consequence=consequence,
+        remedy="Correct the lines named above and start again.",
+    )
+
+
+class _Mistakes(Exception):  # noqa: N818  # carries findings, is never shown
+    def __init__(self, found: list[tuple[int, int, str]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def _compose(raw: bytes) -> Node:
+    """The file as a tree of nodes that know their line and column."""
+    if len(raw) > LARGEST_DOCUMENT_BYTES:
+        raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
+    try:
+        text = raw.decode("utf-8-sig")
+        for event in yaml.parse(text, Loader=_PlainLoader):
+            start = event.start_mark
+            if start and (isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None)):
+                raise _Mistakes([(start.line + 1, start.column + 1, "anchors and aliases are not allowed")])
+        root = yaml.compose(text, Loader=_PlainLoader)
+    except UnicodeDecodeError as cause:
+        raise _Mistakes([(1, 1, "the file is not UTF-8 text")]) from cause
+    except yaml.MarkedYAMLError as cause:
+        mark = cause.problem_mark or cause.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise _Mistakes([(line, column, f"not YAML: {cause.problem or cause.context}")]) from cause
+    except (yaml.YAMLError, RecursionError) as cause:
+        raise _Mistakes([(1, 1, "not YAML: it has unprintable characters or is nested too deeply")]) from cause
+    if root is None:
+        raise _Mistakes([(1, 1, "the file is empty")])
+    return root
+
+
+def _construct(node: Node, depth: int) -> Any:
+    """Plain values from a node; only the types that JSON has."""
+    line, column = node.start_mark.line + 1, node.start_mark.column + 1
+    if depth > DEEPEST_NESTING:
+        raise _Mistakes([(line, column, "nested too deeply")])
+    if node.tag not in _PLAIN_TAGS:
+        raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
+    if isinstance(node, MappingNode):
+        return _construct_mapping(node, depth)
+    if isinstance(node, SequenceNode):
+        return [_construct(item, depth + 1) for item in node.value]
+    try:
+        value = _PlainLoader("").construct_object(node)
+    except ValueError as cause:
+        raise _Mistakes([(line, column, "this number cannot be read")]) from cause
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Mistakes([(line, column, "a number has to be finite")])
+    return value
+
+
+def _construct_mapping(node: MappingNode, depth: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        line, column = key.start_mark.line + 1, key.start_mark.column + 1
+        if not isinstance(key, ScalarNode):
+            raise _Mistakes([(line, column, "a key has to be a plain word")])
+        if key.value in values:
+            raise _Mistakes([(line, column, f"{key.value} is given twice")])
+        values[key.value] = _construct(value, depth + 1)
+    return values
+
+
+def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> tuple[int, int, str]:
+    """One of pydantic's findings as line, column and words."""
+    location: Sequence[str | int] = detail["loc"]
+    node, path = root, []
+    for step in location:
+        inner = _child(node, step)
+        if inner is not None:  # what is no key is a union's tag, or the key that is missing
+            path.append(str(step))
+            node = inner
+    name = ".".join(path)
+    line, column = node.start_mark.line + 1, node.start_mark.column + 1
+    match detail["type"]:
+        case "extra_forbidden":
+            key = _key(root, location)
+            known = _known_keys(schema, location[:-1])
+            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+            return key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key{hint}"
+        case "missing":
+            owner = f" in {name}" if name else ""
+            return line, column, f"{location[-1]}: this key is missing{owner}"
+        case _:
+            message = str(detail["msg"]).removeprefix("Value error, ")
+            return line, column, f"{name or 'the file'}: {message[:1].lower()}{message[1:]}"
+
+
+def _child(node: Node, step: str | int) -> Node | None:
+    if isinstance(node, MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step]  # type: ignore[no-any-return]  # yaml's stubs leave a node's value untyped
+    return None
+
+
+def _key(root: Node, location: Sequence[str | int]) -> Node:
+    node = root
+    for step in location[:-1]:
+        node = _child(node, step) or node
+    if isinstance(node, MappingNode):
+        return next((key for key, _ in node.value if key.value == location[-1]), node)
+    return node
+
+
+def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> list[str]:
+    """The keys that the record at a location has, read from the model's JSON schema."""
+    definitions = schema.get("$defs", {})
+
+    def resolve(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        if "$ref" in entry:
+            return resolve(definitions[entry["$ref"].rsplit("/", 1)[-1]])
+        choices = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("allOf", ())]
+        return [found for choice in choices for found in resolve(choice)] if choices else [entry]
+
+    current = resolve(schema)
+    for step in location:
+        by_tag = [entry for entry in current if _tag(entry) == step]
+        if by_tag:
+            current = by_tag
+            continue
+        inner = [entry["properties"][step] for entry in current if step in entry.get("properties", {})]
+        inner += [entry["items"] for entry in current if isinstance(step, int) and "items" in entry]
+        inner += [entry["additionalProperties"] for entry in current if entry.get("additionalProperties")]
+        current = [found for entry in inner for found in resolve(entry)]
+    return [key for entry in current for key in entry.get("properties", {})]
+
+
+def _tag(entry: Mapping[str, Any]) -> Any:
+    return entry.get("properties", {}).get("name", {}).get("const")
