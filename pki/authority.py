@@ -1,0 +1,217 @@
+"""The federation's authority: one directory, made once, read by the coordinator.
+
+The issuing key lies beside the coordinator, unencrypted with mode 0600, because sites enrol and
+renew while nobody is there to type a passphrase. Whoever takes it can invent certificates, but
+not a place in the register or in a plan. The root's key is sealed with a passphrase and is needed
+only when the issuing certificate ends: move `root.key.sealed` to a stick after `pki init`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from pki import certificates, store, strict_json
+from pki.chain import certificates_in
+from pki.names import Address, FederationName, SiteName, federation_name, host_name
+from pki.register import IssuedCertificate, Register
+from pki.sealed_key import seal, unseal
+from protos.errors import ConfigurationError
+
+FORMAT_VERSION = 1
+
+_KINDS: dict[str, strict_json.Kind] = {
+    "format": int,
+    "federation": str,
+    "coordinator": str,
+    "enrolment": str,
+    "hosts": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FederationRecord:
+    """What federation.json says: the name, the two addresses, and every host of the certificate."""
+
+    federation: FederationName
+    coordinator: Address
+    enrolment: Address
+    hosts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        federation_name(self.federation)
+        hosts = (self.coordinator.host, self.enrolment.host, *(host_name(host) for host in self.hosts))
+        object.__setattr__(self, "hosts", tuple(dict.fromkeys(hosts)))
+
+    def to_json(self) -> bytes:
+        """The bytes of federation.json."""
+        return strict_json.encode(
+            {
+                "format": FORMAT_VERSION,
+                "federation": self.federation,
+                "coordinator": str(self.coordinator),
+                "enrolment": str(self.enrolment),
+                "hosts": " ".join(self.hosts),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> FederationRecord:
+        """Read federation.json; a ConfigurationError for anything else."""
+        fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
+        if fields["format"] != FORMAT_VERSION:
+            raise ConfigurationError(
+                what=f"federation.json has format {fields['format']}, and this version reads {FORMAT_VERSION}.",
+                consequence="Nothing was started or changed.",
+                remedy="Use the version of the program that made this directory.",
+            )
+        return cls(
+            federation=federation_name(str(fields["federation"])),
+            coordinator=Address.parse(str(fields["coordinator"])),
+            enrolment=Address.parse(str(fields["enrolment"])),
+            hosts=tuple(str(fields["hosts"]).split()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority's directory; keys are read when they are used, and not kept."""
+
+    directory: Path
+    record: FederationRecord
+
+    @classmethod
+    def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
+        """Make root, issuing authority, coordinator's certificate and register: all of it or nothing.
+
+        Raises:
+            ConfigurationError: the directory is not empty, or the passphrase is too short.
+        """
+        parent = directory.absolute().parent
+        with store.explained(directory, "made"):
+            if directory.exists() and any(directory.iterdir()):
+                raise FileExistsError
+            parent.mkdir(parents=True, exist_ok=True)
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".incomplete", dir=parent))
+        try:
+            cls(unfinished, record)._fill(passphrase, now)
+            with store.explained(directory, "made"):
+                unfinished.rename(directory)
+                store.sync_directory(parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return cls.load(directory)
+
+    @classmethod
+    def load(cls, directory: Path) -> Authority:
+        """Open an authority that `pki init` made."""
+        return cls(directory, FederationRecord.from_json(store.read_public(directory / "federation.json")))
+
+    @property
+    def federation(self) -> FederationName:
+        """The federation's name."""
+        return self.record.federation
+
+    @property
+    def root_certificate_path(self) -> Path:
+        """The root certificate: what both sides of every connection trust."""
+        return self.directory / "root.crt"
+
+    @property
+    def sealed_root_key_path(self) -> Path:
+        """The root's sealed key; may be away."""
+        return self.directory / "root.key.sealed"
+
+    @property
+    def issuing_certificate_path(self) -> Path:
+        """The issuing authority's certificate."""
+        return self.directory / "issuing.crt"
+
+    @property
+    def issuing_key_path(self) -> Path:
+        """The issuing authority's key, mode 0600."""
+        return self.directory / "issuing.key"
+
+    @property
+    def coordinator_certificate_path(self) -> Path:
+        """The coordinator's chain: its leaf, then the issuing certificate."""
+        return self.directory / "coordinator.crt"
+
+    @property
+    def coordinator_key_path(self) -> Path:
+        """The coordinator's TLS key, mode 0600."""
+        return self.directory / "coordinator.key"
+
+    @property
+    def register_path(self) -> Path:
+        """The register of sites."""
+        return self.directory / "register.sqlite"
+
+    def root_pem(self) -> bytes:
+        """The root certificate as PEM."""
+        return store.read_public(self.root_certificate_path)
+
+    def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
+        """Certify a site's key; the register decides afterwards whether the certificate is accepted."""
+        issuing, issuing_key = self._issuing()
+        leaf = certificates.site_certificate(key, issuing, issuing_key, self.federation, site, now)
+        return IssuedCertificate(
+            sha256=certificates.certificate_sha256(leaf),
+            tls_key_sha256=certificates.public_key_sha256(key),
+            chain_pem=certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing),
+        )
+
+    def coordinator_leaf(self) -> x509.Certificate:
+        """The coordinator's present certificate."""
+        return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
+
+    def renew_coordinator(self, now: datetime) -> None:
+        """Issue the coordinator's next certificate for the key that it has; read it again to use it."""
+        key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
+        # The same key, so that certificate and key on the disk agree at every moment of a power cut.
+        self._issue_coordinator(key, now)
+
+    def renew_issuing(self, passphrase: str, now: datetime) -> None:
+        """Issue the issuing authority's and the coordinator's next certificates, with the root's key.
+
+        The issuing key stays: certificates that sites hold remain valid, as does each site's chain.
+        """
+        root = certificates_in(self.root_pem())[0]
+        root_key = certificates.key_from_pem(unseal(store.read_secret(self.sealed_root_key_path), passphrase))
+        _, issuing_key = self._issuing()
+        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
+        store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
+        self.renew_coordinator(now)
+
+    def _fill(self, passphrase: str, now: datetime) -> None:
+        root_key, issuing_key = certificates.new_tls_key(), certificates.new_tls_key()
+        root = certificates.root_certificate(root_key, self.federation, now)
+        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
+        sealed = seal(certificates.key_to_pem(root_key), passphrase)
+        store.write_secret(self.sealed_root_key_path, sealed, replace=False)
+        store.write_secret(self.issuing_key_path, certificates.key_to_pem(issuing_key), replace=False)
+        store.write_public(self.root_certificate_path, certificates.certificate_pem(root))
+        store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
+        coordinator_key = certificates.new_tls_key()
+        store.write_secret(self.coordinator_key_path, certificates.key_to_pem(coordinator_key), replace=False)
+        self._issue_coordinator(coordinator_key, now)
+        Register.create(self.register_path).close()
+        store.write_public(self.directory / "federation.json", self.record.to_json())
+
+    def _issue_coordinator(self, key: certificates.Key, now: datetime) -> None:
+        issuing, issuing_key = self._issuing()
+        hosts: Sequence[str] = self.record.hosts
+        leaf = certificates.coordinator_certificate(key.public_key(), issuing, issuing_key, self.federation, hosts, now)
+        chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+        store.write_public(self.coordinator_certificate_path, chain)
+
+    def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:
+        issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
+        return issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path))

@@ -1,0 +1,264 @@
+"""Key pairs, signing requests, and the profile of every certificate in a federation.
+
+root (P-256, 10 years) -> issuing (P-256, 3 years) -> leaves (P-256, 90 days). The rules:
+
+* only the public key of a signing request is used; the names inside it are ignored;
+* a site gets client usage and exactly one name, its URI; the coordinator gets server usage;
+* the issuing certificate is bound to this federation's URIs, so that an authority for one
+  federation is none for another even where somebody trusts both roots;
+* nothing here reads a clock: `now` is an argument, and is an aware time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pki.names import FederationName, SiteName, coordinator_uri, site_uri
+from protos.errors import ConfigurationError, RefusedError
+
+ROOT_LIFETIME = timedelta(days=3653)
+ISSUING_LIFETIME = timedelta(days=1096)
+LEAF_LIFETIME = timedelta(days=90)
+RENEW_WHEN_LEFT = timedelta(days=60)  # from day 30: two months in which a renewal may fail and be noticed
+CLOCK_SKEW = timedelta(minutes=5)
+LARGEST_REQUEST_BYTES = 8 * 1024
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def new_tls_key() -> Key:
+    """A new P-256 key: the one curve that every TLS in use here accepts in a certificate."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_to_pem(key: Key) -> bytes:
+    """The private key as unencrypted PKCS#8 PEM; a secret."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def key_from_pem(pem: bytes) -> Key:
+    """The P-256 private key in a PEM; a ConfigurationError when there is none."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as cause:
+        raise _no_key() from cause
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not is_p256(key.public_key()):
+        raise _no_key()
+    return key
+
+
+def is_p256(key: object) -> bool:
+    """Whether a public key is a P-256 key."""
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+
+
+def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
+    """Whether a leaf has reached the day from which it is renewed."""
+    return now >= certificate.not_valid_after_utc - RENEW_WHEN_LEFT
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """The certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def certificate_sha256(certificate: x509.Certificate) -> str:
+    """The SHA-256 of the certificate's DER, 64 lowercase hexadecimal digits."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def public_key_sha256(key: ec.EllipticCurvePublicKey) -> str:
+    """The SHA-256 of the public key (SubjectPublicKeyInfo in DER), 64 lowercase hexadecimal digits."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def signing_request(key: Key) -> bytes:
+    """A signing request (PEM) that proves possession of the key and names nobody."""
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
+    """The public key of a signing request, after checking its size, curve and signature.
+
+    Raises:
+        RefusedError: the request is not one that the authority would certify.
+    """
+    if len(request_pem) > LARGEST_REQUEST_BYTES:
+        raise _refused(f"it has more than {LARGEST_REQUEST_BYTES} bytes")
+    if request_pem.count(b"-----BEGIN") != 1:
+        raise _refused("it is not one request in PEM")
+    try:
+        request = x509.load_pem_x509_csr(request_pem)
+        key, is_valid = request.public_key(), request.is_signature_valid
+    except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
+        raise _refused("it cannot be read") from cause
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not is_p256(key):
+        raise _refused("its key is not a P-256 key")
+    if not is_valid:
+        raise _refused("it is not signed with its own key")
+    return key
+
+
+def root_certificate(key: Key, federation: FederationName, now: datetime) -> x509.Certificate:
+    """The root of the federation, signed by itself; one authority may stand below it."""
+    name = _authority_name(federation, "root")
+    return (
+        _builder(name, name, key.public_key(), now, now + ROOT_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
+        .add_extension(_usage(is_authority=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def issuing_certificate(
+    key: ec.EllipticCurvePublicKey,
+    root: x509.Certificate,
+    root_key: Key,
+    federation: FederationName,
+    now: datetime,
+) -> x509.Certificate:
+    """The authority that signs leaves; none may stand below it, and only this federation's URIs."""
+    until = min(now + ISSUING_LIFETIME, root.not_valid_after_utc)
+    permitted = x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None)
+    return (
+        _builder(_authority_name(federation, "issuing"), root.subject, key, now, until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(is_authority=True), critical=True)
+        .add_extension(permitted, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(_issuer_identifier(root), critical=False)
+        .sign(root_key, hashes.SHA256())
+    )
+
+
+def site_certificate(
+    key: ec.EllipticCurvePublicKey,
+    issuing: x509.Certificate,
+    issuing_key: Key,
+    federation: FederationName,
+    site: SiteName,
+    now: datetime,
+) -> x509.Certificate:
+    """The certificate of a site: client usage only, and its URI as the only name."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(site_uri(federation, site))]
+    return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+
+
+def coordinator_certificate(
+    key: ec.EllipticCurvePublicKey,
+    issuing: x509.Certificate,
+    issuing_key: Key,
+    federation: FederationName,
+    hosts: Iterable[str],
+    now: datetime,
+) -> x509.Certificate:
+    """The certificate of the coordinator: server usage only, its URI, and the hosts where sites call."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(coordinator_uri(federation))]
+    names += [_host(host) for host in dict.fromkeys(hosts)]
+    return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
+
+
+def _leaf(
+    key: ec.EllipticCurvePublicKey,
+    issuing: x509.Certificate,
+    issuing_key: Key,
+    names: list[x509.GeneralName],
+    usage: x509.ObjectIdentifier,
+    now: datetime,
+) -> x509.Certificate:
+    # The subject stays empty, hence the critical name: who somebody is stands in one place.
+    until = min(now + LEAF_LIFETIME, issuing.not_valid_after_utc)
+    return (
+        _builder(x509.Name([]), issuing.subject, key, now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(_issuer_identifier(issuing), critical=False)
+        .sign(issuing_key, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    if until <= now:
+        raise ConfigurationError(
+            what="The authority above this certificate has expired or is about to.",
+            consequence="No certificate was issued.",
+            remedy="Run `pki renew --authority` with the root's passphrase, then try again.",
+        )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now.astimezone(UTC) - CLOCK_SKEW)
+        .not_valid_after(until.astimezone(UTC))
+    )
+
+
+def _authority_name(federation: FederationName, role: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"{federation} {role} authority"),
+        ]
+    )
+
+
+def _issuer_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    held = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(held)
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"A signing request was refused: {reason}.",
+        consequence="No certificate was issued and the register is unchanged.",
+        remedy="Make the request with the site agent of this version.",
+    )
+
+
+def _no_key() -> ConfigurationError:
+    return ConfigurationError(
+        what="A file that should hold a P-256 private key in PEM holds something else.",
+        consequence="It was not used, and nothing was sent.",
+        remedy="Restore the key file from its backup, or enrol again with a new invitation.",
+    )

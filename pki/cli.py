@@ -1,0 +1,261 @@
+"""The command `pki`: make a federation's authority, and say who belongs to it.
+
+Only this file of the room reads the clock, the terminal and the command line. No traceback reaches
+an operator: every failure is three sentences on standard error and a documented exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from pki import inspection, sealed_key, store
+from pki.authority import Authority, FederationRecord
+from pki.certificates import is_renewal_due
+from pki.enrolment import invite_site
+from pki.names import Address, federation_name, site_name
+from pki.register import Register, SiteRecord, SiteState
+from protos.errors import ConfigurationError, OperatorError, UnavailableError, UsageError
+
+_PATH = click.Path(path_type=Path)
+_directory = click.option(
+    "--directory", type=_PATH, required=True, help="The authority's directory, made by `pki init`."
+)
+_passphrase_file = click.option(
+    "--passphrase-file", type=_PATH, help="File (mode 0600) with the root key's passphrase in its first line."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        status = commands.main(args=arguments, prog_name="pki", standalone_mode=False)
+    except OperatorError as error:
+        click.echo(error.lines("pki"), err=True)
+        return error.exit_status
+    except click.ClickException as error:
+        error.show()
+        return UsageError.exit_status
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("pki: stopped by the person at the keyboard.", err=True)
+        return 1
+    except OSError as cause:
+        explained = UnavailableError(
+            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
+            consequence="The command did not finish; no data was sent.",
+            remedy="Check the disk's free space and the permissions of the paths that were given, then try again.",
+        )
+        click.echo(explained.lines("pki"), err=True)
+        return explained.exit_status
+    return status if isinstance(status, int) else 0
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="global-layers")
+def commands() -> None:
+    """Who is who in a federation: its authority, its invitations and its register of sites."""
+
+
+@commands.command(
+    epilog="Example: pki init --federation heart-study --address coordinator.example.org:8443 "
+    "--enrolment-address coordinator.example.org:8444 --directory /var/lib/coordinator/pki"
+)
+@click.option("--federation", required=True, help="Lowercase letters, digits and hyphens.")
+@click.option("--address", required=True, help="HOST:PORT where sites call during runs.")
+@click.option("--enrolment-address", required=True, help="HOST:PORT where sites enrol.")
+@click.option("--host", "hosts", multiple=True, help="A further name or IP address of the coordinator; repeatable.")
+@_directory
+@_passphrase_file
+def init(
+    federation: str,
+    address: str,
+    enrolment_address: str,
+    hosts: tuple[str, ...],
+    directory: Path,
+    passphrase_file: Path | None,
+) -> None:
+    """Make the authority, the coordinator's certificate and an empty register.
+
+    Without --passphrase-file the passphrase of the root key is asked for; where it is left empty,
+    or where there is no terminal, one is made and printed once.
+    """
+    record = FederationRecord(
+        federation=federation_name(federation),
+        coordinator=Address.parse(address),
+        enrolment=Address.parse(enrolment_address),
+        hosts=hosts,
+    )
+    passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)
+    if passphrase_file is None and sys.stdin.isatty():
+        passphrase = click.prompt(
+            "Passphrase of the root key (empty: make one)",
+            default="",
+            hide_input=True,
+            show_default=False,
+            confirmation_prompt=True,
+        )
+    made = "" if passphrase else sealed_key.new_passphrase()
+    authority = Authority.create(directory, record, passphrase=passphrase or made, now=_now())
+    click.echo(f"Made the authority of federation {federation} in {directory}.")
+    if made:
+        click.echo(f"Passphrase of the root key, shown this once: {made}")
+    click.echo(f"Move {authority.sealed_root_key_path} to a place that is not on this computer.")
+
+
+@commands.command(epilog="Example: pki invite st-mary --directory /var/lib/coordinator/pki --output st-mary.invitation")
+@click.argument("site")
+@_directory
+@click.option("--output", type=_PATH, required=True, help="Where the invitation is written, mode 0600.")
+@click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
+@click.option("--pre-approved", is_flag=True, help="Enrol whoever holds the file, without `pki approve`.")
+def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
+    """Invite SITE: write the one file that its operator needs, and note it in the register."""
+    if output.exists():
+        raise ConfigurationError(
+            what=f"{output} exists already.",
+            consequence="It was left as it is, and no invitation was made.",
+            remedy="Choose another path for --output.",
+        )
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        invitation = invite_site(
+            authority,
+            register,
+            site_name(site),
+            valid_for=timedelta(hours=valid_hours),
+            is_pre_approved=pre_approved,
+            now=_now(),
+        )
+    invitation.save(output)
+    click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
+    click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
+
+
+@commands.command(
+    epilog="Example: pki approve st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567"
+)
+@click.argument("site")
+@_directory
+@click.option("--fingerprint", required=True, help="The fingerprint of its identity key that the site read to you.")
+def approve(site: str, directory: Path, fingerprint: str) -> None:
+    """Allow SITE its certificate, after its operator read its fingerprint to you."""
+    with Register(Authority.load(directory).register_path) as register:
+        register.approve(site_name(site), fingerprint, _now())
+    click.echo(f"Approved site {site}; it fetches its certificate when it asks next.")
+
+
+@commands.command(name="list", epilog="Example: pki list --directory /var/lib/coordinator/pki --plan")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option("--plan", "as_plan", is_flag=True, help="The `sites:` of a plan: active and approved sites.")
+def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
+    """Show every site with its state and the fingerprint of its identity key."""
+    if as_json and as_plan:
+        raise click.UsageError("--json and --plan exclude each other.")
+    with Register(Authority.load(directory).register_path) as register:
+        sites = register.sites()
+    if as_json:
+        click.echo(json.dumps([_facts(site) for site in sites], indent=2))
+    elif as_plan:
+        click.echo(_plan_snippet(sites))
+    else:
+        width = max((len(site.name) for site in sites), default=0)
+        for site in sites:
+            click.echo(f"{site.name:<{width}}  {site.state:<9}  {site.identity_fingerprint or '-'}")
+        if not sites:
+            click.echo("No site has been invited yet.")
+
+
+@commands.command(epilog="Example: pki revoke st-mary --directory /var/lib/coordinator/pki")
+@click.argument("site")
+@_directory
+def revoke(site: str, directory: Path) -> None:
+    """Take SITE out of the federation, at once; a running coordinator notices within a second."""
+    with Register(Authority.load(directory).register_path) as register:
+        register.revoke(site_name(site), _now())
+    click.echo(f"Revoked site {site}: none of its certificates is accepted any more.")
+
+
+@commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
+@_directory
+@click.option(
+    "--authority", "with_authority", is_flag=True, help="The issuing certificate as well; needs the root key."
+)
+@_passphrase_file
+def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
+    """Renew the coordinator's certificate, and with --authority the issuing certificate above it."""
+    authority = Authority.load(directory)
+    if with_authority:
+        passphrase = (
+            click.prompt("Passphrase of the root key", hide_input=True)
+            if passphrase_file is None
+            else _passphrase_in(passphrase_file)
+        )
+        authority.renew_issuing(passphrase, _now())
+    else:
+        authority.renew_coordinator(_now())
+    leaf = authority.coordinator_leaf()
+    click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
+    if is_renewal_due(leaf, _now()):
+        click.echo("That is soon, because the issuing certificate ends then: run `pki renew --authority`.")
+
+
+@commands.command(epilog="Example: pki inspect st-mary.invitation")
+@click.argument("file", type=_PATH)
+def inspect(file: Path) -> None:
+    """Say in plain words what a certificate or an invitation is; its token is not shown."""
+    for line in inspection.describe(store.read_public(file), _now()):
+        click.echo(line)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _passphrase_in(path: Path) -> str:
+    try:
+        lines = store.read_secret(path).decode("utf-8").splitlines()
+    except UnicodeDecodeError as cause:
+        raise _no_passphrase(path) from cause
+    if not lines or not lines[0]:
+        raise _no_passphrase(path)
+    return lines[0]
+
+
+def _no_passphrase(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{path} does not hold a passphrase in its first line.",
+        consequence="Nothing was written.",
+        remedy="Write the passphrase into the first line as UTF-8 text.",
+    )
+
+
+def _facts(site: SiteRecord) -> dict[str, object]:
+    return {
+        "name": site.name,
+        "state": site.state.value,
+        "identity": site.identity_fingerprint,
+        "certificates": list(site.accepted_certificates),
+        "changed": datetime.fromtimestamp(site.changed_at_seconds, UTC).isoformat(),
+    }
+
+
+def _plan_snippet(sites: Sequence[SiteRecord]) -> str:
+    # A site that nobody approved yet stays out: its key has not been compared with anybody.
+    listed = [site for site in sites if site.state in (SiteState.ACTIVE, SiteState.APPROVED)]
+    lines = [f"  - name: {site.name}\n    identity: {site.identity_fingerprint}" for site in listed]
+    return "\n".join(["sites:", *lines]) if lines else "sites: []"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Enrolment and renewal as decisions; who carries the messages is somebody else's task.
+
+A site proves three things: it holds the token, it holds the TLS key (the signing request is signed
+with it), and it holds the identity key (which signs the request, the token's hash and the
+federation). So a token that was read on its way is of no use with a request that was changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from pki.authority import Authority
+from pki.certificates import public_key_sha256, requested_key
+from pki.fingerprints import fingerprint
+from pki.invitation import TOKEN_BYTES, Invitation, new_token, token_sha256
+from pki.names import FederationName, SiteName, is_name
+from pki.register import Redemption, Register, SiteRecord, SiteState
+from pki.signatures import public_bytes, sign, verify
+from protos.errors import RefusedError
+
+ENROLMENT_LABEL = "enrolment"
+RENEWAL_LABEL = "renewal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrolmentRequest:
+    """What a site sends once: token (24 bytes), signing request (PEM), raw identity key, its signature."""
+
+    token: bytes = field(repr=False)
+    csr_pem: bytes
+    identity_public_key: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenewalRequest:
+    """What a site sends for its next certificate: name, signing request (PEM) for a new TLS key, signature."""
+
+    site: str
+    csr_pem: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Issued:
+    """The site's certificate: leaf and issuing authority as PEM."""
+
+    chain_pem: bytes
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A person has yet to compare this fingerprint of the identity key; ask again with the same request."""
+
+    fingerprint: str
+
+
+def invite_site(
+    authority: Authority,
+    register: Register,
+    site: SiteName,
+    *,
+    valid_for: timedelta,
+    is_pre_approved: bool,
+    now: datetime,
+) -> Invitation:
+    """Make an invitation and note it in the register; an earlier one for this site becomes void."""
+    invitation = Invitation(
+        federation=authority.federation,
+        site=site,
+        coordinator=authority.record.coordinator,
+        enrolment=authority.record.enrolment,
+        expires=(now + valid_for).replace(microsecond=0),
+        root_pem=authority.root_pem(),
+        token=new_token(),
+    )
+    register.invite(
+        site,
+        token_sha256(invitation.token),
+        expires=invitation.expires,
+        is_pre_approved=is_pre_approved,
+        now=now,
+    )
+    return invitation
+
+
+def enrolment_request(invitation: Invitation, csr_pem: bytes, identity_key: Ed25519PrivateKey) -> EnrolmentRequest:
+    """The request of a site that holds an invitation; made anew, it may be sent again and again."""
+    parts = _enrolment_parts(invitation.federation, invitation.token, csr_pem)
+    return EnrolmentRequest(
+        token=invitation.token,
+        csr_pem=csr_pem,
+        identity_public_key=public_bytes(identity_key),
+        signature=sign(identity_key, ENROLMENT_LABEL, *parts),
+    )
+
+
+def renewal_request(
+    federation: FederationName, site: SiteName, csr_pem: bytes, identity_key: Ed25519PrivateKey
+) -> RenewalRequest:
+    """The request of a member for its next certificate, also where the last one has expired."""
+    signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, csr_pem))
+    return RenewalRequest(site=site, csr_pem=csr_pem, signature=signature)
+
+
+def handle_request(
+    authority: Authority, register: Register, request: EnrolmentRequest, now: datetime
+) -> Issued | Pending:
+    """Answer a request to be enrolled; the same request again is answered alike.
+
+    Raises:
+        RefusedError: the token, the signing request or the signature is not good, or the register says no.
+    """
+    if len(request.token) != TOKEN_BYTES:
+        raise _refused("its token is not a token")
+    key = requested_key(request.csr_pem)
+    verify(
+        request.identity_public_key,
+        request.signature,
+        ENROLMENT_LABEL,
+        *_enrolment_parts(authority.federation, request.token, request.csr_pem),
+    )
+    asked = Redemption(
+        token_sha256=token_sha256(request.token),
+        identity_key=request.identity_public_key,
+        tls_key_sha256=public_key_sha256(key),
+        signing_request=request.csr_pem,
+    )
+    site: SiteRecord = register.request(asked, now)
+    match site.state:
+        case SiteState.REQUESTED:
+            return Pending(fingerprint(request.identity_public_key))
+        case SiteState.APPROVED:
+            return Issued(register.activate(site.name, authority.issue_site(key, site.name, now), now))
+        case SiteState.ACTIVE:
+            kept = register.chain_of(site.name, asked.tls_key_sha256)
+            if kept is None:
+                raise _refused("the certificate for this key has since been replaced")
+            return Issued(kept)
+        case SiteState.INVITED | SiteState.REVOKED:
+            raise _refused(f"site {site.name} is {site.state}")
+
+
+def handle_renewal(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
+    """Answer a member that asks for its next certificate; the old one is accepted until `confirm`.
+
+    The identity key's signature is the proof, so this may be offered on both ports. A replayed
+    request yields only the certificate that was issued for it: a TLS key is certified once.
+
+    Raises:
+        RefusedError: the site is no member, or the request is not signed with its identity key.
+    """
+    if not is_name(request.site):
+        raise _refused("its site name is not a name")
+    site = SiteName(request.site)
+    key = requested_key(request.csr_pem)
+    parts = _renewal_parts(authority.federation, site, request.csr_pem)
+    verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
+    kept = register.chain_of(site, public_key_sha256(key))
+    if kept is not None:
+        return Issued(kept)
+    return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now))
+
+
+def _enrolment_parts(federation: str, token: bytes, csr_pem: bytes) -> tuple[bytes, ...]:
+    return federation.encode(), bytes.fromhex(token_sha256(token)), hashlib.sha256(csr_pem).digest()
+
+
+def _renewal_parts(federation: str, site: str, csr_pem: bytes) -> tuple[bytes, ...]:
+    return federation.encode(), site.encode(), hashlib.sha256(csr_pem).digest()
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"A request for a certificate was refused: {reason}.",
+        consequence="No certificate was issued and no data was sent.",
+        remedy="Ask the federation office for a new invitation.",
+    )

@@ -1,0 +1,138 @@
+"""A certificate becomes a site's name, or a reason to refuse it.
+
+TLS has checked by now that the chain ends at the federation's root. What TLS does not decide is
+decided here: exactly one name of exactly one spelling, exactly one usage, P-256, valid now, and no
+extension that this file does not know. Whether the certificate is still accepted is the
+register's answer (`Register.is_accepted`), asked on every call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from pki.certificates import certificate_sha256, is_p256
+from pki.names import SiteName, coordinator_uri, is_name, site_uri
+from protos.errors import RefusedError
+
+LARGEST_BYTES = 16 * 1024
+
+_KNOWN_EXTENSIONS = (
+    x509.BasicConstraints,
+    x509.KeyUsage,
+    x509.ExtendedKeyUsage,
+    x509.SubjectAlternativeName,
+    x509.SubjectKeyIdentifier,
+    x509.AuthorityKeyIdentifier,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteIdentity:
+    """A site as its certificate proves it."""
+
+    name: SiteName
+    certificate_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorIdentity:
+    """The coordinator of a federation as its certificate proves it."""
+
+    federation: str
+    certificate_sha256: str
+
+
+def identify_site(leaf: bytes, federation: str, now: datetime) -> SiteIdentity:
+    """Who a peer is, from its leaf certificate.
+
+    Args:
+        leaf: one certificate, PEM or DER, as TLS handed it over after checking its chain.
+        federation: the name of the federation that this program serves.
+        now: an aware time.
+
+    Raises:
+        RefusedError: the certificate is not exactly that of a site of this federation, valid now.
+    """
+    certificate = _load(leaf)
+    names = _names(certificate)
+    if len(names) != 1:
+        raise _refused(f"it carries {len(names)} names, and a site has exactly one")
+    name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
+    site = name.rpartition("/")[2]
+    if not is_name(site) or name != site_uri(federation, site):
+        raise _refused("its name is not that of a site of this federation")
+    _check_profile(certificate, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    return SiteIdentity(name=SiteName(site), certificate_sha256=certificate_sha256(certificate))
+
+
+def identify_coordinator(leaf: bytes, federation: str, now: datetime) -> CoordinatorIdentity:
+    """The coordinator behind a leaf certificate (PEM or DER); a RefusedError for anybody else."""
+    certificate = _load(leaf)
+    names = _names(certificate)
+    uris = [name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)]
+    if uris != [coordinator_uri(federation)]:
+        raise _refused("its name is not that of this federation's coordinator")
+    if not all(isinstance(name, x509.UniformResourceIdentifier | x509.DNSName | x509.IPAddress) for name in names):
+        raise _refused("it carries a name that is neither a host nor a URI")
+    _check_profile(certificate, ExtendedKeyUsageOID.SERVER_AUTH, now)
+    return CoordinatorIdentity(federation=federation, certificate_sha256=certificate_sha256(certificate))
+
+
+def _load(leaf: bytes) -> x509.Certificate:
+    if len(leaf) > LARGEST_BYTES:
+        raise _refused(f"it has more than {LARGEST_BYTES} bytes")
+    try:
+        if not leaf.lstrip().startswith(b"-----BEGIN"):
+            return x509.load_der_x509_certificate(leaf)
+        found = x509.load_pem_x509_certificates(leaf)
+    except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
+        raise _refused("it cannot be read") from cause
+    if len(found) != 1:
+        raise _refused(f"{len(found)} certificates came instead of one")
+    return found[0]
+
+
+def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    try:
+        extensions = list(certificate.extensions)
+    except Exception as cause:  # a repeated or unreadable extension, each its own kind
+        raise _refused("its extensions cannot be read") from cause
+    if not all(isinstance(extension.value, _KNOWN_EXTENSIONS) for extension in extensions):
+        raise _refused("it carries an extension that no certificate of a federation carries")
+    for extension in extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            return list(extension.value)
+    return []
+
+
+def _check_profile(certificate: x509.Certificate, usage: x509.ObjectIdentifier, now: datetime) -> None:
+    try:
+        key = certificate.public_key()
+        extensions = certificate.extensions
+        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
+        key_usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        usages = list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except Exception as cause:  # a missing extension or a key of an unknown kind
+        raise _refused("it does not say what it may be used for") from cause
+    if not is_p256(key):
+        raise _refused("its key is not a P-256 key")
+    if constraints.ca or key_usage.key_cert_sign or not key_usage.digital_signature:
+        raise _refused("it is the certificate of an authority or may not sign a connection")
+    if usages != [usage]:
+        raise _refused("its usage is not that of this side of the connection")
+    if now < certificate.not_valid_before_utc:
+        raise _refused(f"it is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC")
+    if now > certificate.not_valid_after_utc:
+        raise _refused(f"it expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"A certificate was refused: {reason}.",
+        consequence="Nothing was accepted from this peer and nothing was sent to it.",
+        remedy="Look at it with `pki inspect FILE`, and ask the federation office for the right certificate.",
+    )

@@ -1,0 +1,54 @@
+"""What a certificate or an invitation says, in plain words for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from cryptography import x509
+
+from pki.certificates import certificate_sha256
+from pki.chain import certificates_in
+from pki.invitation import Invitation
+
+_TIME = "%Y-%m-%d %H:%M UTC"
+
+
+def describe(data: bytes, now: datetime) -> Iterator[str]:
+    """Lines about an invitation or about each certificate in a PEM.
+
+    Raises:
+        ConfigurationError: it is no usable invitation.
+        RefusedError: it begins like a certificate and cannot be read as one.
+    """
+    if data.lstrip().startswith(b"-----BEGIN CERTIFICATE"):
+        for certificate in certificates_in(data):
+            yield from _certificate(certificate, now)
+    else:
+        yield from _invitation(Invitation.from_json(data), now)
+
+
+def _invitation(invitation: Invitation, now: datetime) -> Iterator[str]:
+    yield f"Invitation of site {invitation.site} to federation {invitation.federation}"
+    yield f"  coordinator  {invitation.coordinator}"
+    yield f"  enrolment    {invitation.enrolment}"
+    yield f"  expires      {invitation.expires:{_TIME}}{' (expired)' if now >= invitation.expires else ''}"
+    yield f"  fingerprint  {invitation.fingerprint}"
+
+
+def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[str]:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    remark = " (not valid yet)" if now < start else " (expired)" if now > end else ""
+    yield f"Certificate {_subject(certificate)!a}"
+    yield f"  issued by    {certificate.issuer.rfc4514_string()!a}"
+    yield f"  valid        {start:{_TIME}} to {end:{_TIME}}{remark}"
+    yield f"  sha256       {certificate_sha256(certificate)}"
+
+
+def _subject(certificate: x509.Certificate) -> str:
+    # Shown with escapes (`!a`): a certificate from a stranger may hold characters that repaint the terminal.
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        return certificate.subject.rfc4514_string()
+    return ", ".join(str(getattr(name, "value", name)) for name in names)

@@ -1,0 +1,153 @@
+"""The one file that a site receives: where to call, whom to trust, and a token that works once.
+
+The authority's full certificate is inside, so nothing is trusted on first use. Whoever holds the
+file can ask to be enrolled as this site, until the token is used or has expired; by default a
+person then compares fingerprints before a certificate is issued. The fingerprint of the
+invitation covers all that a forger would change, and can be read aloud: it tells nothing about
+the token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes
+
+from pki import store, strict_json
+from pki.chain import certificates_in
+from pki.fingerprints import grouped
+from pki.names import Address, FederationName, SiteName, federation_name, site_name
+from pki.signatures import statement
+from protos.errors import ConfigurationError, RefusedError
+
+FORMAT_VERSION = 1
+TOKEN_BYTES = 24
+
+_KINDS: dict[str, strict_json.Kind] = {
+    "format": int,
+    "federation": str,
+    "site": str,
+    "coordinator": str,
+    "enrolment": str,
+    "expires": str,
+    "token": str,
+    "root": str,
+}
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def new_token() -> bytes:
+    """A token of 192 random bits."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def token_sha256(token: bytes) -> str:
+    """What the register keeps of a token: 64 hexadecimal digits from which it cannot be found again."""
+    # A plain hash is enough: 192 random bits cannot be guessed, unlike a password.
+    return hashlib.sha256(token).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation:
+    """An invitation of one site; `expires` is aware and has whole seconds, `root_pem` is one certificate."""
+
+    federation: FederationName
+    site: SiteName
+    coordinator: Address
+    enrolment: Address
+    expires: datetime
+    root_pem: bytes
+    token: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        federation_name(self.federation)
+        site_name(self.site)
+        if len(self.token) != TOKEN_BYTES:
+            raise _wrong("its token does not have 24 bytes")
+        if self.expires.tzinfo is None or self.expires.microsecond:
+            raise _wrong("its expiry is not a whole second of a known time zone")
+        try:
+            number = len(certificates_in(self.root_pem))
+        except RefusedError as cause:
+            raise _wrong("its root certificate cannot be read") from cause
+        if number != 1:
+            raise _wrong(f"it holds {number} root certificates instead of one")
+
+    @property
+    def fingerprint(self) -> str:
+        """80 bits over federation, site, addresses and root; 4 groups of 4 characters."""
+        # 80 bits: a forger must meet this very value, one try at a time; the birthday bound does
+        # not help, because the honest side does not let a stranger choose the other half.
+        root = certificates_in(self.root_pem)[0]
+        parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment))
+        covered = statement("invitation", *(part.encode() for part in parts), root.fingerprint(hashes.SHA256()))
+        return grouped(hashlib.sha256(covered).digest()[:10])
+
+    def check_not_expired(self, now: datetime) -> None:
+        """Return when the invitation can still be used at `now`; a RefusedError otherwise."""
+        if now >= self.expires:
+            raise RefusedError(
+                what=f"The invitation of site {self.site} expired on {self.expires:%Y-%m-%d %H:%M} UTC.",
+                consequence="Nothing was sent and no key was made.",
+                remedy="Ask the federation office for a new invitation.",
+            )
+
+    def to_json(self) -> bytes:
+        """The file's bytes; a secret, because the token is inside."""
+        return strict_json.encode(
+            {
+                "format": FORMAT_VERSION,
+                "federation": self.federation,
+                "site": self.site,
+                "coordinator": str(self.coordinator),
+                "enrolment": str(self.enrolment),
+                "expires": self.expires.astimezone(UTC).strftime(_TIME),
+                "token": base64.urlsafe_b64encode(self.token).decode("ascii"),
+                "root": self.root_pem.decode("ascii"),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Invitation:
+        """Read an invitation that somebody sent; a ConfigurationError for anything else."""
+        fields = strict_json.decode(data, kinds=_KINDS, subject="invitation")
+        if fields["format"] != FORMAT_VERSION:
+            raise _wrong(f"its format is {fields['format']}, and this version reads format {FORMAT_VERSION}")
+        try:
+            expires = datetime.strptime(str(fields["expires"]), _TIME).replace(tzinfo=UTC)
+            token = base64.b64decode(str(fields["token"]).encode("ascii"), altchars=b"-_", validate=True)
+            root_pem = str(fields["root"]).encode("ascii")
+        except (ValueError, binascii.Error) as cause:
+            raise _wrong("its expiry, token or root certificate is not spelt as such") from cause
+        return cls(
+            federation=federation_name(str(fields["federation"])),
+            site=site_name(str(fields["site"])),
+            coordinator=Address.parse(str(fields["coordinator"])),
+            enrolment=Address.parse(str(fields["enrolment"])),
+            expires=expires,
+            root_pem=root_pem,
+            token=token,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Invitation:
+        """Read an invitation from a file; its mode is not checked, since it came by e-mail or on a stick."""
+        return cls.from_json(store.read_public(path))
+
+    def save(self, path: Path) -> None:
+        """Write the invitation, mode 0600; an existing file is an error."""
+        store.write_secret(path, self.to_json(), replace=False)
+
+
+def _wrong(reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"This is not a usable invitation: {reason}.",
+        consequence="It was not used, and nothing was written or sent.",
+        remedy="Ask the federation office to send the invitation again, unchanged and complete.",
+    )

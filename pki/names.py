@@ -1,0 +1,111 @@
+"""Names of federations and sites, addresses, and the URIs that certificates carry.
+
+The one place where such a name is spelt or read. The rules:
+
+* a name is 1 to 40 lowercase letters, digits and hyphens, and begins with a letter, so that it is
+  the same in a URI, in a file name, in a log and over the telephone;
+* a URI is compared as a whole, never normalised: two spellings of one name do not exist.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from protos.errors import ConfigurationError
+
+SiteName = NewType("SiteName", str)
+FederationName = NewType("FederationName", str)
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_ADDRESS = re.compile(r"(\[(?P<six>[0-9a-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
+
+
+def site_name(text: str) -> SiteName:
+    """The site's name in `text`; a ConfigurationError when it is not spelt as one."""
+    return SiteName(_checked(text, "site"))
+
+
+def federation_name(text: str) -> FederationName:
+    """The federation's name in `text`; a ConfigurationError when it is not spelt as one."""
+    return FederationName(_checked(text, "federation"))
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` is spelt as the name of a site or a federation."""
+    return _NAME.fullmatch(text) is not None
+
+
+def site_uri(federation: str, site: str) -> str:
+    """The one URI that the certificate of a site carries."""
+    return f"spiffe://{federation}/site/{site}"
+
+
+def coordinator_uri(federation: str) -> str:
+    """The one URI that the certificate of the coordinator carries."""
+    return f"spiffe://{federation}/coordinator"
+
+
+def host_name(text: str) -> str:
+    """A host as certificates name it: a DNS name in lowercase or an IP address in its short form."""
+    lowered = text.lower()
+    try:
+        return str(ipaddress.ip_address(lowered))
+    except ValueError:
+        if _HOST.fullmatch(lowered) is None:
+            raise ConfigurationError(
+                what=f"{_shown(text)} is neither a DNS name nor an IP address.",
+                consequence="Nothing was written and nothing was sent.",
+                remedy="Give a host such as federation.example.org or 192.0.2.7.",
+            ) from None
+        return lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a program listens: a DNS name or an IP address, and a TCP port from 1 to 65535."""
+
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", host_name(self.host))
+        if not 0 < self.port < 65536:
+            raise ConfigurationError(
+                what=f"{self.port} is not a TCP port.",
+                consequence="Nothing was written and nothing was sent.",
+                remedy="Give an address such as federation.example.org:8443, with a port from 1 to 65535.",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `host:port`; an IPv6 address stands in square brackets."""
+        found = _ADDRESS.fullmatch(text.lower())
+        if found is None:
+            raise ConfigurationError(
+                what=f"{_shown(text)} is not an address of the form HOST:PORT.",
+                consequence="Nothing was written and nothing was sent.",
+                remedy="Give an address such as federation.example.org:8443 or [2001:db8::7]:8443.",
+            )
+        return cls(found["six"] or found["host"], int(found["port"]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _checked(text: str, kind: str) -> str:
+    if not is_name(text):
+        raise ConfigurationError(
+            what=f"{_shown(text)} cannot be the name of a {kind}.",
+            consequence="Nothing was written and nothing was sent.",
+            remedy="Use 1 to 40 lowercase letters, digits and hyphens, beginning with a letter, such as st-mary-2.",
+        )
+    return text
+
+
+def _shown(text: str) -> str:
+    # What arrives may be long, or may hold control characters that repaint a terminal.
+    return ascii(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,349 @@
+"""The federation's register: which sites exist, and which certificates are accepted from them.
+
+A site walks through the states invited, requested, approved, active; revoked is possible from
+each, and a revoked site begins again with a new invitation. The rules:
+
+* a token is redeemed in one transaction: of all that race for it, exactly one key wins;
+* a reply that was lost costs nothing: the same keys may ask again and get the same answer;
+* a TLS key is certified at most once, so a replayed request never yields a second certificate;
+* only the hash of a token is kept.
+
+Several processes may use one file at once, each through its own `Register`; do not carry one
+across a fork. Times are aware and come from the caller; they are kept in whole seconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+
+from pki import register_tables
+from pki.fingerprints import fingerprint, is_same_fingerprint
+from pki.names import SiteName
+from protos.errors import ConfigurationError, RefusedError
+
+
+class SiteState(StrEnum):
+    """How far a site has come; `approved` waits for the site to fetch its certificate."""
+
+    INVITED = "invited"
+    REQUESTED = "requested"
+    APPROVED = "approved"
+    ACTIVE = "active"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRecord:
+    """One site as the register knows it."""
+
+    name: SiteName
+    state: SiteState
+    identity_key: bytes | None
+    accepted_certificates: tuple[str, ...]
+    changed_at_seconds: int
+
+    @property
+    def identity_fingerprint(self) -> str | None:
+        """The fingerprint of the site's identity key, once the site has asked to be enrolled."""
+        return None if self.identity_key is None else fingerprint(self.identity_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Redemption:
+    """What a site hands in with its token; every field was checked before (pki/enrolment.py)."""
+
+    token_sha256: str
+    identity_key: bytes
+    tls_key_sha256: str
+    signing_request: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCertificate:
+    """A leaf as the register keeps it: SHA-256 of its DER, of its public key, and its chain as PEM."""
+
+    sha256: str
+    tls_key_sha256: str
+    chain_pem: bytes
+
+
+class Register:
+    """The register in one SQLite file, made by `Register.create`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = register_tables.connect(path)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, path: Path) -> Register:
+        """Make an empty register, mode 0600, and open it; an existing file is an error."""
+        register_tables.create(path)
+        return cls(path)
+
+    def close(self) -> None:
+        """Give the file back."""
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Register:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def invite(
+        self, name: SiteName, token_sha256: str, *, expires: datetime, is_pre_approved: bool, now: datetime
+    ) -> None:
+        """Note an invitation; an earlier one for this site, and what was asked with it, becomes void.
+
+        Raises:
+            ConfigurationError: the site is active, and would lose its place.
+        """
+        with self._changing() as database:
+            row = database.execute("SELECT state FROM sites WHERE name = ?", (name,)).fetchone()
+            if row is not None and row[0] == SiteState.ACTIVE:
+                raise ConfigurationError(
+                    what=f"Site {name} is a member of the federation already.",
+                    consequence="No invitation was made and the site keeps its place.",
+                    remedy=f"If it has lost its keys, run `pki revoke {name}` first, then invite it again.",
+                )
+            database.execute(
+                "INSERT INTO sites (name, state, changed_at) VALUES (?, 'invited', ?) ON CONFLICT (name) DO UPDATE"
+                " SET state = 'invited', identity_key = NULL, tls_key_sha256 = NULL, signing_request = NULL,"
+                " changed_at = excluded.changed_at",
+                (name, _seconds(now)),
+            )
+            database.execute("DELETE FROM invitations WHERE site = ?", (name,))
+            database.execute(
+                "INSERT INTO invitations (token_sha256, site, expires_at, is_pre_approved) VALUES (?, ?, ?, ?)",
+                (token_sha256, name, _seconds(expires), int(is_pre_approved)),
+            )
+
+    def request(self, asked: Redemption, now: datetime) -> SiteRecord:
+        """Redeem a token for one pair of keys, or answer the same keys again.
+
+        Returns:
+            The site: requested, or approved at once where the invitation said so; on a later
+            call with the same keys, whatever has become of it since.
+
+        Raises:
+            RefusedError: the token is unknown, void, expired or used by another key, or the identity
+                key belongs to another site.
+        """
+        with self._changing() as database:
+            found = database.execute(
+                "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?",
+                (asked.token_sha256,),
+            ).fetchone()
+            if found is None:
+                raise _refused("this token is unknown or has been replaced by a newer invitation")
+            name, (expires_at, is_pre_approved, used_at) = SiteName(found[0]), found[1:]
+            if used_at is not None:
+                return self._asked_again(name, asked)
+            if _seconds(now) >= expires_at:
+                raise _refused("this invitation has expired")
+            self._check_new_keys(name, asked)
+            database.execute(
+                "UPDATE invitations SET used_at = ? WHERE token_sha256 = ?", (_seconds(now), asked.token_sha256)
+            )
+            state = SiteState.APPROVED if is_pre_approved else SiteState.REQUESTED
+            database.execute(
+                "UPDATE sites SET state = ?, identity_key = ?, tls_key_sha256 = ?, signing_request = ?,"
+                " changed_at = ? WHERE name = ?",
+                (state, asked.identity_key, asked.tls_key_sha256, asked.signing_request, _seconds(now), name),
+            )
+            return self._site(name)
+
+    def approve(self, name: SiteName, identity_fingerprint: str, now: datetime) -> None:
+        """Allow the certificate of a site that has asked, after a person compared fingerprints.
+
+        Raises:
+            RefusedError: the site has not asked, was answered already, or has another identity key.
+        """
+        with self._changing() as database:
+            site = self._site(name)
+            if site.state is not SiteState.REQUESTED or site.identity_fingerprint is None:
+                raise _refused(f"site {name} is not waiting for approval, its state is {site.state}")
+            if not is_same_fingerprint(identity_fingerprint, site.identity_fingerprint):
+                raise _refused(f"site {name} asked with another identity key than the one that was typed")
+            database.execute(
+                "UPDATE sites SET state = 'approved', changed_at = ? WHERE name = ?", (_seconds(now), name)
+            )
+
+    def activate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
+        """Accept the first certificate of an approved site; the chain that counts, as PEM.
+
+        Where two replies race, the first certificate is kept and both get it.
+        """
+        with self._changing() as database:
+            site = self._site(name)
+            kept = self._chain_of(name, issued.tls_key_sha256)
+            if site.state is SiteState.ACTIVE and kept is not None:
+                return kept
+            held = database.execute("SELECT tls_key_sha256 FROM sites WHERE name = ?", (name,)).fetchone()
+            if site.state is not SiteState.APPROVED or held[0] != issued.tls_key_sha256:
+                raise _refused(f"site {name} was revoked or invited anew in the meantime")
+            self._insert(name, issued, now)
+            database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
+            return issued.chain_pem
+
+    def add_certificate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
+        """Accept a renewed certificate beside the present one; asked twice for one key, the first counts."""
+        with self._changing():
+            if self._site(name).state is not SiteState.ACTIVE:
+                raise _refused(f"site {name} is not a member of the federation")
+            kept = self._chain_of(name, issued.tls_key_sha256)
+            if kept is not None:
+                return kept
+            self._insert(name, issued, now)
+            return issued.chain_pem
+
+    def confirm(self, name: SiteName, certificate_sha256: str) -> None:
+        """The site has connected with this certificate: those issued to it before are no longer accepted."""
+        values = (name, certificate_sha256)
+        with self._reading() as database:
+            # Asked first without the write lock: nearly every call finds nothing to do.
+            older = database.execute(
+                "SELECT 1 FROM certificates WHERE site = ? AND is_accepted = 1"
+                " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
+                values,
+            ).fetchone()
+        if older is not None:
+            with self._changing() as database:
+                database.execute(
+                    "UPDATE certificates SET is_accepted = 0 WHERE site = ? AND is_accepted = 1"
+                    " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
+                    values,
+                )
+
+    def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
+        """Whether this site may act with this certificate now; cheap, asked on every call."""
+        with self._reading() as database:
+            found = database.execute(
+                "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
+                " AND is_accepted = 1 AND sites.name = ? AND sites.state = 'active'",
+                (certificate_sha256, name),
+            ).fetchone()
+            return found is not None
+
+    def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
+        """The accepted chain (PEM) that was issued to this site for this TLS key, if there is one."""
+        with self._reading():
+            return self._chain_of(name, tls_key_sha256)
+
+    def identity_key(self, name: SiteName) -> bytes:
+        """The raw Ed25519 public key of an active site; a RefusedError where there is none."""
+        site = self.site(name)
+        if site.state is not SiteState.ACTIVE or site.identity_key is None:
+            raise _refused(f"site {name} is not a member of the federation")
+        return site.identity_key
+
+    def revoke(self, name: SiteName, now: datetime) -> None:
+        """Take away a site's certificates, its open invitation and its place, at once."""
+        with self._changing() as database:
+            self._site(name)
+            database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
+            database.execute("DELETE FROM invitations WHERE site = ?", (name,))
+            database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
+
+    def site(self, name: SiteName) -> SiteRecord:
+        """One site; a RefusedError where the register does not know it."""
+        with self._reading():
+            return self._site(name)
+
+    def sites(self) -> tuple[SiteRecord, ...]:
+        """Every site, sorted by name."""
+        with self._reading() as database:
+            names = database.execute("SELECT name FROM sites ORDER BY name").fetchall()
+            return tuple(self._site(SiteName(row[0])) for row in names)
+
+    def generation(self) -> int:
+        """A number that grows with every change, by whatever process; cheap enough to ask every second."""
+        with self._reading() as database:
+            return int(database.execute("SELECT generation FROM counter").fetchone()[0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, register_tables.explained(self._path):
+            yield self._connection
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as database, register_tables.transaction(database):
+            yield database
+
+    def _site(self, name: SiteName) -> SiteRecord:
+        row = self._connection.execute(
+            "SELECT state, identity_key, changed_at FROM sites WHERE name = ?", (name,)
+        ).fetchone()
+        if row is None:
+            raise _refused(f"the register knows no site {name}")
+        accepted = self._connection.execute(
+            "SELECT sha256 FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid", (name,)
+        ).fetchall()
+        return SiteRecord(name, SiteState(row[0]), row[1], tuple(str(item[0]) for item in accepted), int(row[2]))
+
+    def _asked_again(self, name: SiteName, asked: Redemption) -> SiteRecord:
+        held = self._connection.execute(
+            "SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", (name,)
+        ).fetchone()
+        if held != (asked.identity_key, asked.tls_key_sha256):
+            raise _refused("this invitation was used before, by another key")
+        return self._site(name)
+
+    def _check_new_keys(self, name: SiteName, asked: Redemption) -> None:
+        # One key under two names would count as two sites towards the quorum.
+        other = self._connection.execute(
+            "SELECT 1 FROM sites WHERE identity_key = ? AND name <> ?", (asked.identity_key, name)
+        ).fetchone()
+        known = self._connection.execute(
+            "SELECT 1 FROM certificates WHERE tls_key_sha256 = ?"
+            " UNION SELECT 1 FROM sites WHERE tls_key_sha256 = ? AND name <> ?",
+            (asked.tls_key_sha256, asked.tls_key_sha256, name),
+        ).fetchone()
+        if other is not None or known is not None:
+            raise _refused("one of its keys has been used in this federation before")
+
+    def _chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
+        row = self._connection.execute(
+            "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1",
+            (name, tls_key_sha256),
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _insert(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> None:
+        known = self._connection.execute(
+            "SELECT 1 FROM certificates WHERE tls_key_sha256 = ?", (issued.tls_key_sha256,)
+        ).fetchone()
+        if known is not None:
+            raise _refused("this TLS key had a certificate before, which is no longer accepted")
+        self._connection.execute(
+            "INSERT INTO certificates (sha256, site, tls_key_sha256, chain_pem, is_accepted, issued_at)"
+            " VALUES (?, ?, ?, ?, 1, ?)",
+            (issued.sha256, name, issued.tls_key_sha256, issued.chain_pem, _seconds(now)),
+        )
+
+
+def _seconds(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise ValueError("a time without its zone cannot be compared")
+    return int(time.timestamp())
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"The register said no: {reason}.",
+        consequence="No certificate was issued or accepted because of this, and no data was sent.",
+        remedy="Ask the federation office; `pki list` shows what the register knows.",
+    )

@@ -1,0 +1,130 @@
+"""The tables of the register, and opening its file.
+
+One SQLite file in write-ahead mode, mode 0600, synchronised to the disk at every change: a
+revocation that was confirmed to a person survives a power cut.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pki import store
+from protos.errors import ConfigurationError, UnavailableError
+
+_VERSION = 1
+_PATIENCE_SECONDS = 20.0
+_SCHEMA = (
+    """CREATE TABLE sites (
+        name TEXT PRIMARY KEY,
+        state TEXT NOT NULL CHECK (state IN ('invited', 'requested', 'approved', 'active', 'revoked')),
+        identity_key BLOB,
+        tls_key_sha256 TEXT,
+        signing_request BLOB,
+        changed_at INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE invitations (
+        token_sha256 TEXT PRIMARY KEY,
+        site TEXT NOT NULL UNIQUE REFERENCES sites (name),
+        expires_at INTEGER NOT NULL,
+        is_pre_approved INTEGER NOT NULL,
+        used_at INTEGER
+    ) STRICT""",
+    """CREATE TABLE certificates (
+        sha256 TEXT PRIMARY KEY,
+        site TEXT NOT NULL REFERENCES sites (name),
+        tls_key_sha256 TEXT NOT NULL UNIQUE,
+        chain_pem BLOB NOT NULL,
+        is_accepted INTEGER NOT NULL,
+        issued_at INTEGER NOT NULL
+    ) STRICT""",
+    "CREATE TABLE counter (generation INTEGER NOT NULL) STRICT",
+    "INSERT INTO counter VALUES (0)",
+    f"PRAGMA user_version = {_VERSION}",
+)
+
+
+def create(path: Path) -> None:
+    """Make an empty register; an existing file is an error."""
+    store.write_secret(path, b"", replace=False)
+    with explained(path), _connection(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an existing register, after checking that it is one and that nobody else can read it."""
+    with store.explained(path, "opened"):
+        store.check_secret(path, path.stat())
+    with explained(path):
+        connection = _open(path)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            connection.close()
+            raise ConfigurationError(
+                what=f"{path} is not a register of a format that this version knows.",
+                consequence="No site was admitted and the file is unchanged.",
+                remedy="Give the register.sqlite that `pki init` made, or restore it from its backup.",
+            )
+        return connection
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's failures into three sentences."""
+    try:
+        yield
+    except sqlite3.OperationalError as cause:
+        raise UnavailableError(
+            what=f"The register {path} cannot be used at the moment: {cause}.",
+            consequence="No site was admitted because of it, and the change that was asked for was not made.",
+            remedy="Check the disk's free space and the file's owner, then try again.",
+        ) from cause
+    except sqlite3.DatabaseError as cause:
+        raise ConfigurationError(
+            what=f"{path} is damaged or is not a register: {cause}.",
+            consequence="No site was admitted because of it, and the change that was asked for was not made.",
+            remedy="Restore register.sqlite from its backup; certificates issued since then must be issued again.",
+        ) from cause
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of the changes inside or none, counted as one new generation."""
+    # IMMEDIATE takes the write lock first, so what is read inside cannot change before it is written.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("UPDATE counter SET generation = generation + 1")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=rw",
+        uri=True,
+        timeout=_PATIENCE_SECONDS,
+        isolation_level=None,  # transactions are written out, never begun behind our back
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+@contextmanager
+def _connection(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = _open(path)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -1,0 +1,65 @@
+"""Short statements signed with a site's identity key.
+
+The identity key is a long-term Ed25519 key, made at the site and never issued by the authority:
+what it signs, a dishonest coordinator cannot have said. Every statement begins with a label that
+names its purpose and every part carries its length, so a signature made for one purpose, or over
+parts cut at another place, is never valid for another.
+"""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from pki.fingerprints import fingerprint
+from protos.errors import RefusedError
+
+__all__ = ["fingerprint", "public_bytes", "sign", "statement", "verify"]
+
+_LENGTH_BYTES = 8
+_FAMILY = b"global-layers signed statement 1"
+
+
+def statement(label: str, *parts: bytes) -> bytes:
+    """The bytes that are signed: a family name, the label and the parts, each preceded by its length.
+
+    Lengths are 8 bytes, big-endian. The label is ASCII and not empty, or a ValueError is raised.
+    """
+    if not label or not label.isascii():
+        raise ValueError("a label is ASCII and not empty")
+    # Each piece is preceded by its length, so two different sequences never give the same bytes.
+    return b"".join(
+        len(piece).to_bytes(_LENGTH_BYTES, "big") + piece for piece in (_FAMILY, label.encode("ascii"), *parts)
+    )
+
+
+def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
+    """The raw public half of an identity key, 32 bytes."""
+    return identity_key.public_key().public_bytes_raw()
+
+
+def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
+    """Sign a statement; 64 bytes."""
+    return identity_key.sign(statement(label, *parts))
+
+
+def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
+    """Return when the signature over this statement was made with this identity key.
+
+    Args:
+        public_key: the raw Ed25519 public key, 32 bytes.
+        signature: 64 bytes.
+        label: the purpose, as it was signed.
+        parts: what was signed, in the same order.
+
+    Raises:
+        RefusedError: the key is not a key, or the signature is not its signature.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement(label, *parts))
+    except (InvalidSignature, ValueError) as cause:
+        raise RefusedError(
+            what=f"A statement ({label}) does not bear the signature of the identity key that it names.",
+            consequence="It was refused, and nothing was changed or sent because of it.",
+            remedy="Compare the fingerprint of the site's identity key with the site over the telephone.",
+        ) from cause

@@ -1,0 +1,210 @@
+"""The keys and certificates that a site keeps, in one private directory.
+
+tls.key (P-256) and identity.key (Ed25519) are made here and never leave; tls.crt (leaf, then issuing
+authority) and root.crt come with enrolment. A renewal prepares tls.key.next beside tls.key, and the
+old pair is in force until the new pair is complete. The rules:
+
+* an existing key is never overwritten, except by a renewal that has its certificate;
+* a certificate is written only when it is for our key, our name and our federation, under our root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from pki import certificates, store
+from pki.chain import certificates_in, verified_leaf
+from pki.identity import identify_site
+from pki.names import SiteName
+from pki.signatures import fingerprint, public_bytes
+from protos.errors import ConfigurationError, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class SiteKeys:
+    """A site's directory of keys; secrets are read when they are used, and not kept."""
+
+    directory: Path
+
+    @classmethod
+    def exists(cls, directory: Path) -> bool:
+        """Whether both keys are there."""
+        return all((directory / name).exists() for name in ("tls.key", "identity.key"))
+
+    @classmethod
+    def create(cls, directory: Path) -> SiteKeys:
+        """Make both keys, or the one that a crash left missing; a ConfigurationError where both exist."""
+        store.make_private_directory(directory)
+        keys = cls(directory)
+        if cls.exists(directory):
+            raise ConfigurationError(
+                what=f"{directory} holds the keys of a site already.",
+                consequence="They were left as they are, and nothing was sent.",
+                remedy="Use them, or choose an empty directory to become a new site.",
+            )
+        if not keys.tls_key_path.exists():
+            pem = certificates.key_to_pem(certificates.new_tls_key())
+            store.write_secret(keys.tls_key_path, pem, replace=False)
+        if not keys.identity_key_path.exists():
+            store.write_secret(keys.identity_key_path, _new_identity_pem(), replace=False)
+        return cls.load(directory)
+
+    @classmethod
+    def load(cls, directory: Path) -> SiteKeys:
+        """Open a site's keys, certificates present or not, after checking each that is there."""
+        keys = cls(directory)
+        keys.identity_key()
+        keys._finish_interrupted_renewal()
+        key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
+        if keys.is_enrolled() and not _is_for(keys.leaf(), key):
+            raise ConfigurationError(
+                what=f"{keys.certificate_path} is not the certificate of {keys.tls_key_path}.",
+                consequence="No connection was made and nothing was sent.",
+                remedy="Restore both from the same backup, or enrol again with a new invitation.",
+            )
+        return keys
+
+    @property
+    def tls_key_path(self) -> Path:
+        """The TLS key, mode 0600."""
+        return self.directory / "tls.key"
+
+    @property
+    def certificate_path(self) -> Path:
+        """The site's chain: its leaf, then the issuing certificate."""
+        return self.directory / "tls.crt"
+
+    @property
+    def root_certificate_path(self) -> Path:
+        """The federation's root certificate."""
+        return self.directory / "root.crt"
+
+    @property
+    def identity_key_path(self) -> Path:
+        """The identity key, mode 0600."""
+        return self.directory / "identity.key"
+
+    def identity_key(self) -> Ed25519PrivateKey:
+        """The site's long-term identity key; a secret."""
+        try:
+            key = serialization.load_pem_private_key(store.read_secret(self.identity_key_path), password=None)
+        except (ValueError, TypeError) as cause:
+            raise _no_identity(self.identity_key_path) from cause
+        if not isinstance(key, Ed25519PrivateKey):
+            raise _no_identity(self.identity_key_path)
+        return key
+
+    def identity_fingerprint(self) -> str:
+        """The fingerprint of the identity key, as the site reads it to the federation office."""
+        return fingerprint(public_bytes(self.identity_key()))
+
+    def is_enrolled(self) -> bool:
+        """Whether a certificate has been installed."""
+        return self.certificate_path.exists() and self.root_certificate_path.exists()
+
+    def leaf(self) -> x509.Certificate:
+        """The site's present certificate."""
+        return certificates_in(store.read_public(self.certificate_path))[0]
+
+    def is_renewal_due(self, now: datetime) -> bool:
+        """Whether the present certificate has reached the day from which it is renewed."""
+        return certificates.is_renewal_due(self.leaf(), now)
+
+    def signing_request(self) -> bytes:
+        """A signing request (PEM) for the TLS key."""
+        return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
+
+    def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
+        """Keep the certificate that enrolment brought, after checking all that it says.
+
+        Args:
+            chain_pem: leaf, then issuing authority.
+            root_pem: the root certificate of the invitation.
+            site: the name in the invitation.
+            federation: the federation in the invitation.
+            now: an aware time.
+
+        Raises:
+            RefusedError: it is not for our key and our name, or not under this root.
+        """
+        self._checked(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
+        store.write_public(self.root_certificate_path, root_pem)
+        store.write_public(self.certificate_path, chain_pem)
+
+    def next_signing_request(self) -> bytes:
+        """A signing request (PEM) for a new TLS key, which replaces the one of an unfinished renewal."""
+        # Always a new key: one that waited for months in an interrupted renewal may be bound to a
+        # certificate that has expired meanwhile, and a key is certified only once.
+        key = certificates.new_tls_key()
+        store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
+        return certificates.signing_request(key)
+
+    def install_next(self, chain_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
+        """Exchange key and certificate for the renewed pair; a power cut leaves the old or the new pair.
+
+        Raises:
+            RefusedError: the chain is not for the next key and our name, or not under our root.
+        """
+        root_pem = store.read_public(self.root_certificate_path)
+        next_key = self._next(self.tls_key_path)
+        self._checked(next_key, chain_pem, root_pem, site=site, federation=federation, now=now)
+        store.write_public(self._next(self.certificate_path), chain_pem)
+        self._exchange()
+
+    def _exchange(self) -> None:
+        # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next
+        # says that the certificate must follow (`_finish_interrupted_renewal`).
+        for path in (self.tls_key_path, self.certificate_path):
+            with store.explained(path, "replaced"):
+                self._next(path).replace(path)
+                store.sync_directory(self.directory)
+
+    def _finish_interrupted_renewal(self) -> None:
+        certificate = self._next(self.certificate_path)
+        if certificate.exists() and not self._next(self.tls_key_path).exists():
+            with store.explained(self.certificate_path, "replaced"):
+                certificate.replace(self.certificate_path)
+                store.sync_directory(self.directory)
+
+    def _checked(
+        self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime
+    ) -> None:
+        leaf = verified_leaf(chain_pem, root_pem, now)
+        identity = identify_site(certificates.certificate_pem(leaf), federation, now)
+        key = certificates.key_from_pem(store.read_secret(key_path))
+        if identity.name != site or not _is_for(leaf, key):
+            raise RefusedError(
+                what="The certificate that came is for another key or another site.",
+                consequence="It was not stored, and the keys on this computer are unchanged.",
+                remedy="Ask the federation office for a new invitation, and mention this message.",
+            )
+
+    @staticmethod
+    def _next(path: Path) -> Path:
+        return path.with_name(f"{path.name}.next")
+
+
+def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:
+    held = leaf.public_key()
+    return isinstance(held, ec.EllipticCurvePublicKey) and held == key.public_key()
+
+
+def _new_identity_pem() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _no_identity(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{path} does not hold an Ed25519 key in PEM.",
+        consequence="Nothing was signed and nothing was sent.",
+        remedy="Restore it from its backup; a new identity key makes this a new site that must be approved again.",
+    )

@@ -1,0 +1,153 @@
+"""Reading and writing key files: modes, owners, atomic replacement.
+
+The only file that writes secrets to disk. The rules:
+
+* a secret has mode 0600 from the moment its file exists; a private directory has 0700;
+* a file appears or is replaced whole, and is on the disk when the call returns;
+* a secret that another account could read, or that another account owns, is not used.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
+
+LARGEST_BYTES = 256 * 1024
+
+_SECRET_MODE = 0o600
+_PUBLIC_MODE = 0o644
+_PRIVATE_DIRECTORY_MODE = 0o700
+
+
+def write_secret(path: Path, data: bytes, *, replace: bool) -> None:
+    """Write a file that only its owner may read; with `replace` false an existing file is an error."""
+    _write(path, data, mode=_SECRET_MODE, replace=replace)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write or replace a file that everybody may read, such as a certificate."""
+    _write(path, data, mode=_PUBLIC_MODE, replace=True)
+
+
+def read_secret(path: Path) -> bytes:
+    """Read a secret after checking that nobody else could.
+
+    Raises:
+        ConfigurationError: the file is missing, too large, owned by another account, or open to others.
+    """
+    with explained(path, "read"), path.open("rb") as file:
+        # The open file is examined, not the path: the path could be exchanged in between.
+        state = os.fstat(file.fileno())
+        check_secret(path, state)
+        return _at_most(file.read(LARGEST_BYTES + 1), path)
+
+
+def read_public(path: Path) -> bytes:
+    """Read a file of at most 256 KiB that is not secret."""
+    with explained(path, "read"), path.open("rb") as file:
+        return _at_most(file.read(LARGEST_BYTES + 1), path)
+
+
+def check_secret(path: Path, state: os.stat_result) -> None:
+    """Refuse a secret file that another account owns or that its group or everybody may use."""
+    if not stat.S_ISREG(state.st_mode):
+        raise _unsafe(path, "is not a regular file", "Put the file itself there.")
+    if state.st_mode & 0o077:
+        raise _unsafe(
+            path,
+            f"can be used by other accounts of this computer (mode {stat.S_IMODE(state.st_mode):04o})",
+            f"If nobody else had access, run `chmod 600 {path}`; otherwise make a new key.",
+        )
+    # The administrator may keep a service's secrets in order, and may hand secrets to a service.
+    if os.geteuid() != 0 and state.st_uid not in (0, os.geteuid()):
+        raise _unsafe(path, "belongs to another account", "Run this as the account that owns the file.")
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory with mode 0700, or check that an existing one cannot be written by others."""
+    with explained(path, "made"):
+        with suppress(FileExistsError):
+            path.mkdir(mode=_PRIVATE_DIRECTORY_MODE, parents=True)
+            sync_directory(path.parent)
+        state = path.stat()
+    if not stat.S_ISDIR(state.st_mode):
+        raise _unsafe(path, "is not a directory", "Give the path of a directory.")
+    if state.st_mode & 0o022:
+        raise _unsafe(path, "can be written by other accounts", f"Run `chmod go-w {path}`, then try again.")
+
+
+def sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the disk, so that a renamed file survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path, verb: str) -> Iterator[None]:
+    """Turn what the operating system says about a path into three sentences."""
+    try:
+        yield
+    except OperatorError:
+        raise
+    except FileExistsError as cause:
+        raise ConfigurationError(
+            what=f"{path} exists already.",
+            consequence="It was left as it is.",
+            remedy="Choose another path, or move the existing file away if it is not needed.",
+        ) from cause
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as cause:
+        raise ConfigurationError(
+            what=f"{path} could not be {verb}: {cause.strerror or 'it does not exist'}.",
+            consequence="Nothing was sent and no file was changed.",
+            remedy="Check the path, its owner and its permissions, then try again.",
+        ) from cause
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"{path} could not be {verb}: {cause.strerror or type(cause).__name__}.",
+            consequence="Nothing was sent, and no existing file was changed.",
+            remedy="Check that the disk is present and has free space, then try again.",
+        ) from cause
+
+
+def _write(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.incomplete")
+    with explained(path, "written"):
+        try:
+            _write_new(temporary, data, mode)
+            if replace:
+                temporary.replace(path)
+            else:
+                path.hardlink_to(temporary)  # fails where the path exists; a rename would not
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & _SECRET_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fchmod(descriptor, mode)  # the umask may have taken bits away; a public file gains its own here
+        os.fsync(descriptor)
+
+
+def _at_most(data: bytes, path: Path) -> bytes:
+    if len(data) > LARGEST_BYTES:
+        raise _unsafe(path, f"has more than {LARGEST_BYTES} bytes", "Give the file that was meant.")
+    return data
+
+
+def _unsafe(path: Path, reason: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{path} {reason}.", consequence="It was not used, and nothing was sent.", remedy=remedy
+    )

@@ -1,0 +1,80 @@
+"""Small JSON objects from files that somebody else may have written.
+
+An object has exactly the expected keys, each once and of exactly the expected type; it is at most
+64 KiB of UTF-8. Everything else is a three-sentence error, and never a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from protos.errors import ConfigurationError
+
+LARGEST_BYTES = 64 * 1024
+
+Kind = type[str] | type[int] | type[bool]
+
+
+def encode(values: Mapping[str, str | int | bool]) -> bytes:
+    """The object as readable UTF-8 JSON with a final newline."""
+    return (json.dumps(dict(values), indent=2) + "\n").encode("utf-8")
+
+
+def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str, str | int | bool]:
+    """Read one flat object.
+
+    Args:
+        data: the bytes of the file.
+        kinds: the keys that must be present, and the type of each.
+        subject: what the file should be, for the error, such as "invitation".
+
+    Raises:
+        ConfigurationError: it is anything else.
+    """
+    if len(data) > LARGEST_BYTES:
+        raise _wrong(subject, f"it has {len(data)} bytes, more than {LARGEST_BYTES}")
+    try:
+        value: object = json.loads(data.decode("utf-8"), object_pairs_hook=_without_repetition)
+    except UnicodeDecodeError as cause:
+        raise _wrong(subject, "it is not UTF-8 text") from cause
+    except _RepeatedKeyError as cause:
+        raise _wrong(subject, "a key occurs twice") from cause
+    except (ValueError, RecursionError) as cause:
+        raise _wrong(subject, "it is not JSON") from cause
+    if not isinstance(value, dict):
+        raise _wrong(subject, "it is not one JSON object")
+    for key in kinds:
+        if key not in value:
+            raise _wrong(subject, f"the key {key} is missing")
+    if len(value) != len(kinds):
+        raise _wrong(subject, "it has a key that does not belong there")
+    return {key: _of_kind(value[key], kind, key, subject) for key, kind in kinds.items()}
+
+
+class _RepeatedKeyError(ValueError):
+    """A key occurs twice; two readers could choose differently."""
+
+
+def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _RepeatedKeyError
+    return found
+
+
+def _of_kind(value: object, kind: Kind, key: str, subject: str) -> str | int | bool:
+    # `type(...) is`, because True is an int to isinstance.
+    if type(value) is not kind or not isinstance(value, str | int | bool):
+        raise _wrong(subject, f"the value of {key} is not of type {kind.__name__}")
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise _wrong(subject, f"the value of {key} holds half of a character")
+    return value
+
+
+def _wrong(subject: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"This is not a usable {subject}: {reason}.",
+        consequence="It was not used, and nothing was written or sent.",
+        remedy=f"Fetch the {subject} again from where it was made, unchanged and complete.",
+    )

@@ -1,0 +1,92 @@
+"""Profiles: what each certificate may be used for, and for how long."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.x509.oid import NameOID
+
+from pki import certificates
+from pki.authority import Authority
+from pki.chain import certificates_in
+from pki.names import SiteName
+from protos.errors import ConfigurationError, RefusedError
+
+
+def test_a_site_has_one_name_and_one_usage(authority: Authority, now: datetime) -> None:
+    """Names in a request are ignored: the leaf carries the URI alone, client usage alone, and 90 days."""
+    key = certificates.new_tls_key()
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")]))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+    issued = authority.issue_site(certificates.requested_key(request), SiteName("st-mary"), now)
+
+    leaf = certificates_in(issued.chain_pem)[0]
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(names) == [x509.UniformResourceIdentifier("spiffe://heart/site/st-mary")]
+    assert list(usage) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert list(leaf.subject) == []
+    assert leaf.not_valid_before_utc == now - timedelta(minutes=5)
+    assert leaf.not_valid_after_utc == now + timedelta(days=90)
+
+
+def test_a_leaf_never_outlives_its_authority(authority: Authority, now: datetime) -> None:
+    """Near the end of the issuing certificate leaves are shorter, and after it there are none."""
+    end = certificates_in(authority.issuing_certificate_path.read_bytes())[0].not_valid_after_utc
+    key = certificates.new_tls_key().public_key()
+
+    late = certificates_in(authority.issue_site(key, SiteName("a"), end - timedelta(days=1)).chain_pem)[0]
+
+    assert late.not_valid_after_utc == end
+    with pytest.raises(ConfigurationError, match="renew --authority"):
+        authority.issue_site(key, SiteName("a"), end)
+
+
+def test_renewal_is_due_from_day_thirty(authority: Authority, now: datetime) -> None:
+    """One second before day 30 nothing is due; on day 30 the leaf is to be renewed."""
+    issued = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now)
+    leaf = certificates_in(issued.chain_pem)[0]
+
+    assert not certificates.is_renewal_due(leaf, now + timedelta(days=30, seconds=-1))
+    assert certificates.is_renewal_due(leaf, now + timedelta(days=30))
+
+
+@pytest.mark.parametrize("curve", ["p384", "ed25519", "rsa"])
+def test_only_p256_keys_are_certified(curve: str) -> None:
+    """A request with a key of another kind is refused."""
+    keys = {
+        "p384": lambda: ec.generate_private_key(ec.SECP384R1()),
+        "ed25519": ed25519.Ed25519PrivateKey.generate,
+        "rsa": lambda: rsa.generate_private_key(65537, 2048),
+    }
+    algorithm = None if curve == "ed25519" else hashes.SHA256()
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(keys[curve](), algorithm)
+
+    with pytest.raises(RefusedError, match="P-256"):
+        certificates.requested_key(request.public_bytes(serialization.Encoding.PEM))
+
+
+def test_a_request_proves_possession_of_its_key() -> None:
+    """A request whose signature was changed, a torn one, a huge one and nonsense are refused."""
+    pem = certificates.signing_request(certificates.new_tls_key())
+    der = bytearray(x509.load_pem_x509_csr(pem).public_bytes(serialization.Encoding.DER))
+    der[-1] ^= 1
+    forged = x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM)
+
+    for hostile in (forged, pem[:-60], b"", b"\xff" * 100, b"x" * 9000, pem + pem * 20):
+        with pytest.raises(RefusedError):
+            certificates.requested_key(hostile)
+    with pytest.raises(ConfigurationError):
+        certificates.key_from_pem(pem)

@@ -1,0 +1,178 @@
+"""The command: what it writes is private, what it prints is plain, and no traceback is ever shown."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pki import cli
+from pki.authority import Authority
+from pki.enrolment import Pending, enrolment_request, handle_request
+from pki.invitation import Invitation
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.errors import OperatorError
+
+
+class Terminal:
+    """Runs `pki` in this process and keeps what it said."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+        self.out = self.err = ""
+
+    def __call__(self, *words: object) -> int:
+        """The exit status; output and errors are kept."""
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        self.out, self.err = self._capture.readouterr()
+        assert "Traceback" not in self.out + self.err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+
+@pytest.fixture
+def pki(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The command without a terminal, as a service would run it."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    return Terminal(capsys)
+
+
+@pytest.fixture
+def directory(pki: Terminal, tmp_path: Path) -> Path:
+    """An authority made by `pki init`."""
+    assert pki(*init_words(tmp_path / "pki")) == 0
+    return tmp_path / "pki"
+
+
+def init_words(directory: Path) -> list[object]:
+    """The words of `pki init`."""
+    words = ["--federation", "heart", "--address", "localhost:8443", "--enrolment-address", "localhost:8444"]
+    return ["init", *words, "--directory", directory]
+
+
+def exposed(root: Path) -> list[str]:
+    """Files with a secret inside that somebody else could read or write."""
+    return [
+        path.name
+        for path in root.rglob("*")
+        if path.is_file()
+        and (b"PRIVATE KEY" in path.read_bytes() or path.suffix in (".sealed", ".invitation", ".sqlite", ".key"))
+        and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+
+
+def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory: Path, tmp_path: Path) -> None:
+    """The whole walk, with the fingerprints that both sides read, and no exposed secret after any command."""
+    assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
+    invitation = Invitation.load(tmp_path / "st-mary.invitation")
+    assert invitation.fingerprint in pki.out
+    assert exposed(tmp_path) == []
+    keys, authority = SiteKeys.create(tmp_path / "site"), Authority.load(directory)
+    with Register(authority.register_path) as register:
+        request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+        assert isinstance(handle_request(authority, register, request, datetime.now(UTC)), Pending)
+    assert pki("list", "--directory", directory, "--plan") == 0
+    assert yaml.safe_load(pki.out) == {"sites": []}
+
+    wrong = keys.identity_fingerprint()[:-1] + ("a" if keys.identity_fingerprint()[-1] != "a" else "b")
+    assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
+    assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", keys.identity_fingerprint()) == 0
+    assert exposed(tmp_path) == []
+
+    assert pki("list", "--directory", directory, "--plan") == 0
+    assert yaml.safe_load(pki.out) == {"sites": [{"name": "st-mary", "identity": keys.identity_fingerprint()}]}
+    assert pki("list", "--directory", directory, "--json") == 0
+    assert json.loads(pki.out)[0]["state"] == "approved"
+    assert pki("revoke", "st-mary", "--directory", directory) == 0
+    assert pki("list", "--directory", directory) == 0
+    assert "revoked" in pki.out
+    assert exposed(tmp_path) == []
+
+
+def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
+    """From a private file it is used and not shown; without one it is made and shown once."""
+    file = tmp_path / "passphrase"
+    file.write_text("correct horse battery\n")
+    file.chmod(0o644)
+    assert pki(*init_words(tmp_path / "a"), "--passphrase-file", file) == 78
+    file.chmod(0o600)
+    assert pki(*init_words(tmp_path / "a"), "--passphrase-file", file) == 0
+    assert "correct horse" not in pki.out
+    assert pki("renew", "--directory", tmp_path / "a", "--authority", "--passphrase-file", file) == 0
+    assert "valid until" in pki.out
+
+    assert pki(*init_words(tmp_path / "b")) == 0
+    assert "shown this once" in pki.out
+    assert pki("renew", "--directory", tmp_path / "b", "--authority", "--passphrase-file", file) == 77
+    assert exposed(tmp_path) == []
+
+
+def test_inspect_speaks_plainly_and_hides_the_token(pki: Terminal, directory: Path, tmp_path: Path) -> None:
+    """Certificates and invitations are described; the token is not among the words."""
+    pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "i", "--valid-hours", "1")
+    token = json.loads((tmp_path / "i").read_bytes())["token"]
+
+    assert pki("inspect", tmp_path / "i") == 0
+    assert "st-mary" in pki.out
+    assert token not in pki.out
+    assert pki("inspect", directory / "coordinator.crt") == 0
+    assert "spiffe://heart/coordinator" in pki.out
+    assert pki("inspect", directory / "issuing.key") == 78
+
+
+def test_every_failure_is_three_lines(pki: Terminal, directory: Path, tmp_path: Path) -> None:
+    """Wrong names, missing and used paths end with a documented status and what, consequence, remedy."""
+    used = tmp_path / "used"
+    used.touch()
+    for status, words in (
+        (78, init_words(directory)),
+        (78, ["invite", "Not-A-Name", "--directory", directory, "--output", tmp_path / "x"]),
+        (78, ["invite", "a", "--directory", directory, "--output", used]),
+        (78, ["invite", "a", "--directory", directory, "--output", tmp_path / "no" / "where"]),
+        (78, ["invite", "a", "--directory", tmp_path / "nowhere", "--output", tmp_path / "x"]),
+        (77, ["revoke", "nobody", "--directory", directory]),
+        (78, ["inspect", tmp_path / "nothing"]),
+        (78, ["inspect", tmp_path]),
+    ):
+        assert pki(*words) == status
+        assert pki.err.startswith("pki: ")
+        assert len(pki.err.splitlines()) == 3
+
+
+def test_wrong_usage_ends_with_two(pki: Terminal, directory: Path) -> None:
+    """Unknown commands, missing options and options that exclude each other are wrong usage."""
+    for words in (["dance"], ["invite"], ["list", "--directory", directory, "--json", "--plan"], ["--no-such"]):
+        assert pki(*words) == 2
+
+
+def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk in an unforeseen place is three sentences too."""
+
+    def full(data: bytes, now: datetime) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli.inspection, "describe", full)
+
+    assert pki("inspect", directory / "root.crt") == 1
+    assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device."
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands.commands))
+def test_help_shows_one_example_that_parses(pki: Terminal, name: str) -> None:
+    """Each command's help has one example, and its words are options of that command."""
+    assert pki(name, "--help") == 0
+    command = cli.commands.commands[name]
+    example = str(command.epilog).removeprefix("Example: ").split()
+
+    assert example[:2] == ["pki", name]
+    try:
+        command.make_context(name, example[2:])
+    except OperatorError:
+        pytest.fail("the example is not accepted")

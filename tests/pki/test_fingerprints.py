@@ -1,0 +1,38 @@
+"""Fingerprints survive the telephone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pki.fingerprints import fingerprint, grouped, is_same_fingerprint
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fingerprint_has_eight_groups_and_tells_keys_apart(seed: int) -> None:
+    """160 bits are 8 groups of 4; one flipped bit of the key gives another fingerprint."""
+    key = bytearray(random.Random(seed).randbytes(32))
+    first = fingerprint(bytes(key))
+    key[seed] ^= 1
+
+    assert [len(group) for group in first.split("-")] == [4] * 8
+    assert not is_same_fingerprint(fingerprint(bytes(key)), first)
+
+
+def test_what_a_person_types_is_understood() -> None:
+    """Capitals, spaces and missing hyphens do not matter."""
+    text = fingerprint(bytes(32))
+
+    assert is_same_fingerprint(text.upper().replace("-", "  ") + "\n", text)
+    assert not is_same_fingerprint("", text)
+    assert not is_same_fingerprint(text[:-1], text)
+    assert not is_same_fingerprint("ä", text)
+
+
+def test_lengths_that_do_not_fit_are_a_programmers_mistake() -> None:
+    """A key of 31 bytes and a digest of 9 are refused."""
+    with pytest.raises(ValueError, match="32 bytes"):
+        fingerprint(bytes(31))
+    with pytest.raises(ValueError, match="multiple of 5"):
+        grouped(bytes(9))

@@ -1,0 +1,114 @@
+"""An invitation can be read aloud, keeps its secret, and is checked when it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pki import certificates
+from pki.authority import Authority
+from pki.invitation import Invitation, new_token
+from pki.names import Address, FederationName, SiteName
+from protos.errors import ConfigurationError, OperatorError, RefusedError
+
+
+@pytest.fixture
+def invitation(authority: Authority, now: datetime) -> Invitation:
+    """An invitation of st-mary."""
+    return Invitation(
+        federation=FederationName("heart"),
+        site=SiteName("st-mary"),
+        coordinator=Address("localhost", 8443),
+        enrolment=Address("localhost", 8444),
+        expires=now + timedelta(hours=72),
+        root_pem=authority.root_pem(),
+        token=new_token(),
+    )
+
+
+def test_an_invitation_comes_back_as_it_went(invitation: Invitation, tmp_path: Path) -> None:
+    """What was saved is what is loaded, and the file has mode 0600."""
+    invitation.save(tmp_path / "i")
+
+    assert Invitation.load(tmp_path / "i") == invitation
+    assert (tmp_path / "i").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_fingerprint_covers_whom_and_where_and_not_the_token(invitation: Invitation, now: datetime) -> None:
+    """Each change that a forger would make changes the fingerprint; another token does not."""
+    forged_root = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
+    changed = [
+        dataclasses.replace(invitation, federation=FederationName("lung")),
+        dataclasses.replace(invitation, site=SiteName("st-luke")),
+        dataclasses.replace(invitation, coordinator=Address("localhost", 8445)),
+        dataclasses.replace(invitation, enrolment=Address("evil.example", 8444)),
+        dataclasses.replace(invitation, root_pem=certificates.certificate_pem(forged_root)),
+    ]
+
+    assert len({one.fingerprint for one in (invitation, *changed)}) == 6
+    assert dataclasses.replace(invitation, token=new_token()).fingerprint == invitation.fingerprint
+    assert len(invitation.fingerprint.replace("-", "")) * 5 >= 80
+
+
+def test_the_token_is_not_shown(invitation: Invitation) -> None:
+    """Neither the token's bytes nor its spelling is in the representation."""
+    token = json.loads(invitation.to_json())["token"]
+
+    assert "token" not in repr(invitation)
+    assert token not in repr(invitation)
+    assert len(token) == 32
+
+
+def test_an_expired_invitation_is_refused(invitation: Invitation) -> None:
+    """The last second counts, the expiry itself does not."""
+    invitation.check_not_expired(invitation.expires - timedelta(seconds=1))
+
+    with pytest.raises(RefusedError, match="expired"):
+        invitation.check_not_expired(invitation.expires)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", 2),
+        ("format", "1"),
+        ("site", "Not A Name"),
+        ("federation", ""),
+        ("coordinator", "nowhere"),
+        ("enrolment", "x:99999"),
+        ("expires", "tomorrow"),
+        ("token", "short"),
+        ("token", "ä" * 32),
+        ("token", "!" * 32),
+        ("root", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        ("root", ""),
+        ("root", "ä"),
+    ],
+)
+def test_a_wrong_field_is_an_operators_error(invitation: Invitation, key: str, value: object) -> None:
+    """Every field is checked when the file is read."""
+    fields = json.loads(invitation.to_json())
+    fields[key] = value
+
+    with pytest.raises(ConfigurationError):
+        Invitation.from_json(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_damaged_file_never_ends_in_a_traceback(invitation: Invitation, seed: int) -> None:
+    """Flipped, cut and repeated bytes are read as an invitation or explained in three sentences."""
+    generator = random.Random(seed)
+    data = bytearray(invitation.to_json())
+    for _ in range(generator.randint(1, 4)):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    data = data[: generator.randint(0, len(data))] if seed % 4 == 0 else data
+
+    with suppress(OperatorError):  # any other exception is a traceback, and fails here
+        read = Invitation.from_json(bytes(data))
+        assert Invitation.from_json(read.to_json()) == read

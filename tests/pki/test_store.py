@@ -1,0 +1,81 @@
+"""Secrets have mode 0600, appear whole, and are not used when others could read them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pki import store
+from protos.errors import ConfigurationError, UnavailableError
+
+
+def test_a_secret_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    """A secret file has mode 0600, a public one 0644, under every umask."""
+    for umask in (0, 0o022, 0o077):
+        previous = os.umask(umask)
+        try:
+            store.write_secret(tmp_path / "secret", b"s", replace=True)
+            store.write_public(tmp_path / "public", b"p")
+        finally:
+            os.umask(previous)
+
+        assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "public").stat().st_mode) == 0o644
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["public", "secret"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
+def test_an_open_secret_is_not_used(tmp_path: Path, mode: int) -> None:
+    """A secret that the group or everybody may use is refused with the command that mends it."""
+    path = tmp_path / "key"
+    store.write_secret(path, b"s", replace=False)
+    path.chmod(mode)
+
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        store.read_secret(path)
+
+
+def test_a_secret_is_never_overwritten_unasked(tmp_path: Path) -> None:
+    """Without `replace` the first content stays, and nothing else is left behind."""
+    path = tmp_path / "key"
+    store.write_secret(path, b"first", replace=False)
+
+    with pytest.raises(ConfigurationError, match="exists already"):
+        store.write_secret(path, b"second", replace=False)
+
+    assert store.read_secret(path) == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk is full, the old content is intact and no torn file remains."""
+    path = tmp_path / "key"
+    store.write_secret(path, b"old", replace=False)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnavailableError, match="No space left"):
+        store.write_secret(path, b"new", replace=True)
+
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_missing_huge_and_strange_files_are_explained(tmp_path: Path) -> None:
+    """A missing file, a directory, a file of 300 KiB and a shared directory are each an operator's error."""
+    (tmp_path / "huge").write_bytes(bytes(300 * 1024))
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+
+    for path in (tmp_path / "missing", tmp_path, tmp_path / "huge", tmp_path / "huge" / "below"):
+        with pytest.raises(ConfigurationError):
+            store.read_public(path)
+    with pytest.raises(ConfigurationError, match="chmod go-w"):
+        store.make_private_directory(tmp_path / "shared")
+    store.make_private_directory(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
