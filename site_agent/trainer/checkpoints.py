@@ -1,0 +1,142 @@
+"""A site's saved models: chosen by validation loss, written and read whole or not at all.
+
+One safetensors file per checkpoint, mode 0600. Facts about the run travel in its header as JSON and
+a digest over facts, names, shapes and values stands beside them, so that a damaged file is refused
+and never predicts for a patient. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as serialise_tensors
+
+from protos.errors import ConfigurationError
+from site_agent.trainer.files import array_digest, write_whole
+
+LARGEST_CHECKPOINT_BYTES: Final = 1 << 33
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_KEY: Final = "global-layers"
+
+Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+Tensors: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """What was saved: arrays by name, and facts about the run."""
+
+    tensors: Tensors
+    facts: Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestCheckpoint:
+    """Which round's model a site keeps, as a value: the choice so far.
+
+    Attributes:
+        rule: "latest" keeps every round's; "local" the one with the lowest validation loss at this
+            site, of equal ones the earliest, and never one whose loss is not finite.
+        round: the kept round, None before the first.
+        loss: its validation loss.
+    """
+
+    rule: Literal["latest", "local"]
+    round: int | None = None
+    loss: float | None = None
+
+    def consider(self, round_number: int, validation_loss: float) -> tuple[BestCheckpoint, bool]:
+        """The choice after a round, and whether the caller has to save that round's model."""
+        match self.rule:
+            case "latest":
+                keep = True
+            case "local":
+                keep = math.isfinite(validation_loss) and (self.loss is None or validation_loss < self.loss)
+            case _:
+                assert_never(self.rule)
+        if not keep:
+            return self, False
+        return BestCheckpoint(rule=self.rule, round=round_number, loss=validation_loss), True
+
+
+def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
+    """Write a checkpoint, replacing the one of the same name only when the new one is complete.
+
+    Args:
+        directory: made with mode 0700 if absent.
+        name: lower-case letters, digits, dots, underscores and hyphens.
+        tensors: arrays of numbers by name, of any shape.
+        facts: what JSON can hold; numbers finite.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        UnavailableError: the disk does not take it; what was saved before is unchanged.
+    """
+    text = json.dumps(facts, allow_nan=False, sort_keys=True, ensure_ascii=True)
+    arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
+    if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+        raise ValueError("a checkpoint holds numbers only")
+    header = json.dumps({"version": 1, "facts": text, "digest": _digest(arrays, text)})
+    path = _path(directory, name)
+    write_whole(path, serialise_tensors(arrays, metadata={_KEY: header}))
+    return path
+
+
+def load(directory: Path, name: str) -> Checkpoint:
+    """The checkpoint of that name.
+
+    Raises:
+        ConfigurationError: there is none, or its file is damaged or of another version.
+    """
+    path = _path(directory, name)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_CHECKPOINT_BYTES + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",
+            consequence="No model was loaded and nothing left this site.",
+            remedy="Train first, or name a state folder that holds a checkpoint this user may read.",
+        ) from cause
+    try:
+        return _parse(raw)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise ConfigurationError(
+            what=f"The checkpoint {path.name} is damaged or of another version of this program.",
+            consequence="No model was loaded and nothing left this site.",
+            remedy="Restore the file from a backup, use another checkpoint, or train again.",
+        ) from cause
+
+
+def _parse(raw: bytes) -> Checkpoint:
+    if len(raw) > LARGEST_CHECKPOINT_BYTES:
+        raise ValueError("larger than any checkpoint")
+    tensors = parse_tensors(raw)
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
+    if header["version"] != 1 or header["digest"] != _digest(tensors, header["facts"]):
+        raise ValueError("another version, or not the bytes that were saved")
+    return Checkpoint(tensors=tensors, facts=json.loads(header["facts"]))
+
+
+def _digest(tensors: Tensors, facts: str) -> str:
+    in_order = sorted(tensors.items())
+    return array_digest(f"global-layers checkpoint 1 {facts}", in_order)
+
+
+def _path(directory: Path, name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise ValueError("a checkpoint's name has lower-case letters, digits, dots, underscores and hyphens only")
+    return directory / f"{name}.safetensors"

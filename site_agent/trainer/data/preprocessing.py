@@ -1,0 +1,266 @@
+"""From a checked table to the numbers a network reads; fitted on training rows, and on no other.
+
+The same code encodes for training, testing and prediction. Saved as JSON together with the contract
+it was fitted under, so that a prediction needs no second file that could have changed; every float
+survives the text exactly.
+
+A feature's columns and their names follow from the contract alone. Numbers and ordinal positions are
+z-scored with the population deviation (scikit-learn's StandardScaler); a column that is constant in
+training is only centred. Columns of one-hot and of missing flags stay 0 and 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from protos.documents import Document
+from protos.errors import ConfigurationError, DataError
+from site_agent.trainer.data.cells import UNKNOWN_POSITION
+from site_agent.trainer.data.contract import (
+    BinaryTarget,
+    CategoricalFeature,
+    Contract,
+    Feature,
+    MultiClassTarget,
+    NumericFeature,
+    RegressionTarget,
+)
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Numbers, Table
+
+Features: TypeAlias = npt.NDArray[np.float32]
+Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+class Scale(Document):
+    """z = (value - mean) / deviation; the deviation is 1 where the training rows are all equal."""
+
+    mean: float
+    deviation: Annotated[float, Field(gt=0)]
+
+    def apply(self, values: Numbers) -> Numbers:
+        """The z-scores of float64 values of any shape."""
+        return (values - self.mean) / self.deviation
+
+
+class NumericEncoding(Document):
+    """A number; `fill` stands for a missing one, None where those are refused."""
+
+    kind: Literal["numeric"] = "numeric"
+    fill: float | None
+    scale: Scale
+
+
+class OrdinalEncoding(Document):
+    """A position; `seen` are those present in training, all others are unknown."""
+
+    kind: Literal["ordinal"] = "ordinal"
+    seen: tuple[int, ...]
+    scale: Scale
+
+
+class OneHotEncoding(Document):
+    """A column per code and one for unknown; `seen` as for ordinal."""
+
+    kind: Literal["one-hot"] = "one-hot"
+    seen: tuple[int, ...]
+
+
+Encoding: TypeAlias = NumericEncoding | OrdinalEncoding | OneHotEncoding
+
+
+class Preprocessing(Document):
+    """Everything learnt from the training rows; one encoding per feature, in declared order."""
+
+    version: Literal[1] = 1
+    contract: Contract
+    encodings: tuple[Annotated[Encoding, Field(discriminator="kind")], ...]
+    target_scale: Scale | None
+
+    def __repr_args__(self) -> list[tuple[str | None, object]]:
+        """Without means and medians, so that the record can stand in a traceback."""
+        return [("columns", len(self.columns))]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the encoded columns, in order."""
+        return self.contract.encoded_columns
+
+    def encode(self, table: Table) -> Features:
+        """The table's features as C-contiguous float32 of shape (rows, columns).
+
+        Raises:
+            ConfigurationError: the table was read under a contract with other features or codes.
+            DataError: a value is so far from the training rows that float32 cannot hold it.
+        """
+        self._check_layout(table.contract)
+        encoded = np.empty((table.rows, len(self.columns)), dtype=np.float32)
+        place = 0
+        too_far = []
+        for feature, encoding in zip(self.contract.features, self.encodings, strict=True):
+            width = len(feature.encoded_columns)
+            values = _encode(feature, encoding, table.features[feature.name])
+            with np.errstate(over="ignore"):
+                encoded[:, place : place + width] = values
+            if not np.isfinite(encoded[:, place : place + width]).all():
+                too_far.append(feature.name)
+            place += width
+        if too_far:
+            raise DataError(
+                what=f"Values lie too far from those of the training rows in: {', '.join(too_far[:5])}.",
+                consequence="The table was not used and nothing left this site.",
+                remedy="Declare a range for these columns in the contract, so that such rows are named.",
+            )
+        return encoded
+
+    def targets(self, table: Table) -> Targets:
+        """Shape (rows,): binary float32 of 0 and 1, multi-class int64, regression z-scored float64."""
+        if table.target is None:
+            raise ValueError("a table read for prediction has no targets")
+        match self.contract.target:
+            case BinaryTarget():
+                return table.target.astype(np.float32)
+            case MultiClassTarget():
+                return table.target.astype(np.int64)
+            case RegressionTarget():
+                return self._scale().apply(table.target)
+            case _ as target:
+                assert_never(target)
+
+    def in_target_units(self, standardised: Numbers) -> Numbers:
+        """The inverse of `targets` for regression: z-scores to the target's own unit."""
+        scale = self._scale()
+        return standardised * scale.deviation + scale.mean
+
+    def to_json(self) -> str:
+        """The record as text, from which `from_json` makes an equal one."""
+        return self.model_dump_json(indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> Preprocessing:
+        """The record that `to_json` wrote.
+
+        Raises:
+            ConfigurationError: the text is damaged or of another version.
+        """
+        try:
+            loaded = Preprocessing.model_validate_json(text)
+        except ValidationError:
+            loaded = None  # pydantic's error quotes what it read, so it is not chained
+        if loaded is None or not _fits(loaded):
+            raise ConfigurationError(
+                what="The saved preprocessing is damaged or of another version of this program.",
+                consequence="Nothing was predicted or trained with it and nothing left this site.",
+                remedy="Use another saved model, or train again.",
+            )
+        return loaded
+
+    def _scale(self) -> Scale:
+        if self.target_scale is None:
+            raise ValueError("only a regression target has a scale")
+        return self.target_scale
+
+    def _check_layout(self, contract: Contract) -> None:
+        if contract is self.contract or _layout(contract) == _layout(self.contract):
+            return
+        raise ConfigurationError(
+            what="The contract's features or codes are not those the model was trained with.",
+            consequence="The table was not used and nothing left this site.",
+            remedy="Use the contract the model was trained with, or train again.",
+        )
+
+
+def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
+    """What the encoders learn from the training rows.
+
+    Args:
+        contract: the declaration the table was read under.
+        table: the whole table; of it only `training_rows` are looked at.
+        training_rows: int64, shape (training rows,), at least one.
+
+    Raises:
+        DataError: a column has no value at all in the training rows.
+    """
+    if not len(training_rows):
+        raise ValueError("at least one training row is needed")
+    values = [table.features[feature.name][training_rows] for feature in contract.features]
+    empty = [
+        feature.name
+        for feature, column in zip(contract.features, values, strict=True)
+        if isinstance(feature, NumericFeature) and np.isnan(column).all()
+    ]
+    if empty:
+        raise DataError(
+            what=f"No training row has a value in: {', '.join(empty[:5])}.",
+            consequence="Training did not start and nothing left this site.",
+            remedy="Give these columns the role ignore in the contract.",
+        )
+    has_scale = isinstance(contract.target, RegressionTarget) and table.target is not None
+    return Preprocessing(
+        contract=contract,
+        encodings=tuple(_fit(feature, column) for feature, column in zip(contract.features, values, strict=True)),
+        target_scale=_fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
+    )
+
+
+def _fit(feature: Feature, values: Numbers) -> Encoding:
+    match feature:
+        case NumericFeature(missing="refuse"):
+            return NumericEncoding(fill=None, scale=_fit_scale(values))
+        case NumericFeature():
+            fill = float(np.nanmedian(values))
+            return NumericEncoding(fill=fill, scale=_fit_scale(np.where(np.isnan(values), fill, values)))
+        case CategoricalFeature():
+            seen = tuple(int(position) for position in np.unique(values) if position != UNKNOWN_POSITION)
+            if feature.encoding == "one-hot":
+                return OneHotEncoding(seen=seen)
+            return OrdinalEncoding(seen=seen, scale=_fit_scale(values))
+        case _:
+            assert_never(feature)
+
+
+def _fit_scale(values: Numbers) -> Scale:
+    # Rounding gives a constant column a tiny deviation, and dividing by it would blow up noise.
+    constant = values.min() == values.max()
+    deviation = 1.0 if constant else float(values.std())
+    return Scale(mean=float(values[0] if constant else values.mean()), deviation=deviation or 1.0)
+
+
+def _encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
+    """One feature's columns: float64 of shape (rows, columns of the feature)."""
+    match encoding:
+        case NumericEncoding(fill=fill, scale=scale):
+            absent = np.isnan(values)
+            columns = [scale.apply(values if fill is None else np.where(absent, fill, values))]
+            if len(feature.encoded_columns) == 2:
+                columns.append(absent.astype(np.float64))
+            return np.stack(columns, axis=1)
+        case OrdinalEncoding(seen=seen, scale=scale):
+            known = np.isin(values, seen)
+            return scale.apply(np.where(known, values, UNKNOWN_POSITION))[:, None]
+        case OneHotEncoding(seen=seen):
+            width = len(feature.encoded_columns)
+            positions = np.where(np.isin(values, seen), values, width - 1).astype(np.int64)
+            return np.eye(width)[positions]
+        case _:
+            assert_never(encoding)
+
+
+def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
+    """What has to agree for a table to be encoded; units, ranges and markers may have been corrected."""
+    return [
+        (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
+        for item in contract.features
+    ]
+
+
+def _fits(loaded: Preprocessing) -> bool:
+    """Whether a record that came from a file has the encodings its contract asks for."""
+    features = loaded.contract.features
+    kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
+    regression = isinstance(loaded.contract.target, RegressionTarget)
+    return kinds == [item.kind for item in loaded.encodings] and regression == (loaded.target_scale is not None)

@@ -1,0 +1,65 @@
+"""Which rows train, validate and test: by a seed, by patient where one is declared, always the same.
+
+Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's
+`train_test_split` with one seed, shuffled, not stratified. Differs from it only where a patient
+column is declared: then patients are dealt instead of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import train_test_split
+
+from protos.errors import DataError
+from site_agent.config import Split
+from site_agent.trainer.data.tables import Table
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SplitRows:
+    """Row numbers from 0, int64, in the order in which scikit-learn deals them."""
+
+    training: Rows
+    validation: Rows
+    test: Rows
+
+
+def split_rows(table: Table, split: Split) -> SplitRows:
+    """The rows of each part; with a patient column no patient is in two of them.
+
+    Raises:
+        DataError: a part would be empty.
+    """
+    if table.patients is None:
+        return _deal(table.rows, split, "rows")
+    # Sorted identifiers, so that the answer does not depend on the order of the file's rows.
+    numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
+    owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
+    dealt = _deal(len(numbers), split, "patients")
+
+    def rows_of(part: Rows) -> Rows:
+        return np.flatnonzero(np.isin(owner, part)).astype(np.int64)
+
+    return SplitRows(training=rows_of(dealt.training), validation=rows_of(dealt.validation), test=rows_of(dealt.test))
+
+
+def _deal(count: int, split: Split, unit: str) -> SplitRows:
+    test_count = math.ceil(split.test_share * count)
+    validation_count = math.ceil(split.validation_share * (count - test_count))
+    if min(test_count, validation_count, count - test_count - validation_count) < 1:
+        raise DataError(
+            what=f"{count} {unit} are too few to be split into training, validation and test.",
+            consequence="Training did not start and nothing left this site.",
+            remedy=f"Give a table with more {unit}, or smaller test_share and validation_share.",
+        )
+    everyone = np.arange(count, dtype=np.int64)
+    remaining, test = train_test_split(everyone, test_size=split.test_share, random_state=split.seed)
+    training, validation = train_test_split(remaining, test_size=split.validation_share, random_state=split.seed)
+    return SplitRows(training=training, validation=validation, test=test)

@@ -1,0 +1,125 @@
+"""From a table to what training reads, and to columns that sites share by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import ConfigurationError, DataError
+from site_agent.config import Split
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.dataset import align, prepare
+
+from .conftest import HEART, REPOSITORY, SMALL, SMALL_ROWS, contract_from
+
+Write = Callable[..., Path]
+
+
+def test_a_dataset_is_the_same_every_time(breast_cancer: tuple[Path, Contract]) -> None:
+    """Same table, contract and split: same digest; another seed or one changed number: another."""
+    one, fitted = prepare(*breast_cancer, Split(seed=5))
+    again, _ = prepare(*breast_cancer, Split(seed=5))
+    other, _ = prepare(*breast_cancer, Split(seed=6))
+    features = one.test.features.copy()
+    features[0, 0] += 1
+    touched = replace(one, test=replace(one.test, features=features))
+
+    assert one.digest == again.digest
+    assert len({one.digest, other.digest, touched.digest, replace(one, columns=one.columns[::-1]).digest}) == 4
+    assert one.columns == fitted.columns
+    assert (len(one.training), len(one.validation), len(one.test)) == (342, 39, 188)
+
+
+def test_training_features_have_mean_zero(breast_cancer: tuple[Path, Contract]) -> None:
+    """The parts are encoded by encoders of the training part, and of no other."""
+    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+
+    assert np.abs(dataset.training.features.mean(axis=0)).max() < 1e-5
+    assert np.abs(dataset.test.features.mean(axis=0)).max() > 1e-2
+    assert all(part.features.flags.c_contiguous for part in (dataset.training, dataset.validation, dataset.test))
+
+
+def test_outputs_follow_the_task(write: Write) -> None:
+    """One output for a binary target and a number, one per class for several."""
+    binary = "task: binary, positive: [1, 2], negative: [0]"
+    several = contract_from(SMALL.replace(binary, "task: multi-class, codes: [0, 1, 2]"))
+    number = contract_from(SMALL.replace(binary, "task: regression"))
+
+    outputs = [
+        prepare(write(SMALL_ROWS), each, Split(seed=0))[0].outputs for each in (contract_from(SMALL), several, number)
+    ]
+
+    assert outputs == [1, 3, 1]
+
+
+def test_columns_find_their_places_by_name(breast_cancer: tuple[Path, Contract]) -> None:
+    """Every own column is at its name's place, every other place is zero, targets are untouched."""
+    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+    agreed = ["absent first", *reversed(dataset.columns), "absent last"]
+
+    aligned = align(dataset, agreed)
+
+    assert aligned.columns == tuple(agreed)
+    for place, name in enumerate(agreed):
+        own = dataset.test.features[:, dataset.columns.index(name)] if name in dataset.columns else 0
+        np.testing.assert_array_equal(aligned.test.features[:, place], np.broadcast_to(own, len(dataset.test)))
+    np.testing.assert_array_equal(aligned.training.targets, dataset.training.targets)
+    assert aligned.training.features.flags.c_contiguous
+
+
+def test_a_column_without_a_place_is_an_error(breast_cancer: tuple[Path, Contract]) -> None:
+    """It is named, and never dropped in silence."""
+    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+
+    with pytest.raises(ConfigurationError, match="does not have this site's: mean radius"):
+        align(dataset, dataset.columns[1:])
+
+
+def test_training_rows_of_one_class_are_refused(write: Write, small_contract: Contract) -> None:
+    """A table may have both classes while its training rows have one."""
+    rows = [[*cells[:5], str(int(i == 0))] for i, cells in enumerate(SMALL_ROWS)]
+    table = write(rows)
+
+    refused = 0
+    for seed in range(20):
+        try:
+            prepare(table, small_contract, Split(seed=seed))
+        except DataError as error:
+            assert "All training rows are of one class of sick" in error.what  # noqa: PT017
+            refused += 1
+
+    assert 0 < refused < 20
+
+
+def test_a_dataset_prints_no_value(breast_cancer: tuple[Path, Contract]) -> None:
+    """A traceback shows sizes and names only."""
+    dataset, _ = prepare(*breast_cancer, Split(seed=5))
+
+    assert "array" not in repr(dataset)
+    assert "Examples(rows=342)" in repr(dataset)
+
+
+@pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
+@pytest.mark.parametrize("seed", [0, 8])
+def test_the_heart_sites_share_31_columns(seed: int) -> None:
+    """The paper's parts, and one order of columns for all three sites."""
+    files = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
+    sites = [
+        prepare(HEART / file, read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml"), Split(seed=seed))[0]
+        for name, file in files.items()
+    ]
+    union = sorted({column for site in sites for column in site.columns})
+
+    aligned = [align(site, union) for site in sites]
+
+    assert [(len(s.training), len(s.validation), len(s.test)) for s in aligned] == [
+        (182, 21, 100),
+        (278, 31, 153),
+        (180, 20, 99),
+    ]
+    assert {site.training.features.shape[1] for site in aligned} == {31}
+    assert [np.count_nonzero(site.training.features.any(axis=0)) for site in aligned] == [13, 9, 12]

@@ -1,0 +1,86 @@
+"""Rows are dealt once and for all, and a patient is in one part only."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from sklearn.model_selection import train_test_split
+
+from protos.errors import DataError
+from site_agent.config import Split
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.tables import Table
+
+FIRST_TEST_ROWS = [225, 152, 228, 201, 52]
+FIRST_TRAINING_ROWS = [65, 104, 259, 199, 102]
+
+
+def _table(contract: Contract, rows: int, patients: tuple[str, ...] | None = None) -> Table:
+    return Table(contract=contract, rows=rows, features=MappingProxyType({}), target=None, patients=patients)
+
+
+@pytest.mark.parametrize("seed", [0, 8, 100])
+@pytest.mark.parametrize(("rows", "sizes"), [(303, (182, 21, 100)), (462, (278, 31, 153)), (299, (180, 20, 99))])
+def test_the_papers_sizes_come_out(small_contract: Contract, rows: int, sizes: tuple[int, ...], seed: int) -> None:
+    """Cleveland, South Africa and Faisalabad: the parts have the paper's sizes and no row is lost."""
+    parts = split_rows(_table(small_contract, rows), Split(seed=seed))
+
+    assert (len(parts.training), len(parts.validation), len(parts.test)) == sizes
+    assert sorted([*parts.training, *parts.validation, *parts.test]) == list(range(rows))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_split_is_scikit_learns(small_contract: Contract, seed: int) -> None:
+    """Row for row what the paper's experiment draws."""
+    rest, test = train_test_split(np.arange(303), test_size=0.33, random_state=seed)
+    training, validation = train_test_split(rest, test_size=0.1, random_state=seed)
+
+    parts = split_rows(_table(small_contract, 303), Split(seed=seed))
+
+    np.testing.assert_array_equal(parts.test, test)
+    np.testing.assert_array_equal(parts.validation, validation)
+    np.testing.assert_array_equal(parts.training, training)
+
+
+def test_the_answer_is_the_same_in_every_year(small_contract: Contract) -> None:
+    """Written down once: another library version that draws differently is noticed."""
+    parts = split_rows(_table(small_contract, 303), Split(seed=0))
+
+    assert parts.test[:5].tolist() == FIRST_TEST_ROWS
+    assert parts.training[:5].tolist() == FIRST_TRAINING_ROWS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_patient_is_in_two_parts(small_contract: Contract, seed: int) -> None:
+    """However many rows a patient has, and in whatever order the rows stand."""
+    generator = np.random.default_rng(seed)
+    patients = tuple(f"p{number}" for number in generator.integers(0, 40, size=200))
+
+    parts = split_rows(_table(small_contract, 200, patients), Split(seed=seed))
+    owners = [{patients[row] for row in part} for part in (parts.training, parts.validation, parts.test)]
+    order = generator.permutation(200)
+    shuffled = tuple(patients[row] for row in order)
+    again = split_rows(_table(small_contract, 200, shuffled), Split(seed=seed))
+
+    assert sum(map(len, owners)) == len(set(patients))
+    assert sorted([*parts.training, *parts.validation, *parts.test]) == list(range(200))
+    assert {shuffled[row] for row in again.test} == owners[2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "split"),
+    [(2, Split(seed=0)), (5, Split(seed=0, test_share=0.9)), (3, Split(seed=0, validation_share=0.9))],
+)
+def test_an_empty_part_is_refused(small_contract: Contract, rows: int, split: Split) -> None:
+    """Too few rows, or shares that leave none."""
+    with pytest.raises(DataError, match="too few to be split"):
+        split_rows(_table(small_contract, rows), split)
+
+
+def test_too_few_patients_are_refused_whatever_the_rows(small_contract: Contract) -> None:
+    """A thousand rows of two patients cannot be split in three."""
+    with pytest.raises(DataError, match="2 patients are too few"):
+        split_rows(_table(small_contract, 1000, ("a", "b") * 500), Split(seed=0))

@@ -1,0 +1,246 @@
+"""A table is read as declared, or every mistake is told without a value of any patient."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import DataError
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.tables import read_table
+
+from .conftest import HEART, REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
+
+Write = Callable[..., Path]
+
+
+def _changed(row: int, column: int, cell: str) -> list[list[str]]:
+    rows = [list(cells) for cells in SMALL_ROWS]
+    rows[row][column] = cell
+    return rows
+
+
+def _refused(path: Path, contract: Contract, *, for_prediction: bool = False) -> str:
+    with pytest.raises(DataError) as caught:
+        read_table(path, contract, for_prediction=for_prediction)
+    assert "nothing left this site" in caught.value.consequence
+    assert caught.value.exit_status == 78
+    # Also what a log with tracebacks would show, causes and all.
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "Zebra" not in shown
+    return caught.value.what
+
+
+def test_cells_are_read_as_declared(write: Write, small_contract: Contract) -> None:
+    """63.0, a leading blank, a code written 3.0, markers in words and in numbers: all as declared."""
+    table = read_table(write(SMALL_ROWS), small_contract)
+
+    assert table.rows == 12
+    assert table.features["Age"][:2].tolist() == [63.0, 67.0]
+    np.testing.assert_array_equal(table.features["chol"][:5], [233, 286, np.nan, np.nan, 236])
+    assert table.features["cp"][:6].tolist() == [0, 2, 1, 2, 1, -1]
+    assert table.features["smoker"][[0, 1, 10]].tolist() == [0, 1, -1]
+    assert table.target is not None
+    assert table.target.tolist() == [0, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 1]
+    assert table.patients is None
+    assert "63" not in repr(table)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_the_way_a_file_is_saved_changes_nothing(
+    write: Write, tmp_path: Path, small_contract: Contract, ending: str
+) -> None:
+    """A byte order mark, any line end, blank lines and columns in another order are all the same table."""
+    plain = read_table(write(SMALL_ROWS), small_contract)
+    lines = [",".join(reversed(cells)) for cells in [SMALL_HEADER, *SMALL_ROWS]]
+    saved = tmp_path / "saved.csv"
+    saved.write_bytes(b"\xef\xbb\xbf" + (ending.join(lines) + ending + ending).encode())
+
+    again = read_table(saved, small_contract)
+
+    for name, values in plain.features.items():
+        np.testing.assert_array_equal(values, again.features[name])
+
+
+def test_a_german_export_is_read(tmp_path: Path) -> None:
+    """Semicolons, decimal commas and windows-1252 are declared, not guessed."""
+    contract = contract_from(
+        'format: {header: true, delimiter: ";", decimal: ",", encoding: windows-1252}\n'
+        "columns:\n  - {name: Größe, role: feature, type: numeric}\n"
+        "  - {name: y, role: target, task: regression}\n"
+    )
+    path = tmp_path / "export.csv"
+    path.write_bytes("\r\n".join(["Größe;y", *(f"1,{i};{i}" for i in range(10))]).encode("windows-1252"))
+
+    table = read_table(path, contract)
+
+    assert table.features["Größe"].tolist() == [float(f"1.{i}") for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (_changed(4, 0, "Zebra"), "column Age: text where a number is declared in row 6"),
+        (_changed(4, 0, "nan"), "column Age: text where a number is declared in row 6"),
+        (_changed(4, 0, "1_0"), "column Age: text where a number is declared in row 6"),
+        (_changed(4, 1, "1e300"), "column chol: a number too large"),
+        (_changed(4, 0, "130"), "column Age: a number outside the declared range 0 to 120 in row 6"),
+        (_changed(4, 0, "?"), "column Age: a missing value, which the contract refuses in row 6"),
+        (_changed(4, 2, "Zebra"), "column cp: a code that is not declared in row 6"),
+        (_changed(4, 5, "Zebra"), "column sick: a code that is not declared in row 6"),
+        (_changed(4, 5, ""), "column sick: a missing value, which the contract refuses in row 6"),
+        ([*SMALL_ROWS[:4], SMALL_ROWS[4][:3], *SMALL_ROWS[5:]], "not the expected 6 columns; is the delimiter"),
+        (SMALL_ROWS[:9], "too few rows: at least 10 are needed, 9 are there"),
+        ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
+        ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: all rows are of one class"),
+        ([], "too few rows"),
+        (_changed(0, 4, "Zebra\0"), "line 2: it holds a NUL byte"),
+        (_changed(0, 4, "Zebra" * 40_000), "far too long"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_told_by_column_and_row(
+    write: Write, small_contract: Contract, rows: list[list[str]], words: str
+) -> None:
+    """The row is the one a spreadsheet shows, the header counted."""
+    assert words in _refused(write(rows), small_contract)
+
+
+def test_all_mistakes_are_told_at_once(write: Write, small_contract: Contract) -> None:
+    """Seven wrong ages and a wrong code are one error, with the first five rows and a count."""
+    rows = [["Zebra", *cells[1:]] if i < 7 else list(cells) for i, cells in enumerate(SMALL_ROWS)]
+    rows[8][2] = "Zebra"
+
+    what = _refused(write(rows), small_contract)
+
+    assert "column Age: text where a number is declared in rows 2, 3, 4, 5, 6 and 2 more" in what
+    assert "column cp: a code that is not declared in row 10" in what
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (["Age", "chol", "cp", "smoker", "note", "Zebra"], ["column sick: it is missing", "number 6 is not declared"]),
+        (
+            ["Age", "Age", "cp", "smoker", "note", "sick"],
+            ["column Age: it is there 2 times", "column chol: it is miss"],
+        ),
+        (["a", "b", "c", "d", "Zebra", "f"], ["none of the declared names", "header: false"]),
+        (None, ["none of the declared names"]),
+    ],
+)
+def test_a_wrong_header_is_told_without_repeating_it(
+    write: Write, small_contract: Contract, header: list[str] | None, words: list[str]
+) -> None:
+    """What stands where a header should be may be a patient, so it is told by place."""
+    what = _refused(write(SMALL_ROWS, header), small_contract)
+
+    assert all(part in what for part in words)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no rows"),
+        (b"Age,chol,cp,smoker,note,sick\n1,2,1,no,Z\xfcbra,0\n", "line 2: it is not text in the declared encoding"),
+        (b'Age,chol,cp,smoker,note,sick\n1,2,1,no,"Zebra,0\n', "a quotation mark is not closed"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, small_contract: Contract, content: bytes, words: str) -> None:
+    """Empty, in another encoding, or cut within quotes."""
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(content)
+
+    assert words in _refused(path, small_contract)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path, small_contract: Contract) -> None:
+    """The reason of the operating system is told."""
+    assert "No such file" in _refused(tmp_path / "absent.csv", small_contract)
+
+
+def test_an_empty_class_is_refused(write: Write) -> None:
+    """A declared class without rows is told by its declared name."""
+    contract = contract_from(
+        SMALL.replace("task: binary, positive: [1, 2], negative: [0]", "task: multi-class, codes: [0, 1, 2, 7]")
+    )
+
+    assert "column sick: no row is of the class 7" in _refused(write(SMALL_ROWS), contract)
+
+
+def test_prediction_needs_features_only(write: Write, small_contract: Contract) -> None:
+    """New patients come without target, maybe one alone, maybe with a code nobody declared."""
+    table = read_table(write([["50", "200", "Zebra", "yes"]], SMALL_HEADER[:4]), small_contract, for_prediction=True)
+
+    assert table.rows == 1
+    assert table.target is None
+    assert table.features["cp"].tolist() == [-1]
+    assert "column cp: it is missing" in _refused(write([["50"]], ["Age"]), small_contract, for_prediction=True)
+
+
+def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> None:
+    """Columns are then those declared, without the target."""
+    contract = contract_from(SMALL.replace("header: true", "header: false"))
+
+    table = read_table(write([row[:5] for row in SMALL_ROWS], None), contract, for_prediction=True)
+
+    assert table.features["Age"][1] == 67
+
+
+def _with_patients(*, one_row: bool) -> Contract:
+    column = f"{{name: note, role: patient, one_row_per_patient: {str(one_row).lower()}}}"
+    return contract_from(SMALL.replace("{name: note, role: ignore}", column))
+
+
+def test_identifiers_and_order_are_kept_for_prediction(write: Write) -> None:
+    """Identifiers come back row by row, as text."""
+    rows = [[*row[:4], f"0{i}", row[5]] for i, row in enumerate(SMALL_ROWS)]
+
+    table = read_table(write(rows), _with_patients(one_row=True), for_prediction=True)
+
+    assert table.patients == tuple(f"0{i}" for i in range(12))
+
+
+def test_several_rows_of_a_patient_are_an_error_only_where_declared(write: Write) -> None:
+    """A table of visits is fine; a table of patients is not fine with one patient twice."""
+    assert read_table(write(SMALL_ROWS), _with_patients(one_row=False)).patients == ("Zebra",) * 12
+    assert "column note: a patient identifier that occurs more than once in rows 2, 3, 4, 5, 6 and 7 more" in _refused(
+        write(SMALL_ROWS), _with_patients(one_row=True)
+    )
+
+
+def test_a_row_of_nobody_is_refused(write: Write) -> None:
+    """Without an identifier a row could end up in two parts of the split."""
+    what = _refused(write(_changed(3, 4, " ")), _with_patients(one_row=False))
+
+    assert "column note: no patient identifier in row 5" in what
+
+
+@pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
+@pytest.mark.parametrize(
+    ("name", "file", "rows", "positive"),
+    [
+        ("cleveland", "cleveland.data", 303, 139),
+        ("south-africa", "sa.data", 462, 160),
+        ("faisalabad", "faisalabad.csv", 299, 96),
+    ],
+)
+def test_the_example_contracts_read_the_public_tables(name: str, file: str, rows: int, positive: int) -> None:
+    """Every row, and as many positives as the tables' description says."""
+    table = read_table(HEART / file, read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml"))
+
+    assert table.rows == rows
+    assert table.target is not None
+    assert table.target.sum() == positive
+
+
+@pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
+@pytest.mark.parametrize("file", ["switzerland.data", "va.data"])
+def test_a_cholesterol_of_zero_is_found(file: str) -> None:
+    """The contract of Cleveland tells the disguised missing values of the other hospitals."""
+    contract = read_contract(REPOSITORY / "deploy" / "data" / "cleveland.yaml")
+
+    assert "column chol: a missing value, which the contract refuses in row" in _refused(HEART / file, contract)
