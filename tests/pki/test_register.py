@@ -180,7 +180,7 @@ def test_a_renewed_certificate_replaces_the_old_one_when_it_has_worked(register:
 def test_of_two_hundred_racing_threads_one_wins(register: Register, now: datetime, tmp_path: Path) -> None:
     """In each of 200 races of one token, each thread with an opening of its own, one of four keys wins."""
     tokens = [invited(register, now, name=SiteName(f"site-{race}")) for race in range(200)]
-    gate = threading.Barrier(4)
+    gate = threading.Barrier(4, timeout=30)
     won: list[list[int]] = [[] for _ in tokens]
 
     def contend(first: int) -> None:
@@ -222,7 +222,7 @@ def test_of_racing_processes_one_wins(register: Register, now: datetime, tmp_pat
     """Four processes that each try all of fifty tokens win fifty times in total, each token once."""
     tokens = [invited(register, now, name=SiteName(f"site-{each}")) for each in range(50)]
     context = multiprocessing.get_context("fork")
-    gate, results = context.Barrier(4), context.Queue()
+    gate, results = context.Barrier(4, timeout=30), context.Queue()
     path = tmp_path / "register.sqlite"
     processes = [
         context.Process(target=_process, args=(path, tokens, 1 + 1000 * each, now, gate, results)) for each in range(4)
