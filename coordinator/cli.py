@@ -1,0 +1,133 @@
+"""The command `coordinator`: start, check, status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.config import read_configuration, read_plans
+from protos.errors import OperatorError
+from protos.manifest import manifest_of
+
+_config = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
+)
+
+
+@click.group()
+@click.version_option(version("global-layers"), prog_name="coordinator")
+def cli() -> None:
+    """Run rounds and sum what sites contribute.
+
+    Example: coordinator start --config coordinator.yaml
+    """
+
+
+@cli.command()
+@_config
+def start(path: Path) -> None:
+    """Run the plans of the configuration; ends when all are over.
+
+    Example: coordinator start --config coordinator.yaml
+    """
+    _set_up_log()
+    configuration = read_configuration(path)
+    plans = read_plans(configuration)
+
+    from coordinator.serve import serve  # gRPC is loaded only where it is needed
+
+    sys.exit(0 if asyncio.run(serve(configuration, plans)) else 1)
+
+
+@cli.command()
+@_config
+def check(path: Path) -> None:
+    """Read the configuration and every plan, and show their digests; nothing is started.
+
+    Example: coordinator check --config coordinator.yaml
+    """
+    configuration = read_configuration(path)
+    for plan in read_plans(configuration):
+        manifest = manifest_of(plan)
+        click.echo(f"{plan.study} version {plan.version}: {plan.method.name}, {plan.schedule.rounds} rounds")
+        click.echo(f"  plan      {plan.digest.hex()}")
+        click.echo(
+            f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
+        )
+
+
+@cli.command()
+@_config
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def status(path: Path, as_json: bool) -> None:
+    """Ask a running coordinator where it stands.
+
+    Example: coordinator status --config coordinator.yaml --json
+    """
+    configuration = read_configuration(path)
+
+    from coordinator.serve import read_status
+
+    answer: dict[str, Any] = json.loads(asyncio.run(read_status(configuration)))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        _print_status(answer)
+
+
+def _print_status(answer: dict[str, Any]) -> None:
+    run = answer["run"]
+    console = Console()
+    if run is None:
+        console.print(f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting.")
+        return
+    console.print(f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {run['phase']}")
+    table = Table("site", "connected", "joined")
+    for name, site in answer["sites"].items():
+        table.add_row(name, "yes" if site["connected"] else "no", "yes" if site["joined"] else "no")
+    console.print(table)
+
+
+def _set_up_log() -> None:
+    is_terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def run(command: Callable[..., Any], program: str) -> NoReturn:
+    """Run a command line; an operator never sees a traceback."""
+    os.umask(0o077)
+    try:
+        command(standalone_mode=False)
+        sys.exit(0)
+    except OperatorError as error:
+        print(error.lines(program), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    run(cli, "coordinator")

@@ -1,0 +1,84 @@
+"""Between the network's calls and the register: who is accepted, and new certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from coordinator.service import Caller, Credentials
+from pki import enrolment, store
+from pki.authority import Authority
+from pki.identity import identify_site
+from pki.names import is_name, site_name
+from pki.register import Register
+from protos.errors import OperatorError, RefusedError
+from protos.messages import EnrolmentReply, MalformedMessage
+from protos.wire import decode_enrolment_request, encode_enrolment_reply
+
+
+class Membership:
+    """The register's answers for a running coordinator."""
+
+    def __init__(self, authority: Authority, register: Register, now: Callable[[], datetime]) -> None:
+        """`now` gives aware times."""
+        self._authority, self._register, self._now = authority, register, now
+        self._log = structlog.get_logger()
+        self._generation = register.generation()
+
+    def credentials(self) -> Credentials:
+        """What this coordinator shows and trusts."""
+        return Credentials(
+            key=store.read_secret(self._authority.coordinator_key_path),
+            chain=store.read_public(self._authority.coordinator_certificate_path),
+            root=self._authority.root_pem(),
+        )
+
+    def identify(self, certificate: bytes) -> Caller:
+        """Who a certificate (PEM) is; raises RefusedError."""
+        identity = identify_site(certificate, self._authority.federation, self._now())
+        return Caller(identity.name, identity.certificate_sha256)
+
+    def is_accepted(self, caller: Caller) -> bool:
+        """Whether the register still accepts a caller's certificate."""
+        return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
+
+    def identity_of(self, site: str) -> str | None:
+        """The fingerprint of a site's registered identity key."""
+        return self._register.site(site_name(site)).identity_fingerprint if is_name(site) else None
+
+    def has_changed(self) -> bool:
+        """Whether the register has changed since the last time this was asked."""
+        earlier, self._generation = self._generation, self._register.generation()
+        return earlier != self._generation
+
+    def enrol(self, raw: bytes) -> bytes:
+        """Answer a request for a certificate; whatever arrives, the answer is a reply."""
+        try:
+            request = decode_enrolment_request(raw)
+            answer = enrolment.handle_request(
+                self._authority,
+                self._register,
+                enrolment.EnrolmentRequest(
+                    token=request.token,
+                    csr_pem=request.signing_request,
+                    identity_public_key=request.identity_key,
+                    signature=request.signature,
+                ),
+                self._now(),
+            )
+        except (RefusedError, MalformedMessage) as refusal:
+            reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
+            self._log.warning("enrolment_refused", reason=reason)
+            return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
+        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+            self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
+            return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
+        match answer:
+            case enrolment.Issued(chain_pem=chain):
+                self._log.info("site_enrolled")
+                return encode_enrolment_reply(EnrolmentReply(chain, "", ""))
+            case enrolment.Pending(fingerprint=fingerprint):
+                self._log.info("enrolment_awaits_approval", identity=fingerprint)
+                return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))

@@ -1,0 +1,118 @@
+"""One run of one plan: its parameters, its running sum and its place in the state machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from coordinator.aggregation import RunningSum
+from coordinator.round import Over, State, Terms
+from coordinator.rules import apply_rule, total_weight
+from protos.fixed_point import FixedPoint
+from protos.manifest import Manifest, manifest_of
+from protos.parameters import parameters_digest
+from protos.plan import Plan
+from protos.tensors import Layout
+
+
+@dataclass
+class Run:
+    """What changes while a run goes on; `state` is the machine's, everything else follows it."""
+
+    name: str
+    plan: Plan
+    manifest: Manifest
+    terms: Terms
+    state: State
+    parameters: npt.NDArray[np.float32] = field(repr=False)
+    parameters_digest: bytes
+    running_sum: RunningSum = field(repr=False)
+    rounds_made: int = 0
+    seconds: list[float] = field(default_factory=list, repr=False)
+    round_began: float = 0.0
+
+    def close_round(self, contributors: int) -> None:
+        """Apply the server rule to the complete, consistent sum."""
+        sums = self.running_sum
+        fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
+        weight = total_weight(self.plan.weighting, contributors, sums.scalars)
+        apply_rule(self.plan.ingredients.server_rule, self.parameters, sums.changes, fixed_point, weight)
+        self.parameters_digest = parameters_digest(self.parameters)
+        self.rounds_made += 1
+
+    def facts(self) -> dict[str, Any]:
+        """What anyone may know of the run, ready for JSON."""
+        return {
+            "run": self.name,
+            "study": self.plan.study,
+            "version": self.plan.version,
+            "plan_digest": self.plan.digest.hex(),
+            "manifest_digest": self.manifest.digest.hex(),
+            "method": self.plan.method.name,
+            "seed": self.plan.seed,
+            "masked": self.plan.secure_aggregation == "required",
+            "phase": type(self.state).__name__.lower(),
+            "rounds": self.plan.schedule.rounds,
+            "rounds_made": self.rounds_made,
+            "parameters": self.manifest.parameters,
+            "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
+            "shared_parameters_sha256": sha256_of(self.parameters),
+        }
+
+
+def new_run(name: str, plan: Plan, terms: Terms, state: State) -> Run:
+    """A run before its first round: initial parameters from the plan's seed, nothing summed."""
+    manifest = manifest_of(plan)
+    parameters = manifest.initial_parameters(plan.seed)
+    return Run(
+        name=name,
+        plan=plan,
+        manifest=manifest,
+        terms=terms,
+        state=state,
+        parameters=parameters,
+        parameters_digest=parameters_digest(parameters),
+        running_sum=RunningSum(Layout(manifest.parameters, len(manifest.scalars))),
+    )
+
+
+def write_record(directory: Path, run: Run, over: Over) -> None:
+    """Keep what a run was and what came out: the plan, the facts and the final parameters."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tensors: Mapping[str, npt.NDArray[np.float32]] = run.manifest.views(run.parameters)
+    _replace(directory / "plan.json", run.plan.canonical)
+    partial = directory / "parameters.safetensors.partial"
+    save_file(dict(tensors), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
+    partial.replace(directory / "parameters.safetensors")
+    facts = run.facts() | {
+        "is_complete": over.is_complete,
+        "reason": over.reason,
+        "missing": sorted(over.missing),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    _replace(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
+
+
+def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
+    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it."""
+    return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,143 @@
+"""The running coordinator: servers, the register's watch, the status socket, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import sdnotify
+import structlog
+
+from coordinator.config import CoordinatorConfiguration
+from coordinator.engine import Engine
+from coordinator.enrolment import Membership
+from coordinator.service import FederationService, enrolment_server, federation_server
+from pki.authority import Authority
+from pki.register import Register
+from protos.errors import ConfigurationError, UnavailableError
+from protos.plan import Plan
+
+REGISTER_POLL_SECONDS: Final = 0.5
+FAREWELL_SECONDS: Final = 3.0
+
+
+async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]) -> bool:
+    """Run all plans; whether every run was completed.
+
+    Raises:
+        ConfigurationError: an address, a key or a directory is not as it has to be.
+    """
+    state = make_state_directory(configuration)
+    authority = Authority.load(Path(configuration.authority))
+    with Register(authority.register_path) as register:
+        membership = Membership(authority, register, lambda: datetime.now(UTC))
+        engine = Engine(plans=plans, state=state, identity_of=membership.identity_of, clock=time.monotonic)
+        service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted)
+        credentials = membership.credentials()
+        servers = [federation_server(service, credentials, configuration.listen)]
+        if configuration.enrolment_listen is not None:
+            servers.append(enrolment_server(membership.enrol, credentials, configuration.enrolment_listen))
+        status = await _status_server(engine, state)
+        for server in servers:
+            await server.start()
+        engine.start()
+        structlog.get_logger().info("coordinator_listening", address=configuration.listen)
+        notifier = sdnotify.SystemdNotifier()
+        notifier.notify("READY=1")
+        watch = asyncio.create_task(_watch(membership, service, engine, notifier))
+        stop = _stop_on_signals()
+        try:
+            finished = asyncio.create_task(engine.finished.wait())
+            await asyncio.wait({finished, stop, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+        finally:
+            notifier.notify("STOPPING=1")
+            watch.cancel()
+            engine.stop()
+            await asyncio.gather(*(server.stop(FAREWELL_SECONDS) for server in servers))
+            status.close()
+            status_path(state).unlink(missing_ok=True)
+    if not engine.finished.is_set():
+        return True  # asked to stop; nothing failed
+    return all(outcome.is_complete for outcome in engine.outcomes)
+
+
+async def _watch(
+    membership: Membership, service: FederationService, engine: Engine, notifier: sdnotify.SystemdNotifier
+) -> None:
+    """Notice revocations within a second, and tell the service manager that the loop works."""
+    while True:
+        await asyncio.sleep(REGISTER_POLL_SECONDS)
+        if membership.has_changed():
+            service.recheck()
+        run = engine.status()["run"]
+        text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
+        notifier.notify(f"WATCHDOG=1\nSTATUS={text}")
+
+
+def _stop_on_signals() -> asyncio.Task[bool]:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return asyncio.create_task(stop.wait())
+
+
+def status_path(state: Path) -> Path:
+    """The Unix socket on which a running coordinator tells its status."""
+    return state / "status.socket"
+
+
+async def _status_server(engine: Engine, state: Path) -> asyncio.Server:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps(engine.status()).encode())
+        await writer.drain()
+        writer.close()
+
+    status_path(state).unlink(missing_ok=True)
+    return await asyncio.start_unix_server(answer, status_path(state))
+
+
+async def read_status(configuration: CoordinatorConfiguration) -> bytes:
+    """The status of the coordinator that runs under a configuration, as JSON.
+
+    Raises:
+        UnavailableError: none is running.
+    """
+    try:
+        reader, writer = await asyncio.open_unix_connection(status_path(Path(configuration.state)))
+    except OSError as cause:
+        raise UnavailableError(
+            what="No coordinator is running under this configuration.",
+            consequence="Nothing was changed.",
+            remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+        ) from cause
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
+    """The state directory, mode 0700.
+
+    Raises:
+        ConfigurationError: it cannot be made or written.
+    """
+    state = Path(configuration.state)
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(state, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The state directory {state} cannot be used: {cause.strerror}.",
+            consequence="The coordinator did not start.",
+            remedy="Name a directory in coordinator.yaml that this user may write.",
+        ) from cause
+    return state

@@ -1,0 +1,166 @@
+"""A federation on this machine: real commands, real processes, mutual TLS on loopback."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from quickstart.hospitals import HospitalData
+
+METHODS = ("fedavg", "global-layers")
+PROGRAMS = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What is to be rehearsed; `methods` run one after another."""
+
+    folder: Path
+    hospitals: list[HospitalData]
+    methods: tuple[str, ...]
+    rounds: int
+    seed: int
+    is_masked: bool
+    address: str = field(default_factory=lambda: f"localhost:{free_port()}")
+    enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def prepare(rehearsal: Rehearsal) -> None:
+    """Authority, invitations, keys, configurations, plans and approvals, as people would make them."""
+    folder = rehearsal.folder
+    passphrase = folder / "passphrase"
+    passphrase.write_text(secrets.token_urlsafe(32) + "\n")
+    passphrase.chmod(0o600)
+    authority = folder / "authority"
+    command(
+        "pki", "init", "--federation", "quickstart", "--directory", authority, "--passphrase-file", passphrase,
+        "--address", rehearsal.address, "--enrolment-address", rehearsal.enrolment,
+    )  # fmt: skip
+    identities = {}
+    for hospital in rehearsal.hospitals:
+        home = folder / hospital.name
+        home.mkdir()
+        (home / "hospital.yaml").write_text(yaml.safe_dump(_hospital(rehearsal, hospital), sort_keys=False))
+        identities[hospital.name] = command("site-agent", "identity", "--config", home / "hospital.yaml").strip()
+        command(
+            "pki", "invite", hospital.name, "--directory", authority, "--pre-approved",
+            "--output", home / "invitation.json",
+        )  # fmt: skip
+    plans = []
+    for number, method in enumerate(rehearsal.methods, start=1):
+        plan = folder / f"plan-{number}-{method}.yaml"
+        plan.write_text(yaml.safe_dump(_plan(rehearsal, method, identities), sort_keys=False))
+        plans.append(plan.name)
+        for hospital in rehearsal.hospitals:
+            config = folder / hospital.name / "hospital.yaml"
+            command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the quickstart")
+    configuration = {
+        "listen": rehearsal.address,
+        "enrolment_listen": rehearsal.enrolment,
+        "authority": "authority",
+        "state": "coordinator",
+        "plans": plans,
+    }
+    (folder / "coordinator.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
+
+
+def command(*words: object) -> str:
+    """Run one of our programs to its end and give back what it printed."""
+    program, *arguments = map(str, words)
+    done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        sys.exit(done.returncode)
+    return done.stdout
+
+
+def start(rehearsal: Rehearsal) -> dict[str, subprocess.Popen[bytes]]:
+    """The coordinator and one agent per hospital; each writes a log beside its configuration."""
+    folder = rehearsal.folder
+    programs = {"coordinator": ("coordinator", "start", folder / "coordinator.yaml", folder / "coordinator.log")}
+    for hospital in rehearsal.hospitals:
+        home = folder / hospital.name
+        programs[hospital.name] = ("site-agent", "join", home / "hospital.yaml", home / "agent.log")
+    started = {}
+    for name, (program, verb, config, log) in programs.items():
+        with log.open("wb") as file:
+            started[name] = subprocess.Popen(
+                [PROGRAMS / program, verb, "--config", config], stdout=file, stderr=file, stdin=subprocess.DEVNULL
+            )
+    return started
+
+
+def status(rehearsal: Rehearsal) -> dict[str, Any] | None:
+    """What the coordinator says of itself, or None while it does not answer."""
+    words = [PROGRAMS / "coordinator", "status", "--config", rehearsal.folder / "coordinator.yaml", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]:
+    return {
+        "site": hospital.name,
+        "invitation": "invitation.json",
+        "state": "state",
+        "policy": {
+            "methods": [*METHODS, "local"],
+            "secure_aggregation": "required" if rehearsal.is_masked else "not-required",
+            "smallest_sites": min(3, len(rehearsal.hospitals)),
+            "largest_rounds": 10_000,
+            "largest_megabytes": 10_000.0,
+            "largest_clipping_range": 8.0,
+        },
+        "data": {
+            "table": str(hospital.table),
+            "contract": str(hospital.contract),
+            "split": {"seed": rehearsal.seed, "test_share": 0.33, "validation_share": 0.1},
+        },
+    }
+
+
+def _plan(rehearsal: Rehearsal, method: str, identities: dict[str, str]) -> dict[str, object]:
+    plan: dict[str, object] = {
+        "study": f"quickstart-{method}",
+        "version": 1,
+        "method": {"name": method},
+        "architecture": {
+            "name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False,
+        },
+        "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
+        "optimiser": {"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
+        "weighting": {"name": "equal"},
+        "seed": rehearsal.seed,
+        "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
+        "quorum": len(identities),
+        "secure_aggregation": "required" if rehearsal.is_masked else "off",
+        "checkpoint": "local",
+    }  # fmt: skip
+    if method == "fedavg":
+        plan["weighting"] = {"name": "rows", "largest_rows": 1024}
+        plan["columns"] = _union_of_columns(rehearsal.hospitals)
+        plan["outputs"] = 1
+    return plan
+
+
+def _union_of_columns(hospitals: list[HospitalData]) -> list[str]:
+    from site_agent.trainer.data.contract import read_contract
+
+    columns: dict[str, None] = {}
+    for hospital in hospitals:
+        columns |= dict.fromkeys(read_contract(hospital.contract).encoded_columns)
+    return list(columns)

@@ -1,0 +1,40 @@
+"""Bytes that mean one thing only: what both programs hash, sign and derive keys from.
+
+Every digest of the protocol is taken over fields that carry their length and over a label that
+names their purpose, so that no two statements can share an encoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final
+
+PROTOCOL: Final = "global-layers/1"
+
+
+def pack(purpose: str, *fields: bytes | str | int) -> bytes:
+    """The fields, each behind its length in eight little-endian bytes, after the protocol's label.
+
+    Text is UTF-8 and a number is signed, 64 bits, little-endian.
+
+    Raises:
+        struct.error: a number needs more than 64 bits.
+    """
+    parts = [_as_bytes(field) for field in (PROTOCOL, purpose, *fields)]
+    return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+
+
+def digest(purpose: str, *fields: bytes | str | int) -> bytes:
+    """SHA-256 of the packed fields, 32 bytes."""
+    return hashlib.sha256(pack(purpose, *fields)).digest()
+
+
+def _as_bytes(field: bytes | str | int) -> bytes:
+    match field:
+        case bytes():
+            return field
+        case str():
+            return field.encode()
+        case int():
+            return struct.pack("<q", field)

@@ -1,0 +1,116 @@
+"""Real numbers as 32-bit integers whose sums are exact.
+
+Source: PROTOCOL.md, section 2. K sites contribute, each value is clipped to C, and the scale S is
+the largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites lies
+within plus or minus 2**31 - 1 and survives arithmetic modulo 2**32, whatever the order. S is a power
+of two, so decoding is exact: adding 1 for n rounds gives exactly n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK: Final = 1 << 16  # numbers handled at once: three float32 blocks stay in a core's own cache
+
+
+def is_power_of_two(number: float) -> bool:
+    """Whether a number is 2**n for some whole n, negative ones included."""
+    return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
+
+
+class NotFinite(ValueError):  # noqa: N818  # names what was found; the caller turns it into an error
+    """A value is infinite or no number; `index` is its place in the vector."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """How the changes of one plan become integers.
+
+    Attributes:
+        clipping_range: C, a power of two, so that S * C is one and exact in float32.
+        sites: K, the number of listed sites, so that the scale does not depend on who takes part.
+    """
+
+    clipping_range: float
+    sites: int
+
+    def __post_init__(self) -> None:
+        if not is_power_of_two(self.clipping_range) or self.sites < 1:
+            raise ValueError("a clipping range that is a power of two, and at least one site")
+        if self.scale < 1:
+            raise ValueError("the clipping range leaves no bits for fractions")
+
+    @property
+    def scale(self) -> float:
+        """S, a power of two."""
+        return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))
+
+    def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
+        """Write rint(clip(S * weight * values)) into `out`.
+
+        Args:
+            values: float32 of shape (n,); read once, so that a changing source cannot slip by a check.
+            weight: at most 1, rounded to float32.
+            out: int32 of shape (n,).
+
+        Returns:
+            How many values were clipped.
+
+        Raises:
+            NotFinite: a value is infinite or no number; `out` is then unusable.
+        """
+        if not 0 <= weight <= 1:
+            raise ValueError("a weight lies between 0 and 1")
+        factor = np.float32(self.scale) * np.float32(weight)  # exact: S is a power of two
+        limit = np.float32(self.scale * self.clipping_range)
+        scratch = np.empty(min(BLOCK, values.size), np.float32)
+        clipped = 0
+        with np.errstate(over="ignore"):  # an overflow is infinite, hence clipped or refused below
+            for start in range(0, values.size, BLOCK):
+                block = scratch[: min(BLOCK, values.size - start)]
+                np.multiply(values[start : start + BLOCK], factor, out=block)
+                largest = max(float(block.max()), -float(block.min()))
+                if not largest <= limit:
+                    clipped += self._clip(block, start, limit)
+                np.rint(block, out=block)
+                out[start : start + BLOCK] = block
+        return clipped
+
+    @staticmethod
+    def _clip(block: npt.NDArray[np.float32], start: int, limit: np.float32) -> int:
+        finite = np.isfinite(block)
+        if not finite.all():
+            raise NotFinite(start + int(np.argmin(finite)))
+        outside = int(np.count_nonzero(np.abs(block) > limit))
+        np.clip(block, -limit, limit, out=block)
+        return outside
+
+    def decode(self, total: npt.NDArray[np.int32], divisor: float) -> npt.NDArray[np.float64]:
+        """The mean that a sum stands for: total / (S * divisor), in float64.
+
+        Args:
+            total: int32 of shape (n,), the sum modulo 2**32 read as signed.
+            divisor: the sum of the weights.
+        """
+        return total.astype(np.float64) / (self.scale * divisor)
+
+
+def round_rows(rows: int, largest: int) -> int:
+    """A row count on the public grid of two significant bits, to the nearest, at most `largest`.
+
+    PROTOCOL.md, section 2: a change of membership would otherwise reveal the leaver's exact count
+    by subtraction. On this grid rows / 2**n is exact in float32.
+    """
+    if rows < 1:
+        raise ValueError("a site without rows does not contribute")
+    step = 1 << max(0, rows.bit_length() - 2)
+    return min((rows + step // 2) // step * step, largest)

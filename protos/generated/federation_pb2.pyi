@@ -1,0 +1,161 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SiteMessage(_message.Message):
+    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    join: Join
+    ready: Ready
+    chunk: Chunk
+    done: Done
+    refusal: Refusal
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell")
+    ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BIND_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    announcement: Announcement
+    offer: Offer
+    chunk: Chunk
+    bind: Bind
+    finish: Finish
+    farewell: Farewell
+    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "software")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    software: str
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Announcement(_message.Message):
+    __slots__ = ("run", "plan")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    plan: bytes
+    def __init__(self, run: _Optional[str] = ..., plan: _Optional[bytes] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("run", "plan_digest", "manifest_digest")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    plan_digest: bytes
+    manifest_digest: bytes
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("round", "attempt", "parameters_digest")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    parameters_digest: bytes
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("round", "attempt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Bind(_message.Message):
+    __slots__ = ("round", "attempt", "sites", "first_chunk")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    first_chunk: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("round", "attempt", "index", "body")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    index: int
+    body: bytes
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("round", "parameters_digest")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    parameters_digest: bytes
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("run", "reason", "tensor")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    reason: int
+    tensor: str
+    def __init__(self, run: _Optional[str] = ..., reason: _Optional[int] = ..., tensor: _Optional[str] = ...) -> None: ...
+
+class Farewell(_message.Message):
+    __slots__ = ("reason", "detail")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reason: int
+    detail: str
+    def __init__(self, reason: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class EnrolmentRequest(_message.Message):
+    __slots__ = ("token", "signing_request", "identity_key", "signature")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    signing_request: bytes
+    identity_key: bytes
+    signature: bytes
+    def __init__(self, token: _Optional[bytes] = ..., signing_request: _Optional[bytes] = ..., identity_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class EnrolmentReply(_message.Message):
+    __slots__ = ("chain", "fingerprint", "refusal")
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    chain: bytes
+    fingerprint: str
+    refusal: str
+    def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...

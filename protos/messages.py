@@ -1,0 +1,252 @@
+"""What travels, as frozen records that check themselves when they are built.
+
+Whatever arrives from a peer becomes one of these or a ProtocolError; the inside of both programs
+never checks again. A text that a person will read is limited to one printable line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+PROTOCOL_VERSION: Final = 1
+LARGEST_MESSAGE_BYTES: Final = 2 << 20
+MOST_ROUNDS: Final = 1 << 31
+_LONGEST_NAME: Final = 200
+
+
+class SiteReason(IntEnum):
+    """Why a site takes no further part; a closed list, because free text could quote data."""
+
+    PLAN_NOT_APPROVED = 1
+    POLICY_FORBIDS = 2
+    NETWORK_DIFFERS = 3
+    DATA_UNFIT = 4
+    VALUE_NOT_FINITE = 5
+    TOO_MUCH_CLIPPED = 6
+    TRAINER_FAILED = 7
+    PARAMETERS_DIFFER = 8
+    COORDINATOR_MISBEHAVED = 9
+    STOPPED_BY_OPERATOR = 10
+    STATE_LOST = 11
+
+
+class CoordinatorReason(IntEnum):
+    """Why the coordinator ends a stream; the site decides by it whether to come back."""
+
+    ALL_RUNS_OVER = 1
+    NOT_ACCEPTED = 2
+    PROTOCOL_VIOLATED = 3
+    RUN_STOPPED = 4
+    REPLACED = 5
+    SHUTTING_DOWN = 6
+
+    @property
+    def is_final(self) -> bool:
+        """Whether coming back without a person's help is pointless."""
+        return self in {
+            CoordinatorReason.ALL_RUNS_OVER,
+            CoordinatorReason.NOT_ACCEPTED,
+            CoordinatorReason.PROTOCOL_VIOLATED,
+            CoordinatorReason.RUN_STOPPED,
+        }
+
+
+class MalformedMessage(ValueError):  # noqa: N818  # a reason to end a stream, told by the caller
+    """A message that no honest peer of this version sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a stream."""
+
+    protocol: int
+    software: str
+
+    def __post_init__(self) -> None:
+        _require(0 < self.protocol < 1 << 16, "protocol version")
+        _require_line(self.software, "software version", longest=_LONGEST_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A run begins; the site answers with Join or Refusal."""
+
+    run: str
+    plan: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require(0 < len(self.plan) <= 1 << 20, "plan size")
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The site agrees to a plan and to what it will send."""
+
+    run: str
+    plan_digest: bytes
+    manifest_digest: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require_digest(self.plan_digest, "plan digest")
+        _require_digest(self.manifest_digest, "manifest digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A round begins; its parameters follow as chunks."""
+
+    round: int
+    attempt: int
+    parameters_digest: bytes
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+        _require_digest(self.parameters_digest, "parameters digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The site holds its checked contribution for a round."""
+
+    round: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The contributors of a round are fixed; the site sends from `first_chunk` on."""
+
+    round: int
+    attempt: int
+    sites: tuple[str, ...]
+    first_chunk: int
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+        _require(0 < len(self.sites) <= 100 and list(self.sites) == sorted(set(self.sites)), "contributors")
+        for site in self.sites:
+            _require_name(site, "contributor")
+        _require(0 <= self.first_chunk < 1 << 20, "first chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a vector; `body` is checked against the layout by whoever knows it."""
+
+    round: int
+    attempt: int
+    index: int
+    body: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+        _require(0 <= self.index < 1 << 20, "chunk index")
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last aggregate follows as chunks; `round` counts the rounds that were made."""
+
+    round: int
+    parameters_digest: bytes
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, 0)
+        _require_digest(self.parameters_digest, "parameters digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The site has taken in the last aggregate."""
+
+    run: str
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The site takes no further part in a run; `tensor` is a federated one's name or empty."""
+
+    run: str
+    reason: SiteReason
+    tensor: str = ""
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require_line(self.tensor, "tensor", longest=_LONGEST_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """The coordinator ends the stream."""
+
+    reason: CoordinatorReason
+    detail: str
+
+    def __post_init__(self) -> None:
+        _require_line(self.detail, "detail", longest=1000)
+
+
+SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal
+CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentRequest:
+    """A site without a certificate shows its invitation; the token never appears in a repr."""
+
+    token: bytes = field(repr=False)
+    signing_request: bytes
+    identity_key: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require(len(self.token) == 24, "token size")
+        _require(0 < len(self.signing_request) <= 8192, "signing request size")
+        _require(len(self.identity_key) == 32, "identity key size")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentReply:
+    """The certificate chain, or what is still missing, or why not."""
+
+    chain: bytes
+    fingerprint: str
+    refusal: str
+
+    def __post_init__(self) -> None:
+        _require(len(self.chain) <= 64 << 10, "chain size")
+        _require_line(self.fingerprint, "fingerprint", longest=_LONGEST_NAME)
+        _require_line(self.refusal, "refusal", longest=1000)
+
+
+def _require(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise MalformedMessage(what)
+
+
+def _require_digest(value: bytes, what: str) -> None:
+    _require(len(value) == 32, what)
+
+
+def _require_position(round_number: int, attempt: int) -> None:
+    _require(0 <= round_number <= MOST_ROUNDS and 0 <= attempt < 1 << 20, "round or attempt")
+
+
+def _require_name(value: str, what: str) -> None:
+    _require(0 < len(value) <= _LONGEST_NAME, what)
+    _require(all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in value), what)
+
+
+def _require_line(value: str, what: str, *, longest: int) -> None:
+    _require(len(value) <= longest and (value == "" or value.isprintable()), what)

@@ -1,0 +1,228 @@
+"""The plan: everything that sites agree to before they train, as one frozen record.
+
+A plan is written in YAML, travels as canonical JSON and is identified by the SHA-256 of these
+bytes. Coordinator and sites refuse to train unless they hold the same digest. What decides about
+safety (sites, quorum, weighting) has no default, except that masking is required.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from protos.architecture import Architecture
+from protos.canonical import digest
+from protos.documents import Document
+from protos.errors import ProtocolError
+from protos.fixed_point import is_power_of_two
+from protos.ingredients import Everything, Method
+from protos.methods import MethodChoice
+
+LARGEST_PLAN_BYTES: Final = 1 << 20
+MOST_SITES: Final = 100
+
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
+Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class ListedSite(Document):
+    """A site that may contribute: its name and the fingerprint of its identity key."""
+
+    name: Name
+    identity: Fingerprint
+
+
+class Schedule(Document):
+    """How much a site trains and when the sites aggregate.
+
+    An epoch is `batches_per_epoch` equal batches of rows // batches_per_epoch rows, so that every
+    site makes the same number of steps whatever its size.
+    """
+
+    aggregate: Literal["every-batch", "every-epoch", "every-round"]
+    epochs: int = Field(ge=1, le=100_000)
+    batches_per_epoch: int = Field(ge=1, le=100_000)
+    epochs_per_round: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.aggregate != "every-round" and self.epochs_per_round != 1:
+            raise ValueError("epochs_per_round goes with aggregate: every-round")
+        if self.epochs % self.epochs_per_round:
+            raise ValueError(f"epochs has to be a multiple of epochs_per_round ({self.epochs_per_round})")
+        return self
+
+    @property
+    def steps_per_round(self) -> int:
+        """Batches that a site trains on between two aggregations."""
+        return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
+
+    @property
+    def rounds(self) -> int:
+        """Aggregations in the whole run."""
+        return self.epochs * self.batches_per_epoch // self.steps_per_round
+
+
+class AdamW(Document):
+    """Loshchilov and Hutter 2019, with torch's defaults for what is not named here."""
+
+    name: Literal["adamw"]
+    learning_rate: float = Field(gt=0, le=10)
+    weight_decay: float = Field(default=0.01, ge=0, le=10)
+
+
+class StochasticGradientDescent(Document):
+    """Plain steps along the gradient of a batch, with momentum where it is asked for."""
+
+    name: Literal["sgd"]
+    learning_rate: float = Field(gt=0, le=10)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+
+
+Optimiser: TypeAlias = Annotated[AdamW | StochasticGradientDescent, Field(discriminator="name")]
+
+
+class EqualWeights(Document):
+    """Every site counts the same."""
+
+    name: Literal["equal"]
+
+
+class RowWeights(Document):
+    """A site counts by its training rows, on a grid of two significant bits.
+
+    `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
+    should be near the largest site's size.
+    """
+
+    name: Literal["rows"]
+    largest_rows: int = Field(ge=1, le=1 << 30)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_power_of_two(self.largest_rows):
+            raise ValueError("largest_rows has to be a power of two, so that weights are exact")
+        return self
+
+
+Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator="name")]
+
+
+class Deadlines(Document):
+    """How long the coordinator waits, in seconds of a clock that never jumps."""
+
+    join_seconds: float = Field(default=3600.0, gt=0)
+    contribute_seconds: float = Field(default=3600.0, gt=0)
+    grace_seconds: float = Field(default=900.0, gt=0)
+    return_seconds: float = Field(default=86_400.0, gt=0)
+
+
+class Encoding(Document):
+    """How changes become integers: the clipping range C, and how much clipping stops a round."""
+
+    clipping_range: float = Field(default=8.0, gt=0, le=1024)
+    largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_power_of_two(self.clipping_range):
+            raise ValueError("clipping_range has to be a power of two, so that decoding is exact")
+        return self
+
+
+class Plan(Document):
+    """One study's agreement; see the module's first lines."""
+
+    study: Name
+    version: int = Field(ge=1, le=1 << 30)
+    method: MethodChoice
+    architecture: Architecture
+    columns: tuple[Column, ...] = ()
+    outputs: int | None = Field(default=None, ge=1, le=10_000)
+    schedule: Schedule
+    optimiser: Optimiser
+    weighting: Weighting
+    seed: int = Field(ge=0, lt=1 << 63)
+    sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
+    quorum: int = Field(ge=1)
+    assumed_colluders: int = Field(default=1, ge=0)
+    secure_aggregation: Literal["required", "off"] = "required"
+    encoding: Encoding = Encoding()
+    deadlines: Deadlines = Deadlines()
+    checkpoint: Literal["latest", "local"] = "local"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_sites()
+        aligned = isinstance(self.ingredients.federated, Everything) and self.architecture.name != "named-tensors"
+        if aligned and not (self.columns and self.outputs):
+            raise ValueError(f"{self.method.name} federates the whole network, so the plan needs columns and outputs")
+        if not aligned and (self.columns or self.outputs):
+            raise ValueError(f"columns and outputs stay private with {self.method.name}; leave them out of the plan")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError("a column is listed twice")
+        return self
+
+    def _check_sites(self) -> None:
+        if len({site.name for site in self.sites}) != len(self.sites):
+            raise ValueError("a site's name is listed twice")
+        if len({site.identity for site in self.sites}) != len(self.sites):
+            raise ValueError("two sites are listed with the same identity key")
+        if self.quorum > len(self.sites):
+            raise ValueError(f"quorum {self.quorum} is more than the {len(self.sites)} listed sites")
+        if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
+            raise ValueError(
+                f"masking among {len(self.sites)} sites with {self.assumed_colluders} assumed colluders "
+                f"needs a quorum of {self.smallest_masked_quorum} or more"
+            )
+
+    @property
+    def smallest_masked_quorum(self) -> int:
+        """So many that any two quorums share an honest site. PROTOCOL, section 3."""
+        colluders = self.assumed_colluders
+        return max(3, colluders + 2, (len(self.sites) + colluders) // 2 + 1)
+
+    @property
+    def ingredients(self) -> Method:
+        """The plan's method, made of its ingredients."""
+        return self.method.method()
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Every site that may contribute, in the order of their names."""
+        return tuple(sorted(site.name for site in self.sites))
+
+    @property
+    def canonical(self) -> bytes:
+        """The plan as JSON with sorted keys: equal plans, equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over the canonical bytes, 32 bytes; what a hospital approves."""
+        return digest("plan", self.canonical)
+
+
+def plan_from_wire(raw: bytes) -> Plan:
+    """The plan that a coordinator announced.
+
+    Raises:
+        ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.
+    """
+    try:
+        if len(raw) > LARGEST_PLAN_BYTES:
+            raise ValueError("too large")
+        plan = Plan.model_validate_json(raw)
+        if plan.canonical != raw:
+            raise ValueError("not canonical")
+    except (ValidationError, ValueError) as cause:
+        raise ProtocolError(
+            what="The coordinator announced a plan that this version cannot read.",
+            consequence="Nothing left this site.",
+            remedy="Ask the federation office which version of global-layers the study needs.",
+        ) from cause
+    return plan

@@ -1,0 +1,71 @@
+"""A contribution's vector in chunks: where every number lies, in memory and on the wire.
+
+A chunk is `check | scalars | changes`, little-endian: one 64-bit 1, whose sum must be the number of
+sites; in the last chunk the scalars as 64-bit integers; then up to 131,072 changes as 32-bit
+integers. The whole vector is one buffer of these chunks end to end, so a chunk is sent, masked and
+added where it lies, without a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+CHUNK_PARAMETERS: Final = 1 << 17
+_WORD: Final = 8
+
+Integers32 = npt.NDArray[np.int32]
+Integers64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The chunks of a vector with so many changes and scalars."""
+
+    parameters: int
+    scalars: int
+
+    @property
+    def chunks(self) -> int:
+        """At least one: even an empty vector carries its check."""
+        return max(1, -(-self.parameters // CHUNK_PARAMETERS))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the whole vector."""
+        return 4 * self.parameters + _WORD * (self.scalars + self.chunks)
+
+    def chunk_bytes(self, index: int) -> int:
+        """Bytes of one chunk."""
+        return _WORD * self.words_in(index) + 4 * self._changes(index)
+
+    def start(self, index: int) -> int:
+        """Where a chunk begins in the buffer, in bytes; always a multiple of eight."""
+        return index * (4 * CHUNK_PARAMETERS + _WORD)
+
+    def changes_slice(self, index: int) -> slice:
+        """Which numbers of the vector a chunk holds."""
+        return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._changes(index))
+
+    def body(self, buffer: bytearray, index: int) -> memoryview:
+        """One chunk's bytes, in place."""
+        start = self.start(index)
+        return memoryview(buffer)[start : start + self.chunk_bytes(index)]
+
+    def words(self, body: bytes | memoryview, index: int) -> Integers64:
+        """The check and, in the last chunk, the scalars: int64 of shape (1 + scalars,), in place."""
+        return np.frombuffer(body, "<i8", self.words_in(index))
+
+    def changes(self, body: bytes | memoryview, index: int) -> Integers32:
+        """The encoded changes: int32 of shape (n,), in place."""
+        return np.frombuffer(body, "<i4", self._changes(index), offset=_WORD * self.words_in(index))
+
+    def words_in(self, index: int) -> int:
+        """How many 64-bit integers a chunk begins with."""
+        return 1 + (self.scalars if index == self.chunks - 1 else 0)
+
+    def _changes(self, index: int) -> int:
+        return min(CHUNK_PARAMETERS, self.parameters - index * CHUNK_PARAMETERS)

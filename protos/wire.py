@@ -1,0 +1,204 @@
+"""Records to bytes and back; the only place where both meet the generated messages.
+
+Whatever cannot become a record raises MalformedMessage, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, assert_never
+
+from google.protobuf.message import DecodeError
+
+from protos.generated import federation_pb2 as generated
+from protos.messages import (
+    LARGEST_MESSAGE_BYTES,
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Done,
+    EnrolmentReply,
+    EnrolmentRequest,
+    Farewell,
+    Finish,
+    Hello,
+    Join,
+    MalformedMessage,
+    Offer,
+    Ready,
+    Refusal,
+    SiteMessage,
+    SiteReason,
+)
+
+Reason = TypeVar("Reason", SiteReason, CoordinatorReason)
+
+
+def encode_site_message(message: SiteMessage) -> bytes:
+    """The bytes of a message from a site."""
+    match message:
+        case Chunk():
+            outer = generated.SiteMessage(chunk=_chunk(message))
+        case Hello():
+            outer = generated.SiteMessage(hello=generated.Hello(protocol=message.protocol, software=message.software))
+        case Join():
+            outer = generated.SiteMessage(
+                join=generated.Join(
+                    run=message.run, plan_digest=message.plan_digest, manifest_digest=message.manifest_digest
+                )
+            )
+        case Ready():
+            outer = generated.SiteMessage(ready=generated.Ready(round=message.round, attempt=message.attempt))
+        case Done():
+            outer = generated.SiteMessage(done=generated.Done(run=message.run))
+        case Refusal():
+            outer = generated.SiteMessage(
+                refusal=generated.Refusal(run=message.run, reason=message.reason, tensor=message.tensor)
+            )
+        case _:
+            assert_never(message)
+    return outer.SerializeToString(deterministic=True)
+
+
+def decode_site_message(raw: bytes) -> SiteMessage:
+    """A message from a site.
+
+    Raises:
+        MalformedMessage: the bytes are none, or say what no site of this version says.
+    """
+    outer = generated.SiteMessage()
+    content = _parse(outer, raw)
+    match content:
+        case "chunk":
+            return _from_chunk(outer.chunk)
+        case "hello":
+            return Hello(outer.hello.protocol, outer.hello.software)
+        case "join":
+            return Join(outer.join.run, outer.join.plan_digest, outer.join.manifest_digest)
+        case "ready":
+            return Ready(outer.ready.round, outer.ready.attempt)
+        case "done":
+            return Done(outer.done.run)
+        case "refusal":
+            return Refusal(outer.refusal.run, _enumerated(SiteReason, outer.refusal.reason), outer.refusal.tensor)
+        case _:
+            raise MalformedMessage("empty or unknown message")
+
+
+def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
+    """The bytes of a message from the coordinator."""
+    match message:
+        case Chunk():
+            outer = generated.CoordinatorMessage(chunk=_chunk(message))
+        case Announcement():
+            outer = generated.CoordinatorMessage(
+                announcement=generated.Announcement(run=message.run, plan=message.plan)
+            )
+        case Offer():
+            outer = generated.CoordinatorMessage(
+                offer=generated.Offer(
+                    round=message.round, attempt=message.attempt, parameters_digest=message.parameters_digest
+                )
+            )
+        case Bind():
+            outer = generated.CoordinatorMessage(
+                bind=generated.Bind(
+                    round=message.round, attempt=message.attempt, sites=message.sites, first_chunk=message.first_chunk
+                )
+            )
+        case Finish():
+            outer = generated.CoordinatorMessage(
+                finish=generated.Finish(round=message.round, parameters_digest=message.parameters_digest)
+            )
+        case Farewell():
+            outer = generated.CoordinatorMessage(
+                farewell=generated.Farewell(reason=message.reason, detail=message.detail)
+            )
+        case _:
+            assert_never(message)
+    return outer.SerializeToString(deterministic=True)
+
+
+def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
+    """A message from the coordinator.
+
+    Raises:
+        MalformedMessage: the bytes are none, or say what no coordinator of this version says.
+    """
+    outer = generated.CoordinatorMessage()
+    content = _parse(outer, raw)
+    match content:
+        case "chunk":
+            return _from_chunk(outer.chunk)
+        case "announcement":
+            return Announcement(outer.announcement.run, outer.announcement.plan)
+        case "offer":
+            return Offer(outer.offer.round, outer.offer.attempt, outer.offer.parameters_digest)
+        case "bind":
+            return Bind(outer.bind.round, outer.bind.attempt, tuple(outer.bind.sites), outer.bind.first_chunk)
+        case "finish":
+            return Finish(outer.finish.round, outer.finish.parameters_digest)
+        case "farewell":
+            return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
+        case _:
+            raise MalformedMessage("empty or unknown message")
+
+
+def encode_enrolment_request(message: EnrolmentRequest) -> bytes:
+    """The bytes of a request for a certificate."""
+    return generated.EnrolmentRequest(
+        token=message.token,
+        signing_request=message.signing_request,
+        identity_key=message.identity_key,
+        signature=message.signature,
+    ).SerializeToString(deterministic=True)
+
+
+def decode_enrolment_request(raw: bytes) -> EnrolmentRequest:
+    """A request for a certificate; raises MalformedMessage."""
+    outer = generated.EnrolmentRequest()
+    _parse(outer, raw, oneof=None)
+    return EnrolmentRequest(outer.token, outer.signing_request, outer.identity_key, outer.signature)
+
+
+def encode_enrolment_reply(message: EnrolmentReply) -> bytes:
+    """The bytes of the answer to an enrolment."""
+    return generated.EnrolmentReply(
+        chain=message.chain, fingerprint=message.fingerprint, refusal=message.refusal
+    ).SerializeToString(deterministic=True)
+
+
+def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
+    """The answer to an enrolment; raises MalformedMessage."""
+    outer = generated.EnrolmentReply()
+    _parse(outer, raw, oneof=None)
+    return EnrolmentReply(outer.chain, outer.fingerprint, outer.refusal)
+
+
+_Outer = generated.SiteMessage | generated.CoordinatorMessage | generated.EnrolmentRequest | generated.EnrolmentReply
+
+
+def _parse(outer: _Outer, raw: bytes, oneof: str | None = "content") -> str | None:
+    if len(raw) > LARGEST_MESSAGE_BYTES:
+        raise MalformedMessage("message size")
+    try:
+        outer.ParseFromString(raw)
+    except DecodeError as cause:
+        raise MalformedMessage("not a message of this protocol") from cause
+    return outer.WhichOneof(oneof) if oneof else None  # type: ignore[arg-type]  # the stubs know each name singly
+
+
+def _chunk(message: Chunk) -> generated.Chunk:
+    return generated.Chunk(round=message.round, attempt=message.attempt, index=message.index, body=bytes(message.body))
+
+
+def _from_chunk(chunk: generated.Chunk) -> Chunk:
+    return Chunk(chunk.round, chunk.attempt, chunk.index, chunk.body)
+
+
+def _enumerated(kind: type[Reason], value: int) -> Reason:
+    try:
+        return kind(value)
+    except ValueError as cause:
+        raise MalformedMessage("unknown reason") from cause

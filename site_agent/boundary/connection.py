@@ -1,0 +1,118 @@
+"""gRPC and TLS; the only file of a site that knows a network exists.
+
+A site opens one stream outwards and listens on no port. The coordinator has to show a certificate of
+this federation's authority in the coordinator's name; the site shows its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+# As at the coordinator: with ECDSA certificates this leaves a TLS 1.2 peer nothing to agree on.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+
+import grpc
+import grpc.aio
+
+from protos.errors import UnavailableError
+from protos.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
+from protos.service import ENROL, PARTICIPATE
+from protos.wire import decode_coordinator_message, encode_site_message
+
+CONNECT_SECONDS: Final = 20.0
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What this site shows and trusts, as PEM."""
+
+    key: bytes = field(repr=False)
+    chain: bytes
+    root: bytes
+
+
+class Connection:
+    """One stream to the coordinator; use it as an asynchronous context."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self._address = address
+        secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
+        self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
+        self._writing = asyncio.Lock()  # gRPC takes one write at a time
+        self._stream: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
+
+    async def __aenter__(self) -> Connection:
+        self._stream = self._channel.stream_stream(PARTICIPATE)(wait_for_ready=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+    async def send(self, message: SiteMessage) -> None:
+        """Send one message; waits while the coordinator reads more slowly than this site writes.
+
+        Raises:
+            UnavailableError: the stream has ended.
+        """
+        assert self._stream is not None
+        try:
+            async with self._writing:
+                await self._stream.write(encode_site_message(message))
+        except (grpc.RpcError, grpc.aio.UsageError) as cause:
+            raise self._unavailable(cause) from cause
+
+    async def receive(self) -> CoordinatorMessage:
+        """The next message.
+
+        Raises:
+            UnavailableError: the stream has ended.
+            MalformedMessage: the coordinator sent what no coordinator of this version sends.
+        """
+        assert self._stream is not None
+        try:
+            raw = await self._stream.read()
+        except grpc.RpcError as cause:
+            raise self._unavailable(cause) from cause
+        if raw is grpc.aio.EOF:
+            raise self._unavailable(None)
+        return decode_coordinator_message(raw)
+
+    def _unavailable(self, cause: BaseException | None) -> UnavailableError:
+        status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"
+        return UnavailableError(
+            what=f"The coordinator at {self._address} cannot be reached ({status}).",
+            consequence="Nothing is lost; the round goes on when the connection is back.",
+            remedy="Nothing has to be done: this site tries again by itself.",
+        )
+
+
+async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
+    """Ask for a certificate on the enrolment port, where only the coordinator shows one.
+
+    Raises:
+        UnavailableError: the coordinator cannot be reached, or is not of this federation.
+    """
+    async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(root), options=_OPTIONS) as channel:
+        call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(ENROL)
+        try:
+            return await call(request, timeout=CONNECT_SECONDS)
+        except grpc.aio.AioRpcError as cause:
+            raise UnavailableError(
+                what=f"The enrolment port {address} cannot be reached ({cause.code().name.lower()}).",
+                consequence="Nothing but a connection attempt left this site; the invitation is still good.",
+                remedy="Check that the coordinator runs and that this host may reach it, then start again.",
+            ) from cause

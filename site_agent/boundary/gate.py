@@ -1,0 +1,129 @@
+"""The one door out of a site.
+
+Builds the contribution for a round from the trained change. Nothing else in the site agent may
+build one, and the connection sends no chunk that is not cut from one. The rules:
+
+* a change whose length is not the manifest's is refused, not padded;
+* a value that is not finite is refused, and so is a vector with too many clipped values;
+* the whole vector is encoded and checked before its first byte leaves;
+* one position has one contribution: what was built is kept and sent again, never built anew;
+* the audit log records a release, and is synced, before the bytes are handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from blake3 import blake3
+
+from protos.errors import OperatorError
+from protos.fixed_point import FixedPoint, NotFinite
+from protos.manifest import Manifest
+from protos.messages import Bind, Chunk, SiteReason
+from protos.plan import EqualWeights, Plan, RowWeights
+from protos.tensors import Layout
+from site_agent.boundary.audit import AuditLog
+
+
+class GateRefusal(OperatorError):
+    """The gate did not let a contribution out; `reason` and `tensor` may be told to the coordinator."""
+
+    def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
+        super().__init__(
+            what=what,
+            consequence="Nothing of this round left this site.",
+            remedy="Tell the study's researcher; the run stops here for this site.",
+        )
+        self.reason, self.tensor = reason, tensor
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A checked vector, ready for one position; only the gate makes them."""
+
+    position: bytes
+    clipped: int
+    buffer: bytearray = field(repr=False)
+    digest: str
+
+
+class Gate:
+    """The door for one run."""
+
+    def __init__(self, run: str, plan: Plan, manifest: Manifest, audit: AuditLog) -> None:
+        self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
+        self._layout = Layout(manifest.parameters, len(manifest.scalars))
+        self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+
+    def build(self, position: bytes, change: memoryview, rows: int) -> Contribution:
+        """Encode and check what the trainer handed out.
+
+        Args:
+            position: what the change was computed from.
+            change: little-endian float32 in the manifest's order.
+            rows: training rows on the public grid; not used where all sites weigh the same.
+
+        Raises:
+            GateRefusal: the vector may not leave.
+        """
+        if len(change) != 4 * self._manifest.parameters:
+            raise GateRefusal(
+                what="The trained change is not what the manifest names.", reason=SiteReason.NETWORK_DIFFERS
+            )
+        weight, scalars = self._weigh(rows)
+        values = np.frombuffer(change, "<f4")
+        buffer = bytearray(self._layout.total_bytes)
+        clipped = 0
+        for index in range(self._layout.chunks):
+            body = self._layout.body(buffer, index)
+            words = self._layout.words(body, index)
+            words[0] = 1
+            words[1:] = scalars[: len(words) - 1]
+            part = self._layout.changes_slice(index)
+            try:
+                clipped += self._fixed_point.encode(values[part], weight, self._layout.changes(body, index))
+            except NotFinite as found:
+                tensor = self._manifest.tensor_at(part.start + found.index)
+                what = f"Training made {tensor} infinite or not a number."
+                raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
+        if clipped > self._plan.encoding.largest_clipped_share * values.size:
+            what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
+            raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
+        return Contribution(position, clipped, buffer, str(blake3(buffer).hexdigest()))
+
+    def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The contribution's chunks from where the coordinator lacks them; the log is written first.
+
+        Raises:
+            AuditError: the log cannot be written; no chunk is handed out.
+        """
+        self._audit.write(
+            "contribution_released",
+            run=self._run,
+            round=bind.round,
+            attempt=bind.attempt,
+            contributors=list(bind.sites),
+            manifest=self._manifest.digest.hex(),
+            tensors=len(self._manifest.tensors),
+            scalars=[scalar.name for scalar in self._manifest.scalars],
+            bytes=len(contribution.buffer),
+            first_chunk=bind.first_chunk,
+            clipped=contribution.clipped,
+            payload_blake3=contribution.digest,
+            masked=False,
+        )
+        return (
+            Chunk(bind.round, bind.attempt, index, bytes(self._layout.body(contribution.buffer, index)))
+            for index in range(bind.first_chunk, self._layout.chunks)
+        )
+
+    def _weigh(self, rows: int) -> tuple[float, list[int]]:
+        match self._plan.weighting:
+            case EqualWeights():
+                return 1.0, []
+            case RowWeights(largest_rows=largest):
+                if not 0 < rows <= largest:
+                    raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
+                return rows / largest, [rows]

@@ -1,0 +1,190 @@
+"""`site-agent join`: keys and certificate, the trainer, then the agent's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import sdnotify
+import structlog
+
+from pki import enrolment, store
+from pki.invitation import Invitation
+from pki.names import site_name
+from pki.site_keys import SiteKeys
+from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from protos.messages import EnrolmentRequest
+from protos.wire import decode_enrolment_reply, encode_enrolment_request
+from site_agent.boundary.agent import Agent, TrainerFailed
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection, Credentials, call_enrol
+from site_agent.config import Hospital
+from site_agent.hatch import AgentEnd, Check, Failed
+
+ENROLMENT_POLL_SECONDS: Final = 2.0
+TRAINER_END_SECONDS: Final = 10.0
+
+
+def now() -> datetime:
+    """The time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+async def join(hospital: Hospital, path: Path) -> None:
+    """Take part until the coordinator says that everything is over.
+
+    Args:
+        hospital: the configuration.
+        path: its file, which the trainer reads itself.
+
+    Raises:
+        OperatorError: this site cannot or must not go on.
+    """
+    hospital.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stop_on_signals()
+    audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=now)
+    with _trainer(hospital, path) as trainer:
+        await check_table(trainer)
+        keys, address = await enrolled_keys(hospital, audit)
+        credentials = Credentials(
+            key=store.read_secret(keys.tls_key_path),
+            chain=store.read_public(keys.certificate_path),
+            root=store.read_public(keys.root_certificate_path),
+        )
+        agent = Agent(
+            hospital,
+            identity=keys.identity_fingerprint(),
+            trainer=trainer,
+            audit=audit,
+            connect=lambda: Connection(address, credentials),
+            software=version("global-layers"),
+        )
+        sdnotify.SystemdNotifier().notify("READY=1")
+        await agent.run()
+
+
+async def check_table(trainer: AgentEnd) -> None:
+    """Have the trainer read the table before anything is sent anywhere."""
+    answer = await trainer.ask(Check())
+    if isinstance(answer, Failed):
+        raise TrainerFailed(answer)
+
+
+async def enrolled_keys(hospital: Hospital, audit: AuditLog) -> tuple[SiteKeys, str]:
+    """The site's keys with a certificate, and the coordinator's address; enrols where need be.
+
+    Raises:
+        ConfigurationError: there is neither a certificate nor an invitation.
+        RefusedError: the coordinator refuses the invitation.
+    """
+    directory = hospital.state_path / "keys"
+    keys = SiteKeys.load(directory) if SiteKeys.exists(directory) else SiteKeys.create(directory)
+    record = directory / "federation.json"
+    if not keys.is_enrolled():
+        invitation = _invitation(hospital)
+        await _enrol(keys, invitation, audit)
+        store.write_public(record, json.dumps({"coordinator": str(invitation.coordinator)}).encode())
+    return keys, hospital.coordinator or json.loads(store.read_public(record))["coordinator"]
+
+
+def _invitation(hospital: Hospital) -> Invitation:
+    if hospital.invitation is None:
+        raise ConfigurationError(
+            what="This site has no certificate, and hospital.yaml names no invitation.",
+            consequence="Nothing was sent.",
+            remedy="Ask the federation office for an invitation and name its file under `invitation`.",
+        )
+    invitation = Invitation.load(Path(hospital.invitation))
+    invitation.check_not_expired(now())
+    if invitation.site != hospital.site:
+        raise ConfigurationError(
+            what=f"The invitation is for {invitation.site}, hospital.yaml is for {hospital.site}.",
+            consequence="Nothing was sent.",
+            remedy="Use the invitation for this site, or correct `site`.",
+        )
+    return invitation
+
+
+async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> None:
+    """Ask for a certificate until a person at the federation office has approved it."""
+    log = structlog.get_logger()
+    request = enrolment.enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+    raw = encode_enrolment_request(
+        EnrolmentRequest(request.token, request.csr_pem, request.identity_public_key, request.signature)
+    )
+    identity = keys.identity_fingerprint()
+    audit.write("enrolment_requested", federation=invitation.federation, identity=identity)
+    has_told = False
+    while True:
+        invitation.check_not_expired(now())
+        try:
+            reply = decode_enrolment_reply(await call_enrol(str(invitation.enrolment), invitation.root_pem, raw))
+        except UnavailableError as gone:
+            log.warning("enrolment_unavailable", what=gone.what)
+            await asyncio.sleep(ENROLMENT_POLL_SECONDS)
+            continue
+        if reply.refusal:
+            raise RefusedError(
+                what=f"The coordinator refused the invitation: {reply.refusal}",
+                consequence="This site has no certificate; no data was touched.",
+                remedy="Ask the federation office for a new invitation.",
+            )
+        if reply.chain:
+            break
+        if not has_told:
+            log.warning("enrolment_awaits_approval", identity=identity)
+            has_told = True
+        await asyncio.sleep(ENROLMENT_POLL_SECONDS)
+    keys.install(
+        reply.chain, invitation.root_pem, site=site_name(invitation.site), federation=invitation.federation, now=now()
+    )
+    audit.write("enrolled", federation=invitation.federation, identity=identity)
+    log.info("enrolled", federation=invitation.federation, identity=identity)
+
+
+@contextmanager
+def _trainer(hospital: Hospital, path: Path) -> Iterator[AgentEnd]:
+    """The trainer's socket: of a service of its own where one is configured, else of a child."""
+    if hospital.trainer_socket is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(hospital.trainer_socket)
+        except OSError as cause:
+            raise UnavailableError(
+                what=f"The trainer does not listen on {hospital.trainer_socket}: {cause.strerror}.",
+                consequence="Nothing left this site.",
+                remedy="Start the service site-trainer, then start the site agent again.",
+            ) from cause
+        yield AgentEnd(connection)
+        return
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(theirs.fileno())]
+    child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    theirs.close()
+    try:
+        yield AgentEnd(ours)
+    finally:
+        ours.close()
+        try:
+            child.wait(TRAINER_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def stop_on_signals() -> None:
+    """SIGTERM and SIGINT cancel what is running, so that every context is left in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)

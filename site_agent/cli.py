@@ -1,0 +1,209 @@
+"""The command `site-agent`: join, check, review, approve, predict, audit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from protos.documents import read_document
+from protos.errors import OperatorError, UsageError
+from protos.manifest import manifest_of
+from protos.plan import Plan, plan_from_wire
+from protos.tensors import Layout
+from site_agent.approval import approve as record_approval
+from site_agent.approval import find_approval
+from site_agent.config import Hospital, read_hospital
+from site_agent.logs import set_up_log
+
+_config = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml."
+)
+_plan = click.option(
+    "--plan", "plan_path", type=click.Path(path_type=Path), help="A plan's YAML; without it, the one announced last."
+)
+
+
+@click.group()
+@click.version_option(version("global-layers"), prog_name="site-agent")
+def cli() -> None:
+    """Take part in a federation; data, private layers and predictions stay here.
+
+    Example: site-agent join --config hospital.yaml
+    """
+
+
+@cli.command()
+@_config
+def join(path: Path) -> None:
+    """Join the federation and train until its studies are over.
+
+    Example: site-agent join --config hospital.yaml
+    """
+    set_up_log("site-agent")
+    hospital = read_hospital(path)
+
+    from site_agent.boundary.join import join as run_agent  # gRPC is loaded only where it is needed
+
+    try:
+        asyncio.run(run_agent(hospital, path.resolve()))
+    except asyncio.CancelledError:
+        sys.exit(0)  # asked to stop by a signal
+
+
+@cli.command()
+@_config
+def identity(path: Path) -> None:
+    """Show the fingerprint of this site's identity key, making the keys where there are none.
+
+    The federation office writes it into the plan; read it to them over the telephone.
+
+    Example: site-agent identity --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from pki.site_keys import SiteKeys
+
+    directory = hospital.state_path / "keys"
+    keys = SiteKeys.load(directory) if SiteKeys.exists(directory) else SiteKeys.create(directory)
+    click.echo(keys.identity_fingerprint())
+
+
+@cli.command()
+@_config
+def check(path: Path) -> None:
+    """Read the configuration and check the table against its contract; nothing is sent.
+
+    Example: site-agent check --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.data.dataset import prepare
+
+    contract = read_contract(Path(hospital.data.contract))
+    dataset, _ = prepare(Path(hospital.data.table), contract, hospital.data.split)
+    parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
+    click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
+    click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
+
+
+@cli.command()
+@_config
+@_plan
+def review(path: Path, plan_path: Path | None) -> None:
+    """Show what a plan would make this site send.
+
+    Example: site-agent review --config hospital.yaml --plan plan.yaml
+    """
+    hospital = read_hospital(path)
+    plan = _read_plan(hospital, plan_path)
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    click.echo(f"Study {plan.study}, version {plan.version}, plan digest {plan.digest.hex()}")
+    click.echo(f"Method {plan.method.name}; masking {plan.secure_aggregation}; quorum {plan.quorum}")
+    click.echo("Sites whose contributions are added up:")
+    for site in plan.sites:
+        click.echo(f"  {site.name}  identity {site.identity}")
+    click.echo(f"Each of {plan.schedule.rounds} rounds sends the change of {len(manifest.tensors)} tensors:")
+    for tensor in manifest.tensors:
+        click.echo(f"  {tensor.name} {'x'.join(map(str, tensor.shape))}")
+    for scalar in manifest.scalars:
+        click.echo(f"  the number of {scalar.name}, rounded, at most {scalar.bound}")
+    total = layout.total_bytes * plan.schedule.rounds
+    click.echo(f"{layout.total_bytes} bytes a round, {total} bytes in all; nothing else leaves.")
+    found = find_approval(hospital.state_path, plan)
+    click.echo(f"Approved by {found.by} at {found.at}." if found else "Not approved at this site.")
+
+
+@cli.command()
+@_config
+@_plan
+@click.option("--by", required=True, help="The name of the person who approves.")
+def approve(path: Path, plan_path: Path | None, by: str) -> None:
+    """Record that a person agrees to a plan; without this nothing trains.
+
+    Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones"
+    """
+    hospital = read_hospital(path)
+    plan = _read_plan(hospital, plan_path)
+
+    from site_agent.boundary.audit import AuditLog
+
+    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    log.write("plan_approved", plan=plan.digest.hex(), manifest=manifest_of(plan).digest.hex(), by=by)
+    record_approval(hospital.state_path, plan, by=by, at=datetime.now(UTC))
+    click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
+
+
+@cli.command()
+@_config
+@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
+@click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
+def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
+    """Apply the chosen model to new rows; everything stays here.
+
+    Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.prediction import predict_table
+
+    rows = predict_table(hospital, table, output, run_name)
+    click.echo(f"{rows} rows predicted into {output}.")
+
+
+@cli.group()
+def audit() -> None:
+    """Read the audit log."""
+
+
+@audit.command()
+@_config
+def verify(path: Path) -> None:
+    """Check every record of the audit log.
+
+    Example: site-agent audit verify --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.boundary.audit import verify_log
+
+    head = verify_log(hospital.state_path / "audit.log")
+    click.echo(f"{head.sequence} records, unbroken, head {head.hash}.")
+
+
+def _read_plan(hospital: Hospital, path: Path | None) -> Plan:
+    if path is not None:
+        return read_document(path, Plan, consequence="Nothing was approved; nothing left this site.")
+    announced = sorted((hospital.state_path / "plans").glob("*.json"), key=lambda plan: plan.stat().st_mtime)
+    if not announced:
+        raise UsageError(
+            what="No plan was announced to this site yet, and none was named.",
+            consequence="Nothing was approved; nothing left this site.",
+            remedy="Name the plan's file with --plan, or let `site-agent join` fetch it first.",
+        )
+    return plan_from_wire(announced[-1].read_bytes())
+
+
+def main() -> NoReturn:
+    """The entry point; an operator never sees a traceback."""
+    os.umask(0o077)
+    try:
+        cli(standalone_mode=False)
+        sys.exit(0)
+    except OperatorError as error:
+        print(error.lines("site-agent"), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)

@@ -1,0 +1,115 @@
+"""hospital.yaml as a frozen record; both processes of a site read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from protos.documents import Document, read_document
+from protos.plan import Name
+
+Address: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260)
+]
+
+
+class Policy(Document):
+    """What this hospital allows, whatever a coordinator announces. Nothing here has a default.
+
+    Attributes:
+        methods: names of methods that may run.
+        secure_aggregation: `required` refuses every plan without masking.
+        smallest_sites: fewest contributors with whom this site adds up.
+        largest_rounds: most rounds of one run.
+        largest_megabytes: most that may leave in one run, in units of 1,000,000 bytes.
+        largest_clipping_range: largest magnitude of a change that may leave.
+    """
+
+    methods: tuple[str, ...] = Field(min_length=1)
+    secure_aggregation: Literal["required", "not-required"]
+    smallest_sites: int = Field(ge=1)
+    largest_rounds: int = Field(ge=1)
+    largest_megabytes: float = Field(gt=0)
+    largest_clipping_range: float = Field(gt=0)
+
+
+class Split(Document):
+    """Which rows train, choose and test; the same answer every time.
+
+    Attributes:
+        seed: of the shuffle.
+        test_share: of all rows (of all patients, where the contract names a patient column).
+        validation_share: of the rest.
+    """
+
+    seed: int = Field(ge=0, lt=1 << 32)
+    test_share: float = Field(default=0.33, gt=0, lt=1)
+    validation_share: float = Field(default=0.1, gt=0, lt=1)
+
+
+class Data(Document):
+    """The hospital's table, its contract, and how its rows are dealt out."""
+
+    table: str = Field(min_length=1)
+    contract: str = Field(min_length=1)
+    split: Split
+
+
+class Training(Document):
+    """How this site computes: the thread count is part of what makes results repeatable."""
+
+    threads: int = Field(default=1, ge=1, le=256)
+    siloed_baseline: bool = True
+
+
+class Hospital(Document):
+    """One site. Paths are relative to the file.
+
+    Attributes:
+        site: the name that the certificate proves.
+        coordinator: host:port; taken from the invitation where it is left out.
+        invitation: the file by which a site without a certificate enrols.
+        state: keys, approvals, audit log, models and reports; created with mode 0700.
+        policy: see Policy.
+        data: see Data.
+        training: see Training.
+        trainer_socket: where a trainer that runs as a service of its own listens; without it the
+            agent starts the trainer itself.
+    """
+
+    site: Name
+    coordinator: Address | None = None
+    invitation: str | None = None
+    state: str = Field(min_length=1)
+    policy: Policy
+    data: Data
+    training: Training = Training()
+    trainer_socket: str | None = None
+
+    @property
+    def state_path(self) -> Path:
+        """The state directory."""
+        return Path(self.state)
+
+
+def read_hospital(path: Path) -> Hospital:
+    """The configuration with its paths made absolute.
+
+    Raises:
+        ConfigurationError: the file is wrong; every mistake is named.
+    """
+    hospital = read_document(path, Hospital, consequence="The site agent did not start; nothing left this site.")
+    base = path.resolve().parent
+    data = hospital.data.model_copy(
+        update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
+    )
+    return hospital.model_copy(
+        update={
+            "data": data,
+            "state": str(base / hospital.state),
+            "invitation": str(base / hospital.invitation) if hospital.invitation else None,
+            "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
+        }
+    )

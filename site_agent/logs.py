@@ -1,0 +1,27 @@
+"""Log lines: JSON under a service manager, readable on a terminal; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import structlog
+
+
+def set_up_log(program: str) -> None:
+    """Every later line names the program; call once, first."""
+
+    def name(_: Any, __: str, event: Any) -> Any:
+        return {"program": program} | event
+
+    is_terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            name,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

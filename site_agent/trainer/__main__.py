@@ -1,0 +1,65 @@
+"""The trainer process: `python -m site_agent.trainer --config hospital.yaml --hatch FD`.
+
+Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+# Before torch is imported: matrix products that do not depend on memory alignment or the CPU's kind.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+
+import click
+import structlog
+
+from protos.errors import OperatorError, UnavailableError
+from site_agent.config import Hospital, read_hospital
+from site_agent.hatch import TrainerEnd
+from site_agent.logs import set_up_log
+from site_agent.trainer.isolation import give_up_network
+from site_agent.trainer.worker import Worker
+
+
+@click.command()
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path))
+@click.option("--hatch", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on.")
+def main(path: Path, descriptor: int | None) -> None:
+    """Train for this site; the agent asks, this process answers."""
+    os.umask(0o077)
+    set_up_log("site-trainer")
+    is_alone = give_up_network()
+    try:
+        hospital = read_hospital(path)
+        connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
+        structlog.get_logger().info(
+            "trainer_started", site=hospital.site, network="none" if is_alone else "not isolated"
+        )
+        sys.exit(Worker(hospital, TrainerEnd(connection)).serve())
+    except OperatorError as error:
+        print(error.lines("site-trainer"), file=sys.stderr)
+        sys.exit(error.exit_status)
+
+
+def _listen(hospital: Hospital) -> socket.socket:
+    """Wait for the agent on the Unix socket that the configuration names."""
+    if hospital.trainer_socket is None:
+        raise UnavailableError(
+            what="hospital.yaml names no trainer_socket.",
+            consequence="The trainer did not start; nothing left this site.",
+            remedy="Name one, or let `site-agent join` start the trainer itself.",
+        )
+    place = Path(hospital.trainer_socket)
+    place.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(place))
+        place.chmod(0o660)
+        listener.listen(1)
+        return listener.accept()[0]
+
+
+if __name__ == "__main__":
+    main()

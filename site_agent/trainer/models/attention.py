@@ -1,0 +1,98 @@
+"""Attention of many narrow heads, written out so that a CPU spends its time on arithmetic.
+
+The usual routes (fused kernels, batched matrix products) start one tiny product per head and row;
+with heads of width 2 most of their time is overhead. Here heads and batch together are the last,
+contiguous axis ("lanes"), and every operation runs over tokens² x lanes numbers at once. The rules:
+
+* heads are channels: channel c of head h is row c·heads + h of queries, keys and values;
+* the result is softmax(q·k / √width)·v of Vaswani et al. 2017, eq. 1, for each head, nothing else;
+* sums run in a fixed order, so equal inputs give equal bits on one thread.
+
+Both functions work outside autograd; `transformer.py` calls them from its own forward and backward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What the backward pass needs; w channels a head, d tokens, L = heads·B lanes.
+
+    With scores s = q·k / √w and E = exp(s - max s), the result is O = Σ_k E·v / Σ_k E. E is never
+    divided: the backward pass divides the incoming gradient, which has d times fewer numbers.
+    """
+
+    packed: Tensor  # (3, w, d, L): queries, already divided by √w, keys, values
+    exponentials: Tensor  # (d, d, L): queries by keys
+    totals: Tensor  # (d, L)
+    result: Tensor  # (w, d, L)
+
+
+def attend(projections: Tensor, heads: int) -> tuple[Tensor, Attended]:
+    """Every token attends to every token of its row.
+
+    Args:
+        projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. Needs memory
+            for (1 + e / heads) · d² · heads · B numbers.
+        heads: number of heads.
+
+    Returns:
+        (e, d, B), and what `attend_backward` needs.
+    """
+    rows, tokens, batch = projections.shape
+    width = rows // (3 * heads)
+    by_head = projections.view(3, width, heads, tokens, batch)
+    packed = by_head.transpose(2, 3).reshape(3, width, tokens, heads * batch)
+    queries, keys, values = packed.unbind()
+    queries.mul_(1.0 / math.sqrt(width))
+    exponentials = _pairs(queries, keys)
+    exponentials.sub_(exponentials.amax(1, keepdim=True)).exp_()
+    totals = exponentials.sum(1)
+    result = (exponentials * values.unsqueeze(1)).sum(2).div_(totals)
+    return _by_token(result, heads), Attended(packed, exponentials, totals, result)
+
+
+def attend_backward(gradient: Tensor, kept: Attended, heads: int) -> Tensor:
+    """The gradient of the projections, (3·e, d, B), from that of the result, (e, d, B).
+
+    With g = ∂O / Σ_k E: ∂v = Σ_q E·g and ∂s = E·(g·v - Σ_c g·O); the rest is the product rule.
+    """
+    width, tokens, lanes = kept.result.shape
+    queries, keys, values = kept.packed.unbind()
+    by_head = gradient.view(width, heads, tokens, -1).transpose(1, 2)
+    incoming = by_head.reshape(width, tokens, lanes) / kept.totals
+    of_scores = _pairs(incoming, values)
+    of_scores.sub_((incoming * kept.result).sum(0).unsqueeze(1)).mul_(kept.exponentials)
+    outgoing = torch.empty_like(kept.packed)
+    of_queries, of_keys, of_values = outgoing.unbind()
+    products = of_scores * keys.unsqueeze(1)
+    torch.sum(products, 2, out=of_queries)
+    # The scores were made from scaled queries, so only the queries' gradient still needs the scale.
+    of_queries.mul_(1.0 / math.sqrt(width))
+    torch.mul(of_scores, queries.unsqueeze(2), out=products)
+    torch.sum(products, 1, out=of_keys)
+    torch.mul(kept.exponentials, incoming.unsqueeze(2), out=products)
+    torch.sum(products, 1, out=of_values)
+    return _by_token(outgoing, heads)
+
+
+def _pairs(rows: Tensor, columns: Tensor) -> Tensor:
+    """Σ_c rows[c, i]·columns[c, j] for every pair of tokens: two (w, d, L) to (d, d, L)."""
+    by_row, by_column = rows.unsqueeze(2).unbind(), columns.unbind()
+    total = by_row[0] * by_column[0]
+    for row, column in zip(by_row[1:], by_column[1:], strict=True):
+        total.addcmul_(row, column)
+    return total
+
+
+def _by_token(lanes: Tensor, heads: int) -> Tensor:
+    """(..., w, d, heads·B) to (... w·heads, d, B)."""
+    tokens = lanes.shape[-2]
+    batch = lanes.shape[-1] // heads
+    return lanes.view(-1, tokens, heads, batch).transpose(1, 2).reshape(-1, tokens, batch)

@@ -1,0 +1,124 @@
+"""The network of "Global Layers", arranged for fast training of small batches on one thread.
+
+Parameters are those of `protos.architecture.network_tensors`, in names, order and shapes, and there
+are no buffers. The batch is the last axis everywhere inside, so that every normalisation and every
+head of attention runs over contiguous memory and flattening costs nothing. The rules:
+
+* a fresh network holds NaN, because first values come from the plan's seed and not from here;
+* the normalisation is affine, γ·x/√(1 + 1e-5) + β: it neither measures nor keeps anything about
+  the patients;
+* only dropout behaves differently between training and evaluation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from protos.architecture import GlobalLayersNetwork
+from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Normalisation, parameter
+from site_agent.trainer.models.transformer import TransformerBlock
+
+
+class GlobalLayers(nn.Module):
+    """The complete network; `input`, `body` and `head` may also be called one after the other.
+
+    Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
+    experiment. `input` maps (B, d) to (4s, B), `body` to (2s, B), `head` to (B, C).
+    """
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
+        super().__init__()
+        self.input = InputPart(architecture, columns)
+        self.body = BodyPart(architecture)
+        self.head = HeadPart(architecture, outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits of shape (B, C) for encoded rows of shape (B, d)."""
+        logits: Tensor = self.head(self.body(self.input(rows)))
+        return logits
+
+
+class InputPart(nn.Module):
+    """Entities, transformer blocks and layer 1: private, because they know the columns."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
+        super().__init__()
+        self._block_count = architecture.transformer_blocks
+        self.normalisation = Normalisation(columns) if architecture.input_normalisation else None
+        self.embedding = Embedding(columns, architecture.entity_width)
+        for block in range(1, self._block_count + 1):
+            self.add_module(f"transformer{block}", TransformerBlock(architecture, columns))
+        self.layer1 = FullyConnected(columns * architecture.entity_width, 4 * architecture.latent, architecture.dropout)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(B, d) to (4s, B)."""
+        columns = rows.t().contiguous()
+        if self.normalisation is not None:
+            columns = self.normalisation(columns)
+        tokens: Tensor = self.embedding(columns)
+        for block in range(1, self._block_count + 1):
+            tokens = self.get_submodule(f"transformer{block}")(tokens)
+        layer1: Tensor = self.layer1(tokens.transpose(0, 1).flatten(0, 1))
+        return layer1
+
+
+class BodyPart(nn.Module):
+    """Layers 2 to 4, whose shapes are the same at every site."""
+
+    def __init__(self, architecture: GlobalLayersNetwork) -> None:
+        super().__init__()
+        latent, gate, dropout = architecture.latent, architecture.gate, architecture.dropout
+        self.layer2 = FeedForward(4 * latent, 4 * latent, latent, gate=gate, bias=True, dropout=dropout)
+        self.layer3 = FullyConnected(4 * latent, 2 * latent, dropout)
+        self.layer4 = FeedForward(2 * latent, 2 * latent, latent // 2, gate=gate, bias=True, dropout=dropout)
+
+    def forward(self, wide: Tensor) -> Tensor:
+        """(4s, B) to (2s, B)."""
+        wide = self.layer2(wide) + wide
+        middle: Tensor = self.layer3(wide)
+        return self.layer4(middle) + middle
+
+
+class HeadPart(nn.Module):
+    """Layer 5 and the logits: private, because they know the outcome."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
+        super().__init__()
+        self.layer5 = FullyConnected(2 * architecture.latent, architecture.latent, architecture.dropout)
+        self.output = Output(architecture.latent, outputs)
+
+    def forward(self, middle: Tensor) -> Tensor:
+        """(2s, B) to logits (B, C)."""
+        logits: Tensor = self.output(self.layer5(middle))
+        return logits
+
+
+class Output(nn.Module):
+    """Linear(BN(x)), turned so that the batch comes first again."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.normalisation = Normalisation(inputs)
+        self.linear = Linear(inputs, outputs, bias=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(inputs, B) to (B, outputs)."""
+        logits: Tensor = self.linear(self.normalisation(values))
+        return logits.t()
+
+
+class Embedding(nn.Module):
+    """For every column its own Linear(1 -> e), then BN over the columns."""
+
+    def __init__(self, columns: int, width: int) -> None:
+        super().__init__()
+        self.weight = parameter(columns, width)
+        self.bias = parameter(columns, width)
+        self.normalisation = Normalisation(columns)
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """(d, B) to (e, d, B)."""
+        # The normalisation is folded into the d·e maps, which are fewer numbers than their results.
+        weight, bias = self.normalisation.folded(self.weight, self.bias)
+        return torch.addcmul(bias.t().unsqueeze(2), weight.t().unsqueeze(2), columns)

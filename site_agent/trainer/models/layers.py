@@ -1,0 +1,135 @@
+"""The layers that the networks of this folder share: normalise, map, select, drop.
+
+The batch is the last axis everywhere, so that a normalisation runs over contiguous memory. The
+rules:
+
+* a fresh layer holds NaN, because first values come from the plan's seed and not from here;
+* the normalisation is affine: it neither measures nor keeps anything about the patients;
+* nothing here has a buffer.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+NORMALISATION_EPSILON = 1e-5
+
+# What AlphaDropout puts in the place of a dropped value: SELU's lowest result, -scale·alpha.
+_DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
+
+class Linear(nn.Module):
+    """W·x + b on columns of (inputs, B), or one W on every token of (d, inputs, B)."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = parameter(outputs, inputs)
+        self.bias = parameter(outputs) if bias else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(inputs, B) to (outputs, B), or (d, inputs, B) to (d, outputs, B) where there is no bias."""
+        if self.bias is not None:
+            return torch.addmm(self.bias.unsqueeze(1), self.weight, values)
+        if values.dim() == 2:
+            return torch.mm(self.weight, values)
+        return torch.bmm(self.weight.expand(len(values), -1, -1), values)
+
+
+class Normalisation(nn.Module):
+    """γ·x/√(1 + 1e-5) + β over the first axis: BatchNorm1d that never measures."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = parameter(channels)
+        self.bias = parameter(channels)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(channels, ...) to the same shape, contiguous."""
+        channels = len(self.weight)
+        mean, variance = standard_statistics(channels, values.dtype, values.device)
+        # One kernel forward and one backward, which beats any way to write the line out.
+        normalised = torch.batch_norm(
+            values.reshape(1, channels, -1),
+            self.weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False,
+        )  # fmt: skip
+        return normalised.view(values.shape)
+
+    def folded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The maps (channels, e) of an affine function followed by this normalisation, as one function."""
+        scale = (self.weight * (1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON))).unsqueeze(1)
+        return weight * scale, torch.addcmul(self.bias.unsqueeze(1), bias, scale)
+
+
+class FeedForward(nn.Module):
+    """W2·SELU(W1·Dropout(BN(x))), or W2·(SELU(W1·Dropout(BN(x))) ⊙ W3·x) with a gate."""
+
+    def __init__(self, channels: int, width: int, hidden: int, *, gate: bool, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.normalisation = Normalisation(channels)
+        self.inner = Linear(width, hidden, bias=bias)
+        self.gate = Linear(width, hidden, bias=False) if gate else None
+        self.outer = Linear(hidden, width, bias=bias)
+        self._dropout = dropout
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(width, B), or (d, width, B) for tokens, to the same shape."""
+        hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
+        if self.gate is not None:
+            hidden = hidden * self.gate(values)
+        outer: Tensor = self.outer(hidden)
+        return outer
+
+
+class FullyConnected(nn.Module):
+    """Dropout(SELU(Linear(BN(x))))."""
+
+    def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.normalisation = Normalisation(inputs)
+        self.linear = Linear(inputs, outputs, bias=True)
+        self._dropout = dropout
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(inputs, B) to (outputs, B)."""
+        return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
+
+
+@lru_cache(maxsize=256)
+def standard_statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean 0 and variance 1 of as many channels, made once."""
+    # Constants, not buffers: they must never appear among what is saved or sent. Tensors made in
+    # inference mode could not serve a later training step, hence the switch.
+    with torch.inference_mode(False):
+        return torch.zeros(channels, dtype=dtype, device=device), torch.ones(channels, dtype=dtype, device=device)
+
+
+def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """A fresh factor and shift of the same shape; AlphaDropout is factor·x + shift.
+
+    Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an
+    affine map restores mean 0 and variance 1. The choice comes from torch's default generator.
+
+    Args:
+        values: only shape and type matter.
+        rate: probability of dropping one value, in (0, 1).
+    """
+    scale = 1.0 / math.sqrt((1.0 - rate) * (1.0 + rate * _DROPPED_VALUE**2))
+    kept = torch.empty_like(values).bernoulli_(1.0 - rate)
+    return kept * scale, (1.0 - rate - kept) * (scale * _DROPPED_VALUE)
+
+
+def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
+    if rate == 0.0 or not is_training:
+        return values
+    factor, shift = dropout_terms(values, rate)
+    return torch.addcmul(shift, values, factor)
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    """A parameter that shows at once when nobody gave it its first values."""
+    return nn.Parameter(torch.full(shape, math.nan))

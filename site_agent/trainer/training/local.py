@@ -1,0 +1,134 @@
+"""The ordinary loop over batches, and what a site keeps between rounds.
+
+An epoch has the plan's number of equal batches, the last rows left over are dropped, and the order is
+drawn anew each epoch from a generator of the site's own. The optimiser's state stays at the site and
+is not reset when shared values are taken in (GLOBAL_LAYERS.md, "Training").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from protos.errors import DataError
+from protos.plan import AdamW, Optimiser, Schedule, StochasticGradientDescent
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.training.bridge import FlatNetwork
+
+EVALUATION_ROWS = 4096  # rows in memory at once where nothing is trained
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded rows: features float32 (rows, columns) and targets as the task's loss wants them."""
+
+    features: Tensor
+    targets: Tensor
+
+
+class LocalTraining:
+    """One network in training at one site."""
+
+    def __init__(
+        self,
+        flat: FlatNetwork,
+        *,
+        task: Task,
+        training: Rows,
+        validation: Rows,
+        schedule: Schedule,
+        optimiser: Optimiser,
+        order: np.random.Generator,
+    ) -> None:
+        """`order` draws the batches; nothing else may use it.
+
+        Raises:
+            DataError: there are fewer training rows than batches.
+        """
+        self._flat, self._task, self._training, self._validation = flat, task, training, validation
+        self._batches = schedule.batches_per_epoch
+        self._batch_rows = len(training.features) // self._batches
+        if self._batch_rows == 0:
+            raise DataError(
+                what=f"The plan wants {self._batches} batches an epoch; there are {len(training.features)} training rows.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Agree on fewer batches_per_epoch in the plan, or bring more rows.",
+            )
+        self._optimiser = _build_optimiser(optimiser, flat)
+        self._order = order
+        self._permutation = torch.empty(0, dtype=torch.int64)
+        self.steps_made = 0
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Whether at least one epoch was made and none is half done."""
+        return self.steps_made > 0 and self.steps_made % self._batches == 0
+
+    def train(self, steps: int) -> None:
+        """Make so many steps from where the last call ended, across the borders of epochs."""
+        self._flat.network.train()
+        gradient = self._flat.parameter.grad
+        assert gradient is not None
+        for _ in range(steps):
+            rows = self._next_rows()
+            gradient.zero_()
+            loss(self._task, self._flat.network(self._training.features[rows]), self._training.targets[rows]).backward()
+            self._optimiser.step()
+            self.steps_made += 1
+
+    def validation_loss(self) -> float:
+        """The mean task loss over the validation rows, without penalty terms."""
+        outputs = torch.from_numpy(predict(self._flat, self._validation.features))
+        return float(loss(self._task, outputs, self._validation.targets))
+
+    def _next_rows(self) -> Tensor:
+        batch = self.steps_made % self._batches
+        if batch == 0:
+            self._permutation = torch.from_numpy(self._order.permutation(len(self._training.features)))
+        return self._permutation[batch * self._batch_rows : (batch + 1) * self._batch_rows]
+
+
+def loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The task's mean loss: logistic, cross-entropy or squared error.
+
+    Args:
+        task: what is predicted.
+        outputs: (rows, 1) logits or values, (rows, classes) logits for several classes.
+        targets: float (rows,) of 0 and 1, int64 (rows,) class numbers, or float (rows,) values.
+    """
+    match task:
+        case "binary":
+            return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets)
+        case "multi-class":
+            return functional.cross_entropy(outputs, targets)
+        case "regression":
+            return functional.mse_loss(outputs.squeeze(1), targets)
+        case _:
+            assert_never(task)
+
+
+def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
+    """The network's outputs, float32 (rows, outputs), a few thousand rows at a time."""
+    flat.network.eval()
+    with torch.no_grad():
+        parts = [
+            flat.network(features[start : start + EVALUATION_ROWS]).contiguous().numpy()
+            for start in range(0, len(features), EVALUATION_ROWS)
+        ]
+    return np.concatenate(parts)
+
+
+def _build_optimiser(optimiser: Optimiser, flat: FlatNetwork) -> torch.optim.Optimizer:
+    match optimiser:
+        case AdamW(learning_rate=rate, weight_decay=decay):
+            return torch.optim.AdamW([flat.parameter], lr=rate, weight_decay=decay, fused=True)
+        case StochasticGradientDescent(learning_rate=rate, momentum=momentum, weight_decay=decay):
+            return torch.optim.SGD([flat.parameter], lr=rate, momentum=momentum, weight_decay=decay, fused=True)
+        case _:
+            assert_never(optimiser)
