@@ -26,7 +26,7 @@ from site_agent.trainer.data.contract import (
 )
 
 UNKNOWN_POSITION: Final = -1.0
-_REMEMBERED_CELLS: Final = 1 << 16
+_REMEMBERED_CELLS: Final = 1 << 10
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 

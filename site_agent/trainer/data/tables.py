@@ -30,7 +30,7 @@ from site_agent.trainer.data.cells import Flaw, Parser, feature_parser, target_p
 from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
 
 FEWEST_ROWS: Final = 10
-_BLOCK_ROWS: Final = 1 << 14
+_BLOCK_CELLS: Final = 1 << 19
 _SHOWN_ROWS: Final = 5
 _SHOWN_MISTAKES: Final = 20
 _UNDECODED: Final = re.compile("[\udc80-\udcff]")
@@ -147,7 +147,8 @@ class _Reading:
         self.mistakes.stop_if_any()
         parsers = self._parsers(positions)
         self.parsed = {name: [np.empty(0)] for name in parsers}
-        while block := list(itertools.islice(records, _BLOCK_ROWS)):
+        block_rows = max(1, _BLOCK_CELLS // max(1, width))
+        while block := list(itertools.islice(records, block_rows)):
             self._take(block, width, positions, parsers)
         return self._finish(positions)
 

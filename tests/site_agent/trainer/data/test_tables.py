@@ -162,6 +162,21 @@ def test_a_missing_file_is_refused(tmp_path: Path, small_contract: Contract) -> 
     assert "No such file" in _refused(tmp_path / "absent.csv", small_contract)
 
 
+def test_the_size_of_a_block_changes_nothing(
+    write: Write, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows read one by one are the same table, and mistakes in several blocks are one line."""
+    whole = read_table(write(SMALL_ROWS), small_contract)
+    monkeypatch.setattr("site_agent.trainer.data.tables._BLOCK_CELLS", 1)
+
+    rows = read_table(write(SMALL_ROWS), small_contract)
+    what = _refused(write([["Zebra", *cells[1:]] for cells in SMALL_ROWS]), small_contract)
+
+    for name, values in whole.features.items():
+        np.testing.assert_array_equal(values, rows.features[name])
+    assert "column Age: text where a number is declared in rows 2, 3, 4, 5, 6 and 7 more" in what
+
+
 def test_an_empty_class_is_refused(write: Write) -> None:
     """A declared class without rows is told by its declared name."""
     contract = contract_from(
