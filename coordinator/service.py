@@ -34,6 +34,7 @@ from protos.messages import (
     Farewell,
     Hello,
     MalformedMessage,
+    SiteMessage,
 )
 from protos.parameters import down_chunks, down_slice
 from protos.service import ENROL, PARTICIPATE
@@ -166,7 +167,7 @@ class FederationService:
                 self._engine.disconnected(peer.caller.site, peer)
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Caller:
-        certificates = context.auth_context().get("x509_pem_cert", ())
+        certificates = list(context.auth_context().get("x509_pem_cert", ()))
         try:
             if len(certificates) != 1:
                 raise RefusedError(what="No certificate.", consequence="", remedy="")
@@ -202,9 +203,9 @@ class FederationService:
             self._engine.disconnected(site, peer)
 
     @staticmethod
-    async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:
+    async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | None:
         raw = await context.read()
-        return None if raw is grpc.aio.EOF else decode_site_message(raw)
+        return decode_site_message(raw) if isinstance(raw, bytes) else None  # else the stream has ended
 
     @staticmethod
     async def _end_in_time(peer: StreamPeer) -> None:
@@ -219,7 +220,7 @@ def federation_server(service: FederationService, credentials: Credentials, list
     Raises:
         ConfigurationError: the address cannot be listened on.
     """
-    handler = grpc.stream_stream_rpc_method_handler(service.participate)
+    handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
     secrets = grpc.ssl_server_credentials(
         [(credentials.key, credentials.chain)], root_certificates=credentials.root, require_client_auth=True
     )
@@ -232,7 +233,7 @@ def enrolment_server(enrol: Callable[[bytes], bytes], credentials: Credentials, 
     async def answer(raw: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         return enrol(raw)
 
-    handler = grpc.unary_unary_rpc_method_handler(answer)
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
     secrets = grpc.ssl_server_credentials([(credentials.key, credentials.chain)])
     return _server(ENROL, handler, secrets, listen)
 

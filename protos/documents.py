@@ -204,7 +204,7 @@ def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> lis
 
     current = resolve(schema)
     for step in location:
-        by_tag = [entry for entry in current if _tag(entry) == step]
+        by_tag = [entry for entry in current if step in _tags(entry)]
         if by_tag:
             current = by_tag
             continue
@@ -215,5 +215,6 @@ def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> lis
     return [key for entry in current for key in entry.get("properties", {})]
 
 
-def _tag(entry: Mapping[str, Any]) -> Any:
-    return entry.get("properties", {}).get("name", {}).get("const")
+def _tags(entry: Mapping[str, Any]) -> list[Any]:
+    """The words by which a union may tell this choice from the others."""
+    return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -186,7 +186,7 @@ def _parse(outer: _Outer, raw: bytes, oneof: str | None = "content") -> str | No
         outer.ParseFromString(raw)
     except DecodeError as cause:
         raise MalformedMessage("not a message of this protocol") from cause
-    return outer.WhichOneof(oneof) if oneof else None  # type: ignore[arg-type]  # the stubs know each name singly
+    return outer.WhichOneof(oneof) if oneof else None
 
 
 def _chunk(message: Chunk) -> generated.Chunk:

@@ -28,7 +28,7 @@ PLAN_BYTES: Final = 1 << 20
 class Check:
     """To the trainer: read the table against its contract; nothing is trained."""
 
-    payload: bytes = field(default=b"", repr=False)
+    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Conclude:
 class Agreed:
     """To the agent: what was asked is done (Check, Conclude)."""
 
-    payload: bytes = field(default=b"", repr=False)
+    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Prepared:
     """To the agent: the site's network is built; the digest of the manifest computed from it."""
 
     manifest_digest: str
-    payload: bytes = field(default=b"", repr=False)
+    payload: bytes | memoryview = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Failed:
     reason: int
     exit_status: int
     tensor: str = ""
-    payload: bytes = field(default=b"", repr=False)
+    payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         SiteReason(self.reason)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
@@ -269,15 +270,15 @@ class Agent:
         elif self._is_built(work):
             await self._send(Ready(message.round, message.attempt))
 
-    async def _train(self, work: RunWork, number: int, here: bytes, vector: np.ndarray[Any, Any]) -> None:
-        answer = await self._ask(Train(number, memoryview(vector).cast("B") if vector.size else b""))
+    async def _train(self, work: RunWork, number: int, here: bytes, vector: npt.NDArray[np.float32]) -> None:
+        answer = await self._ask(Train(number, vector.view(np.uint8).data))
         if not isinstance(answer, Trained) or answer.round != number:
             raise MalformedMessage("the trainer answered something else")
         contribution = work.gate.build(here, memoryview(answer.payload), answer.rows)
         await self._inbox.put(_Built(contribution))
 
-    async def _conclude(self, number: int, vector: np.ndarray[Any, Any]) -> None:
-        answer = await self._ask(Conclude(number, memoryview(vector).cast("B") if vector.size else b""))
+    async def _conclude(self, number: int, vector: npt.NDArray[np.float32]) -> None:
+        answer = await self._ask(Conclude(number, vector.view(np.uint8).data))
         if not isinstance(answer, Agreed):
             raise MalformedMessage("the trainer answered something else")
         await self._inbox.put(_Concluded())

@@ -87,7 +87,7 @@ class Connection:
             raw = await self._stream.read()
         except grpc.RpcError as cause:
             raise self._unavailable(cause) from cause
-        if raw is grpc.aio.EOF:
+        if not isinstance(raw, bytes):  # the mark that the stream has ended
             raise self._unavailable(None)
         return decode_coordinator_message(raw)
 
