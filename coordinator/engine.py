@@ -47,9 +47,11 @@ from protos.messages import (
     CoordinatorMessage,
     CoordinatorReason,
     Done,
+    EpochAcknowledgement,
     Finish,
     Hello,
     Join,
+    KeyAdvert,
     MalformedMessage,
     Offer,
     Ready,
@@ -144,8 +146,8 @@ class Engine:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
                     self._joined.discard(site)
                     self._happened(Declined(site, reason))
-            case Hello():
-                raise MalformedMessage("a second greeting")
+            case Hello() | KeyAdvert() | EpochAcknowledgement():
+                raise MalformedMessage("a message out of place")
             case _:
                 assert_never(message)
 

@@ -26,7 +26,7 @@ class Head:
     hash: str = GENESIS
 
 
-class BrokenChain(ValueError):  # noqa: N818  # a finding, worded by whoever reads the log
+class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
     """A log is not what was written; `line` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:

@@ -87,7 +87,7 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
     )
 
 
-class _Mistakes(Exception):  # noqa: N818  # carries findings, is never shown
+class _Mistakes(Exception):  # carries findings, is never shown
     def __init__(self, found: list[tuple[int, int, str]]) -> None:
         super().__init__(found)
         self.found = found

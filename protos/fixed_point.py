@@ -23,7 +23,7 @@ def is_power_of_two(number: float) -> bool:
     return number > 0 and math.isfinite(number) and math.frexp(number)[0] == 0.5
 
 
-class NotFinite(ValueError):  # noqa: N818  # names what was found; the caller turns it into an error
+class NotFinite(ValueError):  # names what was found; the caller turns it into an error
     """A value is infinite or no number; `index` is its place in the vector."""
 
     def __init__(self, index: int) -> None:

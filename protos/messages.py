@@ -14,6 +14,8 @@ PROTOCOL_VERSION: Final = 1
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_ROUNDS: Final = 1 << 31
 _LONGEST_NAME: Final = 200
+_MOST_EPOCHS: Final = 1 << 20
+_MOST_SITES: Final = 100
 
 
 class SiteReason(IntEnum):
@@ -30,6 +32,7 @@ class SiteReason(IntEnum):
     COORDINATOR_MISBEHAVED = 9
     STOPPED_BY_OPERATOR = 10
     STATE_LOST = 11
+    MASKING_REFUSED = 12
 
 
 class CoordinatorReason(IntEnum):
@@ -53,7 +56,7 @@ class CoordinatorReason(IntEnum):
         }
 
 
-class MalformedMessage(ValueError):  # noqa: N818  # a reason to end a stream, told by the caller
+class MalformedMessage(ValueError):  # a reason to end a stream, told by the caller
     """A message that no honest peer of this version sends."""
 
 
@@ -83,14 +86,16 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The site agrees to a plan and to what it will send."""
+    """The site agrees to a plan and to what it will send; it holds the keys of `epoch`, 0 for none."""
 
     run: str
     plan_digest: bytes
     manifest_digest: bytes
+    epoch: int
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
+        _require(0 <= self.epoch < _MOST_EPOCHS, "epoch")
         _require_digest(self.plan_digest, "plan digest")
         _require_digest(self.manifest_digest, "manifest digest")
 
@@ -130,9 +135,7 @@ class Bind:
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
-        _require(0 < len(self.sites) <= 100 and list(self.sites) == sorted(set(self.sites)), "contributors")
-        for site in self.sites:
-            _require_name(site, "contributor")
+        _require_sites(self.sites, "contributors")
         _require(0 <= self.first_chunk < 1 << 20, "first chunk")
 
 
@@ -196,8 +199,84 @@ class Farewell:
         _require_line(self.detail, "detail", longest=1000)
 
 
-SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal
-CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell
+@dataclass(frozen=True, slots=True)
+class EpochOpen:
+    """These sites agree on fresh masking keys."""
+
+    epoch: int
+    sites: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epoch < _MOST_EPOCHS, "epoch")
+        _require_sites(self.sites, "sites of an epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAdvert:
+    """A site's key for one epoch, signed with its identity key."""
+
+    site: str
+    epoch: int
+    exchange_key: bytes
+    nonce: bytes
+    identity_key: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.site, "site of a key")
+        _require(0 < self.epoch < _MOST_EPOCHS, "epoch")
+        _require_digest(self.exchange_key, "exchange key")
+        _require_digest(self.nonce, "nonce")
+        _require_digest(self.identity_key, "identity key")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRoster:
+    """All adverts of an epoch, sorted by site."""
+
+    epoch: int
+    adverts: tuple[KeyAdvert, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epoch < _MOST_EPOCHS, "epoch")
+        _require_sites(tuple(advert.site for advert in self.adverts), "sites of an epoch")
+        _require(all(advert.epoch == self.epoch for advert in self.adverts), "epoch of a key")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAcknowledgement:
+    """A site's signature over the transcript that it has seen."""
+
+    site: str
+    epoch: int
+    transcript: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.site, "site of an acknowledgement")
+        _require(0 < self.epoch < _MOST_EPOCHS, "epoch")
+        _require_digest(self.transcript, "transcript")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSeal:
+    """All acknowledgements of an epoch, sorted by site."""
+
+    epoch: int
+    acknowledgements: tuple[EpochAcknowledgement, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epoch < _MOST_EPOCHS, "epoch")
+        _require_sites(tuple(entry.site for entry in self.acknowledgements), "sites of an epoch")
+        _require(all(entry.epoch == self.epoch for entry in self.acknowledgements), "epoch of an acknowledgement")
+
+
+SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal | KeyAdvert | EpochAcknowledgement
+CoordinatorMessage: TypeAlias = (
+    Announcement | Offer | Chunk | Bind | Finish | Farewell | EpochOpen | EpochRoster | EpochSeal
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +320,12 @@ def _require_digest(value: bytes, what: str) -> None:
 
 def _require_position(round_number: int, attempt: int) -> None:
     _require(0 <= round_number <= MOST_ROUNDS and 0 <= attempt < 1 << 20, "round or attempt")
+
+
+def _require_sites(sites: tuple[str, ...], what: str) -> None:
+    _require(0 < len(sites) <= _MOST_SITES and list(sites) == sorted(set(sites)), what)
+    for site in sites:
+        _require_name(site, what)
 
 
 def _require_name(value: str, what: str) -> None:

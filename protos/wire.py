@@ -20,10 +20,15 @@ from protos.messages import (
     Done,
     EnrolmentReply,
     EnrolmentRequest,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
     Farewell,
     Finish,
     Hello,
     Join,
+    KeyAdvert,
     MalformedMessage,
     Offer,
     Ready,
@@ -45,7 +50,10 @@ def encode_site_message(message: SiteMessage) -> bytes:
         case Join():
             outer = generated.SiteMessage(
                 join=generated.Join(
-                    run=message.run, plan_digest=message.plan_digest, manifest_digest=message.manifest_digest
+                    run=message.run,
+                    plan_digest=message.plan_digest,
+                    manifest_digest=message.manifest_digest,
+                    epoch=message.epoch,
                 )
             )
         case Ready():
@@ -56,6 +64,10 @@ def encode_site_message(message: SiteMessage) -> bytes:
             outer = generated.SiteMessage(
                 refusal=generated.Refusal(run=message.run, reason=message.reason, tensor=message.tensor)
             )
+        case KeyAdvert():
+            outer = generated.SiteMessage(advert=_advert(message))
+        case EpochAcknowledgement():
+            outer = generated.SiteMessage(acknowledgement=_acknowledgement(message))
         case _:
             assert_never(message)
     return outer.SerializeToString(deterministic=True)
@@ -75,13 +87,18 @@ def decode_site_message(raw: bytes) -> SiteMessage:
         case "hello":
             return Hello(outer.hello.protocol, outer.hello.software)
         case "join":
-            return Join(outer.join.run, outer.join.plan_digest, outer.join.manifest_digest)
+            join = outer.join
+            return Join(join.run, join.plan_digest, join.manifest_digest, join.epoch)
         case "ready":
             return Ready(outer.ready.round, outer.ready.attempt)
         case "done":
             return Done(outer.done.run)
         case "refusal":
             return Refusal(outer.refusal.run, _enumerated(SiteReason, outer.refusal.reason), outer.refusal.tensor)
+        case "advert":
+            return _from_advert(outer.advert)
+        case "acknowledgement":
+            return _from_acknowledgement(outer.acknowledgement)
         case _:
             raise MalformedMessage("empty or unknown message")
 
@@ -115,6 +132,20 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
             outer = generated.CoordinatorMessage(
                 farewell=generated.Farewell(reason=message.reason, detail=message.detail)
             )
+        case EpochOpen():
+            outer = generated.CoordinatorMessage(
+                epoch_open=generated.EpochOpen(epoch=message.epoch, sites=message.sites)
+            )
+        case EpochRoster():
+            adverts = [_advert(advert) for advert in message.adverts]
+            outer = generated.CoordinatorMessage(
+                epoch_roster=generated.EpochRoster(epoch=message.epoch, adverts=adverts)
+            )
+        case EpochSeal():
+            entries = [_acknowledgement(entry) for entry in message.acknowledgements]
+            outer = generated.CoordinatorMessage(
+                epoch_seal=generated.EpochSeal(epoch=message.epoch, acknowledgements=entries)
+            )
         case _:
             assert_never(message)
     return outer.SerializeToString(deterministic=True)
@@ -141,6 +172,14 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
             return Finish(outer.finish.round, outer.finish.parameters_digest)
         case "farewell":
             return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
+        case "epoch_open":
+            return EpochOpen(outer.epoch_open.epoch, tuple(outer.epoch_open.sites))
+        case "epoch_roster":
+            roster = outer.epoch_roster
+            return EpochRoster(roster.epoch, tuple(_from_advert(advert) for advert in roster.adverts))
+        case "epoch_seal":
+            seal = outer.epoch_seal
+            return EpochSeal(seal.epoch, tuple(_from_acknowledgement(entry) for entry in seal.acknowledgements))
         case _:
             raise MalformedMessage("empty or unknown message")
 
@@ -195,6 +234,33 @@ def _chunk(message: Chunk) -> generated.Chunk:
 
 def _from_chunk(chunk: generated.Chunk) -> Chunk:
     return Chunk(chunk.round, chunk.attempt, chunk.index, chunk.body)
+
+
+def _advert(message: KeyAdvert) -> generated.KeyAdvert:
+    return generated.KeyAdvert(
+        site=message.site,
+        epoch=message.epoch,
+        exchange_key=message.exchange_key,
+        nonce=message.nonce,
+        identity_key=message.identity_key,
+        signature=message.signature,
+    )
+
+
+def _from_advert(advert: generated.KeyAdvert) -> KeyAdvert:
+    return KeyAdvert(
+        advert.site, advert.epoch, advert.exchange_key, advert.nonce, advert.identity_key, advert.signature
+    )
+
+
+def _acknowledgement(message: EpochAcknowledgement) -> generated.EpochAcknowledgement:
+    return generated.EpochAcknowledgement(
+        site=message.site, epoch=message.epoch, transcript=message.transcript, signature=message.signature
+    )
+
+
+def _from_acknowledgement(entry: generated.EpochAcknowledgement) -> EpochAcknowledgement:
+    return EpochAcknowledgement(entry.site, entry.epoch, entry.transcript, entry.signature)
 
 
 def _enumerated(kind: type[Reason], value: int) -> Reason:

@@ -7,36 +7,46 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SiteMessage(_message.Message):
-    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal")
+    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal", "advert", "acknowledgement")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ADVERT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGEMENT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     ready: Ready
     chunk: Chunk
     done: Done
     refusal: Refusal
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    advert: KeyAdvert
+    acknowledgement: EpochAcknowledgement
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[EpochAcknowledgement, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell")
+    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "epoch_open", "epoch_roster", "epoch_seal")
     ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     BIND_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_OPEN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ROSTER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_SEAL_FIELD_NUMBER: _ClassVar[int]
     announcement: Announcement
     offer: Offer
     chunk: Chunk
     bind: Bind
     finish: Finish
     farewell: Farewell
-    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
+    epoch_open: EpochOpen
+    epoch_roster: EpochRoster
+    epoch_seal: EpochSeal
+    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., epoch_open: _Optional[_Union[EpochOpen, _Mapping]] = ..., epoch_roster: _Optional[_Union[EpochRoster, _Mapping]] = ..., epoch_seal: _Optional[_Union[EpochSeal, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "software")
@@ -55,14 +65,68 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., plan: _Optional[bytes] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("run", "plan_digest", "manifest_digest")
+    __slots__ = ("run", "plan_digest", "manifest_digest", "epoch")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     manifest_digest: bytes
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ...) -> None: ...
+    epoch: int
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class EpochOpen(_message.Message):
+    __slots__ = ("epoch", "sites")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KeyAdvert(_message.Message):
+    __slots__ = ("site", "epoch", "exchange_key", "nonce", "identity_key", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_KEY_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    epoch: int
+    exchange_key: bytes
+    nonce: bytes
+    identity_key: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., epoch: _Optional[int] = ..., exchange_key: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., identity_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class EpochRoster(_message.Message):
+    __slots__ = ("epoch", "adverts")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADVERTS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    adverts: _containers.RepeatedCompositeFieldContainer[KeyAdvert]
+    def __init__(self, epoch: _Optional[int] = ..., adverts: _Optional[_Iterable[_Union[KeyAdvert, _Mapping]]] = ...) -> None: ...
+
+class EpochAcknowledgement(_message.Message):
+    __slots__ = ("site", "epoch", "transcript", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    epoch: int
+    transcript: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., epoch: _Optional[int] = ..., transcript: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class EpochSeal(_message.Message):
+    __slots__ = ("epoch", "acknowledgements")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    acknowledgements: _containers.RepeatedCompositeFieldContainer[EpochAcknowledgement]
+    def __init__(self, epoch: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[EpochAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("round", "attempt", "parameters_digest")

@@ -26,6 +26,9 @@ from protos.messages import (
     CoordinatorMessage,
     CoordinatorReason,
     Done,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
     Farewell,
     Finish,
     Hello,
@@ -190,6 +193,8 @@ class Agent:
             case _Concluded():
                 self._running().is_concluded = True
                 await self._say_done(self._running())
+            case EpochOpen() | EpochRoster() | EpochSeal():
+                raise MalformedMessage("masking keys that the plan does not ask for")
             case Farewell():
                 raise AssertionError("handled before")
             case _:
@@ -199,7 +204,7 @@ class Agent:
         plan = plan_from_wire(message.plan)
         if self._work is None or self._work.run != message.run or self._work.plan != plan:
             self._work = await self._prepare(message.run, plan)
-        await self._send(Join(message.run, plan.digest, self._work.manifest.digest))
+        await self._send(Join(message.run, plan.digest, self._work.manifest.digest, epoch=0))
 
     async def _prepare(self, run: str, plan: Plan) -> RunWork:
         manifest = manifest_of(plan)
