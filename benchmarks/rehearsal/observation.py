@@ -1,0 +1,56 @@
+"""What Linux says of running processes: their memory, and the bytes that their sockets have sent."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+_DIAGNOSTICS = 4  # NETLINK_SOCK_DIAG
+_BY_FAMILY, _DUMP, _INFORMATION = 20, 0x301, 2
+_ESTABLISHED = 1 << 1
+_ACKNOWLEDGED_AT = 120  # tcpi_bytes_acked in struct tcp_info, an unsigned 64-bit number
+
+
+def memory_mib(process: int, key: str) -> float:
+    """VmHWM (the peak) or VmRSS of a process in MiB; 0 when it is gone."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    values = [line.split()[1] for line in text.splitlines() if line.startswith(f"{key}:")]
+    return int(values[0]) / 1024 if values else 0.0
+
+
+def bytes_sent_to(port: int) -> dict[int, int]:
+    """For each open TCP connection to a port: its local port and the bytes that the peer has received.
+
+    These are TLS records, so they hold everything but TCP's and IP's own headers.
+    """
+    sent: dict[int, int] = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAGNOSTICS) as kernel:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (_INFORMATION - 1), 0, _ESTABLISHED)
+            request += bytes(48)
+            kernel.send(struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+            while _take(kernel.recv(1 << 18), port, sent):
+                pass
+    return sent
+
+
+def _take(answer: bytes, port: int, sent: dict[int, int]) -> bool:
+    """Read one datagram of netlink messages; whether more follow."""
+    at = 0
+    while at < len(answer):
+        length, kind = struct.unpack_from("<IH", answer, at)
+        if kind != _BY_FAMILY:
+            return False
+        local, remote = struct.unpack_from(">HH", answer, at + 20)
+        attribute = at + 16 + 72
+        while remote == port and attribute < at + length:
+            size, name = struct.unpack_from("<HH", answer, attribute)
+            if name == _INFORMATION:
+                sent[local] = struct.unpack_from("<Q", answer, attribute + 4 + _ACKNOWLEDGED_AT)[0]
+            attribute += (size + 3) & ~3
+        at += (length + 3) & ~3
+    return True

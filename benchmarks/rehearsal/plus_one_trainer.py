@@ -1,0 +1,69 @@
+"""A trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
+
+It speaks the hatch on a Unix socket like the trainer of a hospital, and loads no tensor library. The
+change from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in
+the last aggregate it prints a line and waits for one, so that whoever measures finds every
+process at rest with its work done.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.manifest import manifest_of
+from protos.plan import plan_from_wire
+from site_agent.hatch import (
+    PLAN_BYTES,
+    Agreed,
+    Check,
+    Conclude,
+    Message,
+    Prepare,
+    Prepared,
+    Train,
+    Trained,
+    TrainerEnd,
+)
+
+
+def main() -> None:
+    """Answer one agent until it goes."""
+    place, parameters, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    change = np.ones(parameters, np.float32)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(place)
+        listener.listen(1)
+        print("listening", flush=True)
+        hatch = TrainerEnd(listener.accept()[0])
+    hatch.largest_payload = max(4 * parameters, PLAN_BYTES)
+    while (question := hatch.receive()) is not None:
+        hatch.send(_answer(question, change, rounds))
+
+
+def _answer(question: Message, change: npt.NDArray[np.float32], rounds: int) -> Message:
+    match question:
+        case Check():
+            return Agreed()
+        case Prepare(payload=payload):
+            return Prepared(manifest_of(plan_from_wire(bytes(payload))).digest.hex())
+        case Train(round=number, payload=payload):
+            received = np.frombuffer(payload, "<f4")
+            # The ends alone, because reading the whole would be this trainer's cost, not the round's.
+            assert received.size == change.size
+            assert received[0] == received[-1] == number
+            return Trained(number, 0, memoryview(change).cast("B"))
+        case Conclude(payload=payload):
+            assert bool((np.frombuffer(payload, "<f4") == rounds).all())
+            print("concluding", flush=True)
+            sys.stdin.readline()
+            return Agreed()
+        case _:
+            raise ValueError("an answer where a question belongs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What a round costs beside training: `round_overhead.py --sites 3 --parameters 300000 --rounds 200`.
+
+A coordinator, site agents and trainers as processes of their own, mutual TLS on loopback. The
+trainers return their input plus one, so after n rounds every shared parameter has to be exactly n. A
+round lasts from one closing in the coordinator's log to the next, so the first is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import numpy as np
+from rehearsal.federation import (
+    Setting,
+    Unfinished,
+    agent_command,
+    coordinator_command,
+    prepare,
+    running,
+    trainer_command,
+    wait_for,
+)
+from rehearsal.observation import bytes_sent_to, memory_mib
+from safetensors.numpy import load_file
+
+PAUSE_SECONDS = 0.1
+PAUSE_AT_END_SECONDS = 0.005
+Processes = dict[str, "subprocess.Popen[bytes]"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run showed; memory in MiB, bytes on the wire per site."""
+
+    seconds: list[float]
+    idle_mib: float
+    peaks_mib: dict[str, float]
+    bytes_sent: dict[int, int]
+    is_exact: bool
+
+
+@click.command()
+@click.option("--sites", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--parameters", type=click.IntRange(1, 1 << 30), default=300_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(2, 100_000), default=200, show_default=True)
+@click.option("--masked/--unmasked", default=False, show_default=True, help="Secure aggregation.")
+@click.option("--early", is_flag=True, help="Name the contributors with the offer, as for rounds of one batch.")
+@click.option("--limit-seconds", type=float, default=600.0, show_default=True, help="When to give up.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="An empty folder for logs and records.")
+def main(
+    sites: int, parameters: int, rounds: int, masked: bool, early: bool, limit_seconds: float, keep: Path | None
+) -> None:
+    """Measure the seconds, bytes and memory of rounds without training."""
+    with tempfile.TemporaryDirectory(prefix="rounds-") as temporary:
+        folder = keep.resolve() if keep else Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        setting = Setting(
+            folder=folder, sites=sites, parameters=parameters, rounds=rounds, is_masked=masked, is_early=early
+        )
+        try:
+            prepare(setting)
+            figures = _measure(setting, time.monotonic() + limit_seconds)
+        except Unfinished as reason:
+            for log in sorted(folder.glob("*.log")):
+                click.echo(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-10:]), err=True)
+            sys.exit(f"round_overhead: the federation did not finish: {reason}")
+    _report(setting, figures)
+    sys.exit(0 if figures.is_exact else 1)
+
+
+def _measure(setting: Setting, deadline: float) -> Figures:
+    folder, log = setting.folder, setting.folder / "coordinator.log"
+    idle_mib = _idle(setting, deadline)
+    with ExitStack() as stack:
+        programs: Processes = {}
+        trainers = {site: f"{site}-trainer" for site in setting.site_names}
+        for site, name in trainers.items():
+            programs[name] = stack.enter_context(running(trainer_command(setting, site), folder / f"{name}.log"))
+            _expect(programs[name], b"listening")
+        programs["coordinator"] = stack.enter_context(running(coordinator_command(setting, "run"), log))
+        wait_for("coordinator_listening", log, programs["coordinator"], deadline)
+        for site in setting.site_names:
+            programs[site] = stack.enter_context(running(agent_command(setting, site), folder / f"{site}.log"))
+        peaks_mib = dict.fromkeys(programs, 0.0)
+        while log.read_text().count('"round_closed"') < setting.rounds:
+            _observe(programs, peaks_mib, deadline)
+            if any(program.poll() is not None for program in programs.values()):
+                raise Unfinished("a process ended early")
+            time.sleep(PAUSE_SECONDS)
+        for name in trainers.values():
+            _expect(programs[name], b"concluding")
+        bytes_sent = bytes_sent_to(setting.port)
+        for name in trainers.values():
+            _release(programs[name])
+        while any(program.poll() is None for program in programs.values()):
+            _observe(programs, peaks_mib, deadline)
+            time.sleep(PAUSE_AT_END_SECONDS)
+        failed = [name for name, program in programs.items() if program.returncode != 0]
+        if failed:
+            raise Unfinished(f"these ended with a failure: {', '.join(failed)}")
+    return Figures(_seconds(log), idle_mib, peaks_mib, bytes_sent, _is_exact(setting))
+
+
+def _idle(setting: Setting, deadline: float) -> float:
+    """The coordinator's memory while it waits for the sites of a plan with a single parameter."""
+    log = setting.folder / "idle.log"
+    with running(coordinator_command(setting, "idle"), log) as coordinator:
+        wait_for("coordinator_listening", log, coordinator, deadline)
+        time.sleep(PAUSE_SECONDS)
+        return memory_mib(coordinator.pid, "VmRSS")
+
+
+def _observe(programs: Processes, peaks_mib: dict[str, float], deadline: float) -> None:
+    for name, program in programs.items():
+        peaks_mib[name] = max(peaks_mib[name], memory_mib(program.pid, "VmHWM"))
+    if time.monotonic() > deadline:
+        raise Unfinished("the time was over")
+
+
+def _expect(program: subprocess.Popen[bytes], line: bytes) -> None:
+    assert program.stdout is not None
+    if program.stdout.readline().strip() != line:
+        raise Unfinished(f"a trainer never said that it is {line.decode()}")
+
+
+def _release(program: subprocess.Popen[bytes]) -> None:
+    assert program.stdin is not None
+    program.stdin.write(b"go on\n")
+    program.stdin.flush()
+
+
+def _seconds(log: Path) -> list[float]:
+    """From each closing of a round to the next."""
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    closed = [datetime.fromisoformat(record["timestamp"]) for record in records if record["event"] == "round_closed"]
+    return [(later - earlier).total_seconds() for earlier, later in pairwise(closed)]
+
+
+def _is_exact(setting: Setting) -> bool:
+    """Whether every shared parameter is 0 + 1 + 1 ..., once for each round."""
+    (file,) = (setting.folder / "run-state" / "runs").glob("*/parameters.safetensors")
+    tensors = load_file(file).values()
+    numbers = sum(tensor.size for tensor in tensors)
+    return numbers == setting.parameters and all(bool((tensor == setting.rounds).all()) for tensor in tensors)
+
+
+def _report(setting: Setting, figures: Figures) -> None:
+    for name, peak in figures.peaks_mib.items():
+        click.echo(f"{name:24} peak {peak:8.1f} MiB")
+    model_mib = 4 * setting.parameters / 2**20
+    coordinator = figures.peaks_mib["coordinator"]
+    each = max(figures.bytes_sent.values()) / setting.rounds
+    facts = {
+        "rounds": setting.rounds,
+        "parameters": setting.parameters,
+        "sites": setting.sites,
+        "masked": str(setting.is_masked).lower(),
+        "median_s": f"{np.median(figures.seconds):.4f}",
+        "p95_s": f"{np.percentile(figures.seconds, 95):.4f}",
+        "coordinator_peak_mib": f"{coordinator:.1f}",
+        "coordinator_idle_mib": f"{figures.idle_mib:.1f}",
+        "model_mib": f"{model_mib:.1f}",
+        "models_above_idle": f"{(coordinator - figures.idle_mib) / model_mib:.2f}",
+        "agent_peak_mib": f"{max(figures.peaks_mib[site] for site in setting.site_names):.1f}",
+        "bytes_per_round_and_site": f"{each:.0f}",
+        "bytes_per_parameter": f"{each / setting.parameters:.4f}",
+        "early": str(setting.is_early).lower(),
+        "result_is_exact": str(figures.is_exact).lower(),
+    }
+    click.echo(" ".join(f"{key}={value}" for key, value in facts.items()))
+
+
+if __name__ == "__main__":
+    main()
