@@ -16,7 +16,10 @@ import numpy.typing as npt
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
-from coordinator.round import (
+from coordinator.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
     BecameReady,
     BindRound,
     CloseRound,
@@ -30,15 +33,17 @@ from coordinator.round import (
     Joined,
     Left,
     OfferRound,
+    OpenEpoch,
     Over,
+    SealEpoch,
     SendResult,
+    SendRoster,
     Terms,
     TimePassed,
     TookResult,
     VoidRound,
-    advance,
-    begin,
 )
+from coordinator.round import advance, begin
 from coordinator.run import Run, new_run, write_record
 from protos.messages import (
     Announcement,
@@ -48,6 +53,9 @@ from protos.messages import (
     CoordinatorReason,
     Done,
     EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
     Finish,
     Hello,
     Join,
@@ -146,8 +154,10 @@ class Engine:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
                     self._joined.discard(site)
                     self._happened(Declined(site, reason))
-            case Hello() | KeyAdvert() | EpochAcknowledgement():
-                raise MalformedMessage("a message out of place")
+            case KeyAdvert() | EpochAcknowledgement():
+                self._agree(run, self._member(site), message)
+            case Hello():
+                raise MalformedMessage("a second greeting")
             case _:
                 assert_never(message)
 
@@ -185,6 +195,8 @@ class Engine:
             quorum=plan.quorum,
             rounds=plan.schedule.rounds,
             binds_early=plan.schedule.aggregate == "every-batch",
+            is_masked=plan.secure_aggregation == "required",
+            on_lost_site=plan.on_lost_site,
             deadlines=plan.deadlines,
         )
         name = f"{plan.study}-v{plan.version}-{plan.digest.hex()[:12]}"
@@ -213,7 +225,21 @@ class Engine:
         if site not in self._joined:
             self._joined.add(site)
             self._log.info("site_joined", site=site, run=run.name)
-            self._happened(Joined(site))
+            self._happened(Joined(site, join.epoch))
+
+    def _agree(self, run: Run, site: str, message: KeyAdvert | EpochAcknowledgement) -> None:
+        """Keep what sites say to one another about keys; only they can check it."""
+        state = run.state
+        if message.site != site:
+            raise MalformedMessage("a key or an acknowledgement in another site's name")
+        if not isinstance(state, Agreeing) or message.epoch != state.step.epoch:
+            return  # of an agreement that was begun anew in the meantime
+        if isinstance(message, KeyAdvert):
+            run.adverts.setdefault(site, message)
+            self._happened(Advertised(site, message.epoch))
+        else:
+            run.acknowledgements.setdefault(site, message)
+            self._happened(Acknowledged(site, message.epoch))
 
     def _member(self, site: str) -> str:
         if site not in self._joined:
@@ -247,6 +273,15 @@ class Engine:
 
     def _perform(self, run: Run, effect: Effect) -> None:
         match effect:
+            case OpenEpoch(sites=sites, epoch=epoch):
+                run.adverts.clear()
+                run.acknowledgements.clear()
+                self._send(sites, EpochOpen(epoch, tuple(sorted(sites))))
+            case SendRoster(sites=sites, epoch=epoch):
+                self._send(sites, EpochRoster(epoch, tuple(run.adverts[site] for site in sorted(sites))))
+            case SealEpoch(sites=sites, epoch=epoch):
+                entries = tuple(run.acknowledgements[site] for site in sorted(sites))
+                self._send(sites, EpochSeal(epoch, entries))
             case OfferRound(sites=sites, round=number, attempt=attempt):
                 self._offer(run, sites, number, attempt)
             case BindRound():
@@ -266,6 +301,10 @@ class Engine:
                 self._end(run, over)
             case _:
                 assert_never(effect)
+
+    def _send(self, sites: frozenset[str], message: CoordinatorMessage) -> None:
+        for site in sorted(sites & self._joined):
+            self._peers[site].send(message)
 
     def _offer(self, run: Run, sites: frozenset[str], number: int, attempt: int) -> None:
         if attempt == 0:

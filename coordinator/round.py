@@ -3,218 +3,56 @@
 It owns no clock, no socket and no number of the model. Time comes in with every event, in seconds
 of the caller's monotonic clock; a deadline that has passed is an event like any other.
 
-    Gathering -> Training -> Collecting -> Training ... -> Finishing -> Over
-                     ^           |
-                     +- Interrupted   a site was lost: the sums are dropped, the same step comes again
+    Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
+                     ^            ^            |
+                     +------------+-- Interrupted   a site was lost: the sums are dropped, the same
+                                                    step comes again
 
 Who contributes is fixed before anyone sends (`bound`); it is never "those that happened to arrive".
+Under masking the contributors agree on keys first, and again after every loss, return or entry.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
-from protos.messages import SiteReason
-from protos.plan import Deadlines
+from coordinator.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    BecameReady,
+    BindRound,
+    CloseRound,
+    Collecting,
+    Completed,
+    Declined,
+    EndRun,
+    Event,
+    Finishing,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Joined,
+    Left,
+    OfferRound,
+    OpenEpoch,
+    Outcome,
+    Over,
+    SealEpoch,
+    SendResult,
+    SendRoster,
+    Sites,
+    State,
+    Step,
+    Terms,
+    TookResult,
+    Training,
+    VoidRound,
+)
 
-Sites: TypeAlias = frozenset[str]
 MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What the machine needs of the plan. `binds_early`: the offer names the contributors at once."""
-
-    sites: Sites
-    quorum: int
-    rounds: int
-    binds_early: bool
-    deadlines: Deadlines
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gathering:
-    """Waiting for the listed sites; `declined` said that they will not take part."""
-
-    joined: Sites = frozenset()
-    declined: Sites = frozenset()
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One attempt at one round, shared by the phases that work on it.
-
-    `present` are the connected sites, bound or entering; `entering` become contributors with the
-    next round.
-    """
-
-    round: int
-    attempt: int
-    bound: Sites
-    present: Sites
-    entering: Sites = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """Parameters were offered; `ready` sites hold their checked contribution."""
-
-    step: Step
-    ready: Sites = frozenset()
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collecting:
-    """The contributors are bound; `complete` sites have sent everything."""
-
-    step: Step
-    complete: Sites = frozenset()
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interrupted:
-    """The attempt is void; the same step is offered again when every bound site is back."""
-
-    step: Step
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finishing:
-    """The last aggregate was sent; `done` sites have taken it in."""
-
-    step: Step
-    done: Sites = frozenset()
-    deadline: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Over:
-    """The run has ended; `is_complete` says that all rounds were made."""
-
-    is_complete: bool
-    reason: str
-    missing: Sites = frozenset()
-
-
-State: TypeAlias = Gathering | Training | Collecting | Interrupted | Finishing | Over
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A site agreed to the plan, for the first time or after its stream broke."""
-
-    site: str
-
-
-@dataclass(frozen=True)
-class Left:
-    """A site's stream ended."""
-
-    site: str
-
-
-@dataclass(frozen=True)
-class BecameReady:
-    """A site holds its contribution for this attempt."""
-
-    site: str
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Completed:
-    """A site's last chunk was added."""
-
-    site: str
-
-
-@dataclass(frozen=True)
-class FoundCorrupted:
-    """All contributions arrived and their checks do not add up."""
-
-
-@dataclass(frozen=True)
-class TookResult:
-    """A site has taken in the last aggregate."""
-
-    site: str
-
-
-@dataclass(frozen=True)
-class Declined:
-    """A site takes no further part."""
-
-    site: str
-    reason: SiteReason
-
-
-@dataclass(frozen=True)
-class TimePassed:
-    """The clock has moved; deadlines may have passed."""
-
-
-Event: TypeAlias = Joined | Left | BecameReady | Completed | FoundCorrupted | TookResult | Declined | TimePassed
-
-
-@dataclass(frozen=True)
-class OfferRound:
-    """Send the round's parameters to these sites."""
-
-    sites: Sites
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class BindRound:
-    """Tell these sites who contributes. `resumes`: behind the chunks that have arrived already."""
-
-    sites: Sites
-    contributors: Sites
-    round: int
-    attempt: int
-    resumes: bool
-
-
-@dataclass(frozen=True)
-class CloseRound:
-    """Apply the server rule to the complete sum."""
-
-    round: int
-    contributors: Sites
-
-
-@dataclass(frozen=True)
-class VoidRound:
-    """Drop the sums of this attempt; cut off those that it waited for."""
-
-    round: int
-    attempt: int
-    missing: Sites
-
-
-@dataclass(frozen=True)
-class SendResult:
-    """Send the last aggregate to these sites."""
-
-    sites: Sites
-
-
-@dataclass(frozen=True)
-class EndRun:
-    """Write the run's record and tell everyone."""
-
-    over: Over
-
-
-Effect: TypeAlias = OfferRound | BindRound | CloseRound | VoidRound | SendResult | EndRun
-Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]
+Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
 
 
 def begin(terms: Terms, now: float) -> Gathering:
@@ -227,7 +65,7 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     match state:
         case Gathering():
             return _gather(terms, state, event, now)
-        case Training() | Collecting() | Interrupted():
+        case Agreeing() | Training() | Collecting() | Interrupted():
             return _work(terms, state, event, now)
         case Finishing():
             return _finish(state, event, now)
@@ -260,7 +98,16 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
-    return _offer(terms, Step(round=0, attempt=0, bound=joined, present=joined), now)
+    return _begin_step(terms, Step(round=0, attempt=0, bound=joined, present=joined), now)
+
+
+def _begin_step(terms: Terms, step: Step, now: float) -> Outcome:
+    """Offer a step, after agreeing on keys where its contributors have none in common."""
+    if not terms.is_masked or step.agreed == step.bound:
+        return _offer(terms, step, now)
+    step = replace(step, epoch=step.epoch + 1, agreed=frozenset())
+    deadline = _deadline(terms, step.bound - step.present, now)
+    return Agreeing(step=step, deadline=deadline), (OpenEpoch(step.bound, step.epoch),)
 
 
 def _offer(terms: Terms, step: Step, now: float) -> Outcome:
@@ -282,55 +129,88 @@ def _bind(step: Step) -> BindRound:
     return BindRound(step.bound, step.bound, step.round, step.attempt, resumes=False)
 
 
-def _work(terms: Terms, state: Training | Collecting | Interrupted, event: Event, now: float) -> Outcome:
+def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
     match event:
-        case Joined(site=site):
-            return _return(terms, state, site, now)
+        case Joined(site=site, epoch=epoch):
+            return _return(terms, state, site, epoch, now)
         case Left(site=site):
             return _lose(terms, state, site, now)
         case Declined(site=site, reason=reason) if site in state.step.bound:
             text = f"{site} takes no further part ({reason.name.lower().replace('_', ' ')})"
             return _end(is_complete=False, reason=text, missing=frozenset({site}))
-        case BecameReady(site=site, round=number, attempt=attempt) if isinstance(state, Training):
-            if (number, attempt) != (state.step.round, state.step.attempt) or site not in state.step.bound:
-                return state, ()
-            ready = state.ready | {site}
-            if ready < state.step.bound:
-                return replace(state, ready=ready), ()
-            deadline = now + terms.deadlines.contribute_seconds
-            return Collecting(step=state.step, deadline=deadline), (_bind(state.step),)
+        case Advertised() | Acknowledged() if isinstance(state, Agreeing):
+            return _agree(terms, state, event, now)
+        case BecameReady() if isinstance(state, Training):
+            return _make_ready(terms, state, event, now)
         case Completed(site=site) if isinstance(state, Collecting):
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
-            step = state.step
-            if step.attempt + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
-                return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
-            after, effects = _offer(terms, replace(step, attempt=step.attempt + 1), now)
-            return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
+            return _repeat_corrupted(terms, state.step, now)
         case _:
             return _check_deadline(terms, state, now)
 
 
-def _return(terms: Terms, state: Training | Collecting | Interrupted, site: str, now: float) -> Outcome:
+def _agree(terms: Terms, state: Agreeing, event: Advertised | Acknowledged, now: float) -> Outcome:
+    step, site = state.step, frozenset({event.site})
+    if event.epoch != step.epoch or not site <= step.bound:
+        return state, ()
+    if isinstance(event, Advertised):
+        if site <= state.advertised:
+            return state, ()
+        state = replace(state, advertised=state.advertised | site)
+        return state, (SendRoster(step.bound, step.epoch),) if state.advertised == step.bound else ()
+    state = replace(state, acknowledged=state.acknowledged | site)
+    if state.acknowledged < step.bound:
+        return state, ()
+    after, effects = _offer(terms, replace(step, agreed=step.bound), now)
+    return after, (SealEpoch(step.bound, step.epoch), *effects)
+
+
+def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -> Outcome:
+    step = state.step
+    if (event.round, event.attempt) != (step.round, step.attempt) or event.site not in step.bound:
+        return state, ()
+    ready = state.ready | {event.site}
+    if ready < step.bound:
+        return replace(state, ready=ready), ()
+    deadline = now + terms.deadlines.contribute_seconds
+    return Collecting(step=step, deadline=deadline), (_bind(step),)
+
+
+def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
+    if step.attempt + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
+        return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
+    again = replace(step, attempt=step.attempt + 1, agreed=frozenset())
+    after, effects = _begin_step(terms, again, now)
+    return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
+
+
+def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> Outcome:
     step = replace(state.step, present=state.step.present | {site})
     if site not in step.bound:
         return replace(state, step=replace(step, entering=step.entering | {site})), ()
+    if isinstance(state, Interrupted):
+        if step.bound <= step.present:
+            return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
+        return replace(state, step=step), ()
+    if isinstance(state, Agreeing) or (terms.is_masked and epoch != step.epoch):
+        # Its keys are gone, or the agreement was under way: everyone agrees anew on the same step.
+        void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
+        again = replace(step, attempt=step.attempt + len(void), agreed=frozenset())
+        if not step.bound <= step.present:
+            return Interrupted(step=again, deadline=now + terms.deadlines.return_seconds), void
+        after, effects = _begin_step(terms, again, now)
+        return after, (*void, *effects)
     offer = OfferRound(frozenset({site}), step.round, step.attempt)
-    match state:
-        case Interrupted():
-            if step.bound <= step.present:
-                return _offer(terms, replace(step, attempt=step.attempt + 1), now)
-            return replace(state, step=step), ()
-        case Training():
-            deadline = _deadline(terms, step.bound - step.present, now)
-            return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
-        case Collecting():
-            deadline = _deadline(terms, step.bound - step.present - state.complete, now)
-            bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, resumes=True)
-            return replace(state, step=step, deadline=deadline), (offer, bind)
+    if isinstance(state, Training):
+        deadline = _deadline(terms, step.bound - step.present, now)
+        return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
+    deadline = _deadline(terms, step.bound - step.present - state.complete, now)
+    bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, resumes=True)
+    return replace(state, step=step, deadline=deadline), (offer, bind)
 
 
-def _lose(terms: Terms, state: Training | Collecting | Interrupted, site: str, now: float) -> Outcome:
+def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
     step = replace(state.step, present=state.step.present - {site}, entering=state.step.entering - {site})
     has_sent = isinstance(state, Collecting) and site in state.complete
     if isinstance(state, Interrupted) or site not in step.bound or has_sent:
@@ -345,19 +225,21 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     close = CloseRound(step.round, step.bound)
     following = replace(step, round=step.round + 1, attempt=0, bound=step.bound | step.entering, entering=frozenset())
     if following.round < terms.rounds:
-        after, effects = _offer(terms, following, now)
+        after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
     deadline = now + terms.deadlines.contribute_seconds
     return Finishing(step=following, deadline=deadline), (close, SendResult(following.present))
 
 
-def _check_deadline(terms: Terms, state: Training | Collecting | Interrupted, now: float) -> Outcome:
+def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     if now < state.deadline:
         return state, ()
     step = state.step
     match state:
         case Interrupted():
-            return _end(is_complete=False, reason="a site did not come back in time", missing=step.bound - step.present)
+            return _give_up_waiting(terms, step, now)
+        case Agreeing():
+            missing = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
         case Training():
             missing = step.bound - state.ready
         case Collecting():
@@ -365,6 +247,14 @@ def _check_deadline(terms: Terms, state: Training | Collecting | Interrupted, no
     void = VoidRound(step.round, step.attempt, missing)
     step = replace(step, present=step.present - missing)
     return Interrupted(step=step, deadline=now + terms.deadlines.return_seconds), (void,)
+
+
+def _give_up_waiting(terms: Terms, step: Step, now: float) -> Outcome:
+    """A site has stayed away: end the run, or go on without it where plan and quorum allow."""
+    remaining, missing = step.bound & step.present, step.bound - step.present
+    if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum:
+        return _begin_step(terms, replace(step, attempt=step.attempt + 1, bound=remaining, agreed=frozenset()), now)
+    return _end(is_complete=False, reason="a site did not come back in time", missing=missing)
 
 
 def _finish(state: Finishing, event: Event, now: float) -> Outcome:

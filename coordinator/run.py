@@ -17,10 +17,11 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from coordinator.aggregation import RunningSum
-from coordinator.round import Over, State, Terms
+from coordinator.phases import Over, State, Terms
 from coordinator.rules import apply_rule, total_weight
 from protos.fixed_point import FixedPoint
 from protos.manifest import Manifest, manifest_of
+from protos.messages import EpochAcknowledgement, KeyAdvert
 from protos.parameters import parameters_digest
 from protos.plan import Plan
 from protos.tensors import Layout
@@ -41,6 +42,8 @@ class Run:
     rounds_made: int = 0
     seconds: list[float] = field(default_factory=list, repr=False)
     round_began: float = 0.0
+    adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
+    acknowledgements: dict[str, EpochAcknowledgement] = field(default_factory=dict, repr=False)
 
     def close_round(self, contributors: int) -> None:
         """Apply the server rule to the complete, consistent sum."""

@@ -151,6 +151,8 @@ class Plan(Document):
     quorum: int = Field(ge=1)
     assumed_colluders: int = Field(default=1, ge=0)
     secure_aggregation: Literal["required", "off"] = "required"
+    two_sites: Literal["each-sees-the-other"] | None = None
+    on_lost_site: Literal["wait", "continue"] = "wait"
     encoding: Encoding = Encoding()
     deadlines: Deadlines = Deadlines()
     checkpoint: Literal["latest", "local"] = "local"
@@ -174,6 +176,8 @@ class Plan(Document):
             raise ValueError("two sites are listed with the same identity key")
         if self.quorum > len(self.sites):
             raise ValueError(f"quorum {self.quorum} is more than the {len(self.sites)} listed sites")
+        if self.two_sites is not None and len(self.sites) != 2:
+            raise ValueError("two_sites goes with a plan that lists two sites")
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
             raise ValueError(
                 f"masking among {len(self.sites)} sites with {self.assumed_colluders} assumed colluders "
@@ -182,8 +186,14 @@ class Plan(Document):
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """So many that any two quorums share an honest site. PROTOCOL, section 3."""
+        """So many that any two quorums share an honest site. PROTOCOL, section 3.
+
+        Two sites can be hidden from the coordinator, never from one another; the plan and both
+        policies have to say so in words.
+        """
         colluders = self.assumed_colluders
+        if self.two_sites is not None:
+            return 2
         return max(3, colluders + 2, (len(self.sites) + colluders) // 2 + 1)
 
     @property

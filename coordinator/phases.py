@@ -1,0 +1,282 @@
+"""The words of a run: the phases it can be in, what may happen, and what then has to be done.
+
+All are frozen records; coordinator/round.py says how one follows from the other. Times are seconds of
+the caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from protos.messages import SiteReason
+from protos.plan import Deadlines
+
+Sites: TypeAlias = frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What the machine needs of the plan.
+
+    `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
+    the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away.
+    """
+
+    sites: Sites
+    quorum: int
+    rounds: int
+    binds_early: bool
+    is_masked: bool
+    on_lost_site: Literal["wait", "continue"]
+    deadlines: Deadlines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """Waiting for the listed sites; `declined` said that they will not take part."""
+
+    joined: Sites = frozenset()
+    declined: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One attempt at one round, shared by the phases that work on it.
+
+    `present` are the connected sites, bound or entering; `entering` become contributors with the
+    next round. `agreed` are the sites that hold the masking keys of `epoch`.
+    """
+
+    round: int
+    attempt: int
+    bound: Sites
+    present: Sites
+    entering: Sites = frozenset()
+    epoch: int = 0
+    agreed: Sites = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreeing:
+    """The bound sites agree on fresh masking keys; then the step is offered."""
+
+    step: Step
+    advertised: Sites = frozenset()
+    acknowledged: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Parameters were offered; `ready` sites hold their checked contribution."""
+
+    step: Step
+    ready: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collecting:
+    """The contributors are bound; `complete` sites have sent everything."""
+
+    step: Step
+    complete: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """The attempt is void; the same step is offered again when every bound site is back."""
+
+    step: Step
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finishing:
+    """The last aggregate was sent; `done` sites have taken it in."""
+
+    step: Step
+    done: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """The run has ended; `is_complete` says that all rounds were made."""
+
+    is_complete: bool
+    reason: str
+    missing: Sites = frozenset()
+
+
+State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | Finishing | Over
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A site agreed to the plan, or is back and holds the keys of `epoch` (0: none)."""
+
+    site: str
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A site's stream ended."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """A site sent its key for an epoch."""
+
+    site: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A site has checked all keys of an epoch."""
+
+    site: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class BecameReady:
+    """A site holds its contribution for this attempt."""
+
+    site: str
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A site's last chunk was added."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class FoundCorrupted:
+    """All contributions arrived and their checks do not add up."""
+
+
+@dataclass(frozen=True)
+class TookResult:
+    """A site has taken in the last aggregate."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A site takes no further part."""
+
+    site: str
+    reason: SiteReason
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """The clock has moved; deadlines may have passed."""
+
+
+Event: TypeAlias = (
+    Joined
+    | Left
+    | Advertised
+    | Acknowledged
+    | BecameReady
+    | Completed
+    | FoundCorrupted
+    | TookResult
+    | Declined
+    | TimePassed
+)
+
+
+@dataclass(frozen=True)
+class OpenEpoch:
+    """Ask these sites for fresh keys."""
+
+    sites: Sites
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SendRoster:
+    """Show these sites each other's keys."""
+
+    sites: Sites
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SealEpoch:
+    """Show these sites that all have seen the same keys."""
+
+    sites: Sites
+    epoch: int
+
+
+@dataclass(frozen=True)
+class OfferRound:
+    """Send the round's parameters to these sites."""
+
+    sites: Sites
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class BindRound:
+    """Tell these sites who contributes. `resumes`: behind the chunks that have arrived already."""
+
+    sites: Sites
+    contributors: Sites
+    round: int
+    attempt: int
+    resumes: bool
+
+
+@dataclass(frozen=True)
+class CloseRound:
+    """Apply the server rule to the complete sum."""
+
+    round: int
+    contributors: Sites
+
+
+@dataclass(frozen=True)
+class VoidRound:
+    """Drop the sums of this attempt; cut off those that it waited for."""
+
+    round: int
+    attempt: int
+    missing: Sites
+
+
+@dataclass(frozen=True)
+class SendResult:
+    """Send the last aggregate to these sites."""
+
+    sites: Sites
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """Write the run's record and tell everyone."""
+
+    over: Over
+
+
+Effect: TypeAlias = (
+    OpenEpoch | SendRoster | SealEpoch | OfferRound | BindRound | CloseRound | VoidRound | SendResult | EndRun
+)
+Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]

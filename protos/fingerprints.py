@@ -1,0 +1,34 @@
+"""Fingerprints of identity keys: what a plan lists, and what people read to each other.
+
+Base32 in lowercase, in groups of four: no letter is mistaken for a digit, because base32 has no
+0, 1, 8 or 9.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+_GROUP = 4
+
+
+def fingerprint(public_key: bytes) -> str:
+    """The fingerprint of an identity key: 160 bits of its SHA-256, 8 groups of 4 characters.
+
+    Args:
+        public_key: the raw Ed25519 public key, 32 bytes.
+
+    Raises:
+        ValueError: the key does not have 32 bytes.
+    """
+    if len(public_key) != 32:
+        raise ValueError("an Ed25519 public key has 32 bytes")
+    return grouped(hashlib.sha256(public_key).digest()[:20])
+
+
+def grouped(digest: bytes) -> str:
+    """A digest as it is read aloud; its length is a multiple of 5 bytes, or a ValueError is raised."""
+    if not digest or len(digest) % 5:
+        raise ValueError("base32 without padding needs a multiple of 5 bytes")
+    text = base64.b32encode(digest).decode("ascii").lower()
+    return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
