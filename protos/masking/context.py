@@ -68,6 +68,4 @@ def round_context(
     if list(contributors) != sorted(set(contributors)):
         raise ValueError("contributors are sorted, each once")
     names = pack("masking contributors", *contributors)
-    return digest(
-        "masking context", transcript, position, attempt, names, manifest_digest, length_bytes, encoding
-    )
+    return digest("masking context", transcript, position, attempt, names, manifest_digest, length_bytes, encoding)

@@ -197,9 +197,7 @@ def transcript(terms: EpochTerms, adverts: Sequence[KeyAdvert]) -> bytes:
 def acknowledge(terms: EpochTerms, site: str, transcript_digest: bytes, sign: Sign) -> EpochAcknowledgement:
     """This site's signature over the transcript of a roster that it has checked."""
     statement = _acknowledgement_statement(terms, site, transcript_digest)
-    return EpochAcknowledgement(
-        site=site, epoch=terms.epoch, transcript=transcript_digest, signature=sign(statement)
-    )
+    return EpochAcknowledgement(site=site, epoch=terms.epoch, transcript=transcript_digest, signature=sign(statement))
 
 
 def check_acknowledgements(
@@ -242,8 +240,8 @@ def pair_key(
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(peer_exchange_key))
     except ValueError as cause:  # the library refuses an all-zero result itself
-        raise MaskingRefused(Reason.NO_SHARED_SECRET) from cause
-    require(not hmac.compare_digest(shared, _ZERO), Reason.NO_SHARED_SECRET)
+        raise MaskingRefused(Reason.LOW_ORDER_KEY) from cause
+    require(not hmac.compare_digest(shared, _ZERO), Reason.LOW_ORDER_KEY)
     extracted = hmac.digest(transcript_digest, shared, hashlib.sha256)
     return expand(extracted, pack("pair", min(own, peer), max(own, peer)))
 

@@ -24,7 +24,7 @@ class Reason(StrEnum):
     ACKNOWLEDGEMENTS_INCOMPLETE = "the acknowledgements are not from exactly the sites of the roster"
     ANOTHER_TRANSCRIPT = "a site has acknowledged another roster"
     ACKNOWLEDGEMENT_NOT_SIGNED = "an acknowledgement does not bear its site's signature"
-    NO_SHARED_SECRET = "a pair of keys gives no secret"
+    LOW_ORDER_KEY = "an exchange key gives the same result whoever uses it"
     NOT_A_CONTRIBUTOR = "the contributors do not include this site"
     CONTRIBUTORS_UNFIT = "the contributors are not sorted sites of this epoch"
     OTHER_RUN = "the record of what was masked belongs to another run"
@@ -39,7 +39,7 @@ class Reason(StrEnum):
     RECORD_OLDER = "the record of what was masked is older than what this site is known to have masked"
 
 
-class MaskingRefused(ValueError):  # noqa: N818  # names what happened; the caller makes it an error for people
+class MaskingRefused(ValueError):
     """The site masks nothing; `reason` says why, in words that may go anywhere."""
 
     def __init__(self, reason: Reason) -> None:
