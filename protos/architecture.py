@@ -44,7 +44,7 @@ from protos.errors import ConfigurationError
 
 LARGEST_NUMBER_COUNT = 2**31
 LARGEST_DIMENSION = 2**24
-TENSOR_NAME = r"^[a-z0-9._-]{1,200}\z"
+TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 Dimension = Annotated[StrictInt, Field(ge=1, le=LARGEST_DIMENSION)]
 

@@ -28,7 +28,9 @@ class Attended:
     divided: the backward pass divides the incoming gradient, which has d times fewer numbers.
     """
 
-    packed: Tensor  # (3, w, d, L): queries, already divided by √w, keys, values
+    queries: Tensor  # (w, d, L), already divided by √w
+    keys: Tensor  # (w, d, L)
+    values: Tensor  # (w, d, L)
     exponentials: Tensor  # (d, d, L): queries by keys
     totals: Tensor  # (d, L)
     result: Tensor  # (w, d, L)
@@ -49,13 +51,13 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, Attended]:
     width = rows // (3 * heads)
     by_head = projections.view(3, width, heads, tokens, batch)
     packed = by_head.transpose(2, 3).reshape(3, width, tokens, heads * batch)
-    queries, keys, values = packed.unbind()
-    queries.mul_(1.0 / math.sqrt(width))
+    unscaled, keys, values = packed.unbind()
+    queries = unscaled * (1.0 / math.sqrt(width))
     exponentials = _pairs(queries, keys)
     exponentials.sub_(exponentials.amax(1, keepdim=True)).exp_()
     totals = exponentials.sum(1)
     result = (exponentials * values.unsqueeze(1)).sum(2).div_(totals)
-    return _by_token(result, heads), Attended(packed, exponentials, totals, result)
+    return _by_token(result, heads), Attended(queries, keys, values, exponentials, totals, result)
 
 
 def attend_backward(gradient: Tensor, kept: Attended, heads: int) -> Tensor:
@@ -64,18 +66,17 @@ def attend_backward(gradient: Tensor, kept: Attended, heads: int) -> Tensor:
     With g = ∂O / Σ_k E: ∂v = Σ_q E·g and ∂s = E·(g·v - Σ_c g·O); the rest is the product rule.
     """
     width, tokens, lanes = kept.result.shape
-    queries, keys, values = kept.packed.unbind()
     by_head = gradient.view(width, heads, tokens, -1).transpose(1, 2)
     incoming = by_head.reshape(width, tokens, lanes) / kept.totals
-    of_scores = _pairs(incoming, values)
+    of_scores = _pairs(incoming, kept.values)
     of_scores.sub_((incoming * kept.result).sum(0).unsqueeze(1)).mul_(kept.exponentials)
-    outgoing = torch.empty_like(kept.packed)
+    outgoing = incoming.new_empty((3, width, tokens, lanes))
     of_queries, of_keys, of_values = outgoing.unbind()
-    products = of_scores * keys.unsqueeze(1)
+    products = of_scores * kept.keys.unsqueeze(1)
     torch.sum(products, 2, out=of_queries)
     # The scores were made from scaled queries, so only the queries' gradient still needs the scale.
     of_queries.mul_(1.0 / math.sqrt(width))
-    torch.mul(of_scores, queries.unsqueeze(2), out=products)
+    torch.mul(of_scores, kept.queries.unsqueeze(2), out=products)
     torch.sum(products, 1, out=of_keys)
     torch.mul(kept.exponentials, incoming.unsqueeze(2), out=products)
     torch.sum(products, 1, out=of_values)
@@ -95,4 +96,5 @@ def _by_token(lanes: Tensor, heads: int) -> Tensor:
     """(..., w, d, heads·B) to (... w·heads, d, B)."""
     tokens = lanes.shape[-2]
     batch = lanes.shape[-1] // heads
-    return lanes.view(-1, tokens, heads, batch).transpose(1, 2).reshape(-1, tokens, batch)
+    # With one channel a head the reshape alone would be a view of the old layout.
+    return lanes.view(-1, tokens, heads, batch).transpose(1, 2).reshape(-1, tokens, batch).contiguous()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from protos.architecture import GlobalLayersNetwork
 from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Normalisation, parameter
-from site_agent.trainer.models.transformer import TransformerBlock
+from site_agent.trainer.models.transformer import TransformerBlock, transform
 
 
 class GlobalLayers(nn.Module):
@@ -44,10 +44,10 @@ class InputPart(nn.Module):
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
-        self._block_count = architecture.transformer_blocks
+        self._heads, self._dropout = architecture.heads, architecture.dropout
         self.normalisation = Normalisation(columns) if architecture.input_normalisation else None
         self.embedding = Embedding(columns, architecture.entity_width)
-        for block in range(1, self._block_count + 1):
+        for block in range(1, architecture.transformer_blocks + 1):
             self.add_module(f"transformer{block}", TransformerBlock(architecture, columns))
         self.layer1 = FullyConnected(columns * architecture.entity_width, 4 * architecture.latent, architecture.dropout)
 
@@ -57,8 +57,8 @@ class InputPart(nn.Module):
         if self.normalisation is not None:
             columns = self.normalisation(columns)
         tokens: Tensor = self.embedding(columns)
-        for block in range(1, self._block_count + 1):
-            tokens = self.get_submodule(f"transformer{block}")(tokens)
+        blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
+        tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
         layer1: Tensor = self.layer1(tokens.transpose(0, 1).flatten(0, 1))
         return layer1
 
@@ -77,7 +77,8 @@ class BodyPart(nn.Module):
         """(4s, B) to (2s, B)."""
         wide = self.layer2(wide) + wide
         middle: Tensor = self.layer3(wide)
-        return self.layer4(middle) + middle
+        narrow: Tensor = self.layer4(middle)
+        return narrow + middle
 
 
 class HeadPart(nn.Module):
@@ -121,4 +122,6 @@ class Embedding(nn.Module):
         """(d, B) to (e, d, B)."""
         # The normalisation is folded into the d·e maps, which are fewer numbers than their results.
         weight, bias = self.normalisation.folded(self.weight, self.bias)
-        return torch.addcmul(bias.t().unsqueeze(2), weight.t().unsqueeze(2), columns)
+        # Turned and laid out anew here, 2·d·e numbers, so that the tokens come out contiguous.
+        weight, bias = weight.t().contiguous(), bias.t().contiguous()
+        return torch.addcmul(bias.unsqueeze(2), weight.unsqueeze(2), columns)

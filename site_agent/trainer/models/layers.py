@@ -24,7 +24,7 @@ _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.673263242354377284817042
 
 
 class Linear(nn.Module):
-    """W·x + b on columns of (inputs, B), or one W on every token of (d, inputs, B)."""
+    """W·x + b."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
@@ -32,12 +32,10 @@ class Linear(nn.Module):
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """(inputs, B) to (outputs, B), or (d, inputs, B) to (d, outputs, B) where there is no bias."""
-        if self.bias is not None:
-            return torch.addmm(self.bias.unsqueeze(1), self.weight, values)
-        if values.dim() == 2:
+        """(inputs, B) to (outputs, B)."""
+        if self.bias is None:
             return torch.mm(self.weight, values)
-        return torch.bmm(self.weight.expand(len(values), -1, -1), values)
+        return torch.addmm(self.bias.unsqueeze(1), self.weight, values)
 
 
 class Normalisation(nn.Module):
@@ -49,15 +47,13 @@ class Normalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(channels, ...) to the same shape, contiguous."""
-        channels = len(self.weight)
-        mean, variance = standard_statistics(channels, values.dtype, values.device)
+        """(channels, B) to the same shape."""
+        weight = self.weight
+        mean, variance = standard_statistics(weight)
         # One kernel forward and one backward, which beats any way to write the line out.
-        normalised = torch.batch_norm(
-            values.reshape(1, channels, -1),
-            self.weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False,
-        )  # fmt: skip
-        return normalised.view(values.shape)
+        return torch.batch_norm(
+            values.unsqueeze(0), weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False
+        ).squeeze(0)
 
     def folded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """The maps (channels, e) of an affine function followed by this normalisation, as one function."""
@@ -77,7 +73,7 @@ class FeedForward(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """(width, B), or (d, width, B) for tokens, to the same shape."""
+        """(width, B) to the same shape."""
         hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
         if self.gate is not None:
             hidden = hidden * self.gate(values)
@@ -99,9 +95,13 @@ class FullyConnected(nn.Module):
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
 
 
+def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean 0 and variance 1 for as many channels as the scale has, of its type and on its device."""
+    return _statistics(scale.shape[0], scale.dtype, scale.device)
+
+
 @lru_cache(maxsize=256)
-def standard_statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean 0 and variance 1 of as many channels, made once."""
+def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     # Constants, not buffers: they must never appear among what is saved or sent. Tensors made in
     # inference mode could not serve a later training step, hence the switch.
     with torch.inference_mode(False):

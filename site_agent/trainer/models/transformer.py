@@ -1,4 +1,4 @@
-"""One transformer block of the paper as a single step of autograd, with its gradient by hand.
+"""The transformer blocks of the paper as a single step of autograd, with their gradient by hand.
 
 For small batches the time of a block is not arithmetic but the start of its hundred small
 operations; a hand-written gradient starts about half as many as the derived one. Tokens lie as
@@ -11,7 +11,9 @@ of all rows. The rules:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +35,22 @@ from site_agent.trainer.models.layers import (
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
+class BlockTensors(NamedTuple):
+    """The tensors of one block, or their gradients; without a gate there is no gate."""
+
+    scale: Tensor  # (d,), as the shift and the inner ones: the two normalisations
+    shift: Tensor
+    projections: Tensor  # (3e, e)
+    output: Tensor  # (e, e)
+    inner_scale: Tensor
+    inner_shift: Tensor
+    inner: Tensor  # (e/2, e)
+    gate: Tensor | None  # (e/2, e)
+    outer: Tensor  # (e, e/2)
+
+
 class TransformerBlock(nn.Module):
-    """x ← BN(x); x ← attention(x) + x; SELU(FF(x)) + x, on tokens of shape (e, d, B)."""
+    """x ← BN(x); x ← attention(x) + x; SELU(FF(x)) + x; holds the tensors, `transform` computes."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
         super().__init__()
@@ -44,24 +60,20 @@ class TransformerBlock(nn.Module):
         self.feedforward = FeedForward(
             columns, width, width // 2, gate=architecture.gate, bias=False, dropout=architecture.dropout
         )
-        self._heads = architecture.heads
-        self._dropout = architecture.dropout
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(e, d, B) to the same shape."""
+    def tensors(self) -> BlockTensors:
+        """The block's parameters in the order of the computation."""
         normalisation, attention, feedforward = self.normalisation, self.attention, self.feedforward
-        gate = feedforward.gate
-        dropout = dropout_terms(tokens, self._dropout) if self._dropout and self.training else None
-        block: Tensor = _Block.apply(
-            tokens, normalisation.weight, normalisation.bias, attention.projections.weight, attention.output.weight,
-            feedforward.normalisation.weight, feedforward.normalisation.bias, feedforward.inner.weight,
-            None if gate is None else gate.weight, feedforward.outer.weight, dropout, self._heads,
-        )  # type: ignore[no-untyped-call]  # torch leaves Function.apply untyped  # fmt: skip
-        return block
+        inner_normalisation, gate = feedforward.normalisation, feedforward.gate
+        return BlockTensors(
+            normalisation.weight, normalisation.bias, attention.projections.weight, attention.output.weight,
+            inner_normalisation.weight, inner_normalisation.bias, feedforward.inner.weight,
+            None if gate is None else gate.weight, feedforward.outer.weight,
+        )  # fmt: skip
 
 
 class SelfAttention(nn.Module):
-    """The two matrices of attention without biases; `TransformerBlock` computes with them."""
+    """The two matrices of attention, without biases."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -69,90 +81,150 @@ class SelfAttention(nn.Module):
         self.output = Linear(width, width, bias=False)
 
 
-class _Block(torch.autograd.Function):
-    """n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
+def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropout: float) -> Tensor:
+    """All blocks, one after the other; once differentiable.
 
-    f and t are dropout's factor and shift, 1 and 0 where there is none. The order of the arguments
-    is that of the results of `backward`.
+    Args:
+        tokens: (e, d, B), contiguous.
+        blocks: the tensors of each block.
+        heads: attention's heads.
+        dropout: AlphaDropout's rate inside each feed-forward part; 0 outside training.
+
+    Returns:
+        (e, d, B); without blocks, the tokens themselves.
     """
+    if not blocks:
+        return tokens
+    terms = [dropout_terms(tokens, dropout) if dropout else None for _ in blocks]
+    flat = [tensor for block in blocks for tensor in block]
+    # The ignore: torch leaves Function.apply untyped.
+    transformed: Tensor = _Blocks.apply(tokens, heads, terms, *flat)  # type: ignore[no-untyped-call]
+    return transformed
+
+
+class _Blocks(torch.autograd.Function):
+    """Every block in one step of autograd, because each step costs as much as several operations."""
 
     @staticmethod
     def forward(
-        ctx: Any, tokens: Tensor, scale: Tensor, shift: Tensor, projections: Tensor, output: Tensor,
-        inner_scale: Tensor, inner_shift: Tensor, inner: Tensor, gate: Tensor | None, outer: Tensor,
-        dropout: tuple[Tensor, Tensor] | None, heads: int,
-    ) -> Tensor:  # fmt: skip
-        """(e, d, B) to the same shape."""
-        normalised = _normalised(tokens, scale, shift)
-        attended, kept = attend(_mapped(projections, normalised), heads)
-        between = torch.addmm(_flat(normalised), output, _flat(attended)).view(tokens.shape)
-        ready = _normalised(between, inner_scale, inner_shift)
-        if dropout is not None:
-            ready = torch.addcmul(dropout[1], ready, dropout[0])
-        selected = functional.selu(torch.mm(inner, _flat(ready)))
-        gating = None if gate is None else torch.mm(gate, _flat(between))
-        result = functional.selu(torch.mm(outer, selected if gating is None else selected * gating))
-        ctx.save_for_backward(
-            tokens, scale, projections, output, inner_scale, inner, gate, outer, normalised, attended, between,
-            ready, selected, gating, result, kept.packed, kept.exponentials, kept.totals, kept.result,
-            None if dropout is None else dropout[0],
-        )  # fmt: skip
-        ctx.heads = heads
-        return torch.add(result.view(tokens.shape), between)
+        ctx: Any, tokens: Tensor, heads: int, terms: list[tuple[Tensor, Tensor] | None], *flat: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(*flat)
+        # Only intermediate results stand on the context itself; inputs are saved as autograd asks.
+        ctx.heads, ctx.kept = heads, []
+        for block, dropout in zip(_grouped(flat), terms, strict=True):
+            tokens, kept = _block(tokens, block, heads, dropout)
+            ctx.kept.append(kept)
+        return tokens
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the tokens and of every tensor, in the order of `forward`."""
-        (
-            tokens, scale, projections, output, inner_scale, inner, gate, outer, normalised, attended, between,
-            ready, selected, gating, result, packed, exponentials, totals, attention_result, factor,
-        ) = ctx.saved_tensors  # fmt: skip
         gradient = gradient.contiguous()
-        of_result = _selu_backward(_flat(gradient), result)
-        hidden = selected if gating is None else selected * gating
-        of_outer = torch.mm(of_result, hidden.t())
-        of_hidden = torch.mm(outer.t(), of_result)
-        of_inner_map = _selu_backward(of_hidden if gating is None else of_hidden * gating, selected)
-        of_inner = torch.mm(of_inner_map, _flat(ready).t())
-        of_ready = torch.mm(inner.t(), of_inner_map).view(tokens.shape)
-        if factor is not None:
-            of_ready.mul_(factor)
-        of_between, of_inner_scale, of_inner_shift = _normalised_backward(of_ready, between, inner_scale)
-        of_between.add_(gradient)
-        of_gate = None
-        if gate is not None:
-            of_gating = of_hidden.mul_(selected)
-            of_gate = torch.mm(of_gating, _flat(between).t())
-            _flat(of_between).addmm_(gate.t(), of_gating)
-        of_output = torch.mm(_flat(of_between), _flat(attended).t())
-        kept = Attended(packed, exponentials, totals, attention_result)
-        of_attended = torch.mm(output.t(), _flat(of_between)).view(tokens.shape)
-        of_mapped = _flat(attend_backward(of_attended, kept, ctx.heads))
-        of_projections = torch.mm(of_mapped, _flat(normalised).t())
-        of_normalised = torch.addmm(_flat(of_between), projections.t(), of_mapped).view(tokens.shape)
-        of_tokens, of_scale, of_shift = _normalised_backward(of_normalised, tokens, scale)
-        return (
-            of_tokens, of_scale, of_shift, of_projections, of_output, of_inner_scale, of_inner_shift, of_inner,
-            of_gate, of_outer, None, None,
-        )  # fmt: skip
+        found: list[Tensor | None] = []
+        for block, kept in zip(reversed(_grouped(ctx.saved_tensors)), reversed(ctx.kept), strict=True):
+            gradient, of_block = _block_backward(gradient, block, kept, ctx.heads)
+            found[:0] = of_block
+        return gradient, None, None, *found
 
 
-def _flat(tokens: Tensor) -> Tensor:
-    return tokens.flatten(1)
+def _grouped(flat: Sequence[Any]) -> list[BlockTensors]:
+    size = len(BlockTensors._fields)
+    return [BlockTensors(*flat[start : start + size]) for start in range(0, len(flat), size)]
 
 
-def _mapped(matrix: Tensor, tokens: Tensor) -> Tensor:
-    return torch.mm(matrix, tokens.flatten(1)).view(-1, tokens.shape[1], tokens.shape[2])
+@dataclass(slots=True)
+class _Kept:
+    """Intermediate results of one block; matrices (rows, d·B) unless said."""
+
+    tokens: Tensor  # (e, d, B)
+    normalised: Tensor
+    attention: Attended
+    attended: Tensor
+    between: Tensor
+    ready: Tensor  # after normalisation and dropout
+    factor: Tensor | None  # dropout's, (e, d, B)
+    selected: Tensor
+    gating: Tensor | None
+    hidden: Tensor
+    result: Tensor
+
+
+def _block(
+    tokens: Tensor, block: BlockTensors, heads: int, dropout: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, _Kept]:
+    """n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
+
+    f and t are dropout's factor and shift, 1 and 0 where there is none.
+    """
+    shape = tokens.shape
+    width = shape[0]
+    normalised = _normalised(tokens, block.scale, block.shift).view(width, -1)
+    projections = torch.mm(block.projections, normalised).view(-1, shape[1], shape[2])
+    attended, attention = attend(projections, heads)
+    attended = attended.view(width, -1)
+    between = torch.addmm(normalised, block.output, attended)
+    ready = _normalised(between.view(shape), block.inner_scale, block.inner_shift)
+    if dropout is not None:
+        ready = torch.addcmul(dropout[1], ready, dropout[0])
+    ready = ready.view(width, -1)
+    hidden = selected = functional.selu(torch.mm(block.inner, ready))
+    gating = None
+    if block.gate is not None:
+        gating = torch.mm(block.gate, between)
+        hidden = selected * gating
+    result = functional.selu(torch.mm(block.outer, hidden))
+    factor = None if dropout is None else dropout[0]
+    kept = _Kept(
+        tokens, normalised, attention, attended, between, ready, factor, selected, gating, hidden, result
+    )  # fmt: skip
+    return torch.add(result, between).view(shape), kept
+
+
+def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: int) -> tuple[Tensor, BlockTensors]:
+    """The gradients of the tokens and of the block's tensors, from that of its result, (e, d, B)."""
+    shape = gradient.shape
+    gradient = gradient.view(shape[0], -1)
+    of_between, feedforward = _feedforward_backward(gradient, block, kept, shape)
+    of_output = torch.mm(of_between, kept.attended.t())
+    of_attended = torch.mm(block.output.t(), of_between).view(shape)
+    of_projected = attend_backward(of_attended, kept.attention, heads).view(3 * shape[0], -1)
+    of_projections = torch.mm(of_projected, kept.normalised.t())
+    of_normalised = of_between.addmm_(block.projections.t(), of_projected)
+    of_tokens, of_scale, of_shift = _normalised_backward(of_normalised.view(shape), kept.tokens, block.scale)
+    return of_tokens, BlockTensors(of_scale, of_shift, of_projections, of_output, *feedforward)
+
+
+def _feedforward_backward(
+    gradient: Tensor, block: BlockTensors, kept: _Kept, shape: torch.Size
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]]:
+    """The gradients of a, residual included, and of the five tensors from `inner_scale` on."""
+    of_result = _selu_backward(gradient, kept.result)
+    of_outer = torch.mm(of_result, kept.hidden.t())
+    of_hidden = torch.mm(block.outer.t(), of_result)
+    of_selected = of_hidden if kept.gating is None else of_hidden * kept.gating
+    of_mapped = _selu_backward(of_selected, kept.selected)
+    of_inner = torch.mm(of_mapped, kept.ready.t())
+    of_ready = torch.mm(block.inner.t(), of_mapped).view(shape)
+    if kept.factor is not None:
+        of_ready.mul_(kept.factor)
+    found, of_scale, of_shift = _normalised_backward(of_ready, kept.between.view(shape), block.inner_scale)
+    of_between = found.view(shape[0], -1).add_(gradient)
+    of_gate = None
+    if block.gate is not None:
+        of_gating = of_hidden.mul_(kept.selected)
+        of_gate = torch.mm(of_gating, kept.between.t())
+        of_between.addmm_(block.gate.t(), of_gating)
+    return of_between, (of_scale, of_shift, of_inner, of_gate, of_outer)
 
 
 def _normalised(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    mean, variance = standard_statistics(len(scale), scale.dtype, scale.device)
+    mean, variance = standard_statistics(scale)
     return torch.batch_norm(tokens, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 def _normalised_backward(gradient: Tensor, tokens: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    mean, variance = standard_statistics(len(scale), scale.dtype, scale.device)
+    mean, variance = standard_statistics(scale)
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward.default(
         gradient, tokens, scale, mean, variance, None, None, False, NORMALISATION_EPSILON, (True, True, True)
     )

@@ -1,0 +1,162 @@
+"""The network of "Global Layers" as a straightforward author writes it, to be measured against.
+
+One nn.Linear(1, 16) per column in a loop, nn.MultiheadAttention, nn.BatchNorm1d that stays in
+evaluation mode, the batch first. It shares no code with the network of the site agent, so equal
+logits and gradients are evidence for both.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from protos.architecture import GlobalLayersNetwork
+
+
+class FullyConnected(nn.Module):
+    """Dropout(SELU(Linear(BN(x))))."""
+
+    def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.normalisation = nn.BatchNorm1d(inputs)
+        self.linear = nn.Linear(inputs, outputs)
+        self.activation = nn.SELU()
+        self.dropout = nn.AlphaDropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs) to (B, outputs)."""
+        return self.dropout(self.activation(self.linear(self.normalisation(x))))
+
+
+class FeedForward(nn.Module):
+    """W2·SELU(W1·Dropout(BN(x))), multiplied by W3·x where there is a gate."""
+
+    def __init__(self, channels: int, width: int, hidden: int, *, gate: bool, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.normalisation = nn.BatchNorm1d(channels)
+        self.dropout = nn.AlphaDropout(dropout)
+        self.inner = nn.Linear(width, hidden, bias=bias)
+        self.gate = nn.Linear(width, hidden, bias=False) if gate else None
+        self.activation = nn.SELU()
+        self.outer = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ..., width) to the same shape."""
+        hidden = self.activation(self.inner(self.dropout(self.normalisation(x))))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        return self.outer(hidden)
+
+
+class TransformerBlock(nn.Module):
+    """x = BN(x); x = attention(x, x, x) + x; SELU(FF(x)) + x."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
+        super().__init__()
+        width = architecture.entity_width
+        self.normalisation = nn.BatchNorm1d(columns)
+        self.attention = nn.MultiheadAttention(width, architecture.heads, bias=False, batch_first=True)
+        self.feedforward = FeedForward(
+            columns, width, width // 2, gate=architecture.gate, bias=False, dropout=architecture.dropout
+        )
+        self.activation = nn.SELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, d, e) to the same shape."""
+        x = self.normalisation(x)
+        x = self.attention(x, x, x, need_weights=False)[0] + x
+        return self.activation(self.feedforward(x)) + x
+
+
+class ReferenceNetwork(nn.Module):
+    """Rows (B, d) to logits (B, C)."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
+        super().__init__()
+        s, width, gate, dropout = (
+            architecture.latent,
+            architecture.entity_width,
+            architecture.gate,
+            architecture.dropout,
+        )
+        self.input_normalisation = nn.BatchNorm1d(columns) if architecture.input_normalisation else None
+        self.embeddings = nn.ModuleList(nn.Linear(1, width) for _ in range(columns))
+        self.token_normalisation = nn.BatchNorm1d(columns)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(architecture, columns) for _ in range(architecture.transformer_blocks)
+        )
+        self.layer1 = FullyConnected(columns * width, 4 * s, dropout)
+        self.layer2 = FeedForward(4 * s, 4 * s, s, gate=gate, bias=True, dropout=dropout)
+        self.layer3 = FullyConnected(4 * s, 2 * s, dropout)
+        self.layer4 = FeedForward(2 * s, 2 * s, s // 2, gate=gate, bias=True, dropout=dropout)
+        self.layer5 = FullyConnected(2 * s, s, dropout)
+        self.output_normalisation = nn.BatchNorm1d(s)
+        self.output = nn.Linear(s, outputs)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, d) to (B, C)."""
+        if self.input_normalisation is not None:
+            x = self.input_normalisation(x)
+        x = torch.stack([embed(x[:, column : column + 1]) for column, embed in enumerate(self.embeddings)], dim=1)
+        x = self.token_normalisation(x)
+        for block in self.blocks:
+            x = block(x)
+        x = self.layer1(x.flatten(1))
+        x = x + self.layer2(x)
+        x = self.layer3(x)
+        x = x + self.layer4(x)
+        return self.output(self.output_normalisation(self.layer5(x)))
+
+
+def reference_name(name: str) -> str:
+    """Our name of a parameter as the reference calls it; the embedding is not one parameter there."""
+    for ours, theirs in (
+        ("input.normalisation", "input_normalisation"),
+        ("input.embedding.normalisation", "token_normalisation"),
+        ("head.output.normalisation", "output_normalisation"),
+        ("head.output.linear", "output"),
+        ("attention.projections.weight", "attention.in_proj_weight"),
+        ("attention.output", "attention.out_proj"),
+    ):
+        name = name.replace(ours, theirs)
+    if name.startswith("input.transformer"):
+        number, _, rest = name.removeprefix("input.transformer").partition(".")
+        return f"blocks.{int(number) - 1}.{rest}"
+    return name.removeprefix("input.").removeprefix("body.").removeprefix("head.")
+
+
+def head_major(values: Tensor, name: str, heads: int) -> Tensor:
+    """Our tensor in nn.MultiheadAttention's order, where channel c of head h is h·width + c."""
+    if name.endswith("attention.projections.weight"):
+        width = len(values) // (3 * heads)
+        return values.view(3, width, heads, -1).transpose(1, 2).reshape(values.shape)
+    if name.endswith("attention.output.weight"):
+        return values.view(len(values), -1, heads).transpose(1, 2).reshape(values.shape)
+    return values
+
+
+def reference_tensors(ours: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
+    """Our parameters, or their gradients, under the reference's names and in its order."""
+    theirs = {}
+    for name, values in ours.items():
+        if name in ("input.embedding.weight", "input.embedding.bias"):
+            kind = name.rpartition(".")[2]
+            for column, row in enumerate(values):
+                theirs[f"embeddings.{column}.{kind}"] = row.unsqueeze(1) if kind == "weight" else row
+        else:
+            theirs[reference_name(name)] = head_major(values, name, heads)
+    return theirs
+
+
+def copy_parameters(ours: nn.Module, reference: ReferenceNetwork, heads: int) -> None:
+    """Give the reference the same parameters as our network."""
+    translated = reference_tensors({name: values.detach() for name, values in ours.named_parameters()}, heads)
+    parameters = dict(reference.named_parameters())
+    if translated.keys() != parameters.keys():
+        raise ValueError(f"names differ: {sorted(translated.keys() ^ parameters.keys())}")
+    with torch.no_grad():
+        for name, values in translated.items():
+            parameters[name].copy_(values)

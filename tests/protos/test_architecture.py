@@ -1,0 +1,168 @@
+"""Names, shapes and counts of every tensor, against the totals of the paper's experiment."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from protos.architecture import (
+    TENSOR_NAME,
+    Architecture,
+    Constant,
+    GlobalLayersNetwork,
+    NamedTensor,
+    NamedTensors,
+    Part,
+    TensorSpec,
+    Uniform,
+    body_tensors,
+    network_tensors,
+)
+from protos.errors import ConfigurationError
+
+HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
+COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)
+
+
+def number_count(specs: tuple[TensorSpec, ...]) -> int:
+    """All numbers of all tensors."""
+    return sum(spec.number_count for spec in specs)
+
+
+def network(**changes: Any) -> GlobalLayersNetwork:
+    """The heart network with other settings, checked as a plan's would be."""
+    return GlobalLayersNetwork.model_validate(HEART.model_dump() | changes)
+
+
+@pytest.mark.parametrize(("preset", "tensors", "numbers"), [(HEART, 16, 298_688), (COVERTYPE, 18, 717_640)])
+def test_the_body_has_the_counts_of_the_paper(preset: GlobalLayersNetwork, tensors: int, numbers: int) -> None:
+    """The shared part has exactly as many tensors and numbers as the published experiment."""
+    body = body_tensors(preset)
+
+    assert (len(body), number_count(body)) == (tensors, numbers)
+
+
+@pytest.mark.parametrize("latent", range(8, 400, 8))
+def test_the_body_follows_its_formula_for_every_latent_size(latent: int) -> None:
+    """The body has 18s² + 29.5s numbers without a gate and 23s² + 29.5s with one."""
+    plain, gated = network(latent=latent), network(latent=latent, gate=True)
+
+    assert number_count(body_tensors(plain)) == 18 * latent**2 + 59 * latent // 2
+    assert number_count(body_tensors(gated)) == 23 * latent**2 + 59 * latent // 2
+
+
+@pytest.mark.parametrize(("columns", "numbers"), [(13, 448_339), (9, 415_211), (12, 440_057), (31, 597_415)])
+def test_the_heart_network_has_the_counts_of_the_experiment(columns: int, numbers: int) -> None:
+    """A heart site's network has 8282·d + 340,673 numbers."""
+    total = number_count(network_tensors(HEART, columns=columns, outputs=1))
+
+    assert total == numbers == 8282 * columns + 340_673
+
+
+@pytest.mark.parametrize("outputs", range(1, 8))
+def test_the_covertype_network_has_the_counts_of_the_experiment(outputs: int) -> None:
+    """A covertype site's network has 914,892 + 177·C numbers."""
+    assert number_count(network_tensors(COVERTYPE, columns=11, outputs=outputs)) == 914_892 + 177 * outputs
+
+
+@pytest.mark.parametrize("columns", [1, 9, 54])
+@pytest.mark.parametrize("preset", [HEART, COVERTYPE])
+def test_the_body_is_the_same_for_all_columns_and_outputs(preset: GlobalLayersNetwork, columns: int) -> None:
+    """The tensors of part body do not depend on a site's columns or classes."""
+    complete = network_tensors(preset, columns=columns, outputs=columns)
+
+    assert tuple(spec for spec in complete if spec.part is Part.BODY) == body_tensors(preset)
+    assert [part for part in Part if any(spec.part is part for spec in complete)] == list(Part)
+
+
+def test_names_are_unique_and_spelt_as_the_wire_allows() -> None:
+    """Every name is distinct, begins with its part, and uses only the allowed characters."""
+    specs = network_tensors(COVERTYPE, columns=11, outputs=7)
+
+    assert len({spec.name for spec in specs}) == len(specs)
+    for spec in specs:
+        assert re.fullmatch(TENSOR_NAME, spec.name)
+        assert spec.name.split(".")[0] == spec.part
+
+
+def test_initial_ranges_are_those_of_torch() -> None:
+    """Linear maps start in ±1/√fan-in, packed projections by Xavier's rule, normalisations at 1 and 0."""
+    initial = {spec.name: spec.initial for spec in network_tensors(HEART, columns=13, outputs=1)}
+
+    assert initial["input.embedding.bias"] == Uniform(1.0)
+    assert initial["input.transformer1.attention.projections.weight"] == Uniform((6 / 64) ** 0.5)
+    assert initial["input.transformer1.attention.output.weight"] == Uniform(0.25)
+    assert initial["body.layer2.outer.bias"] == Uniform(1 / 128**0.5)
+    assert initial["head.output.normalisation.weight"] == Constant(1.0)
+    assert initial["head.output.normalisation.bias"] == Constant(0.0)
+
+
+def test_listed_tensors_are_all_body_and_in_their_order() -> None:
+    """Explicit tensors keep their order, stand in part body, and start at 0 where the bound is 0."""
+    tensors = (NamedTensor(name="b", shape=(2, 3), bound=0.5), NamedTensor(name="a", shape=(), bound=0.0))
+    listed = NamedTensors(name="named-tensors", tensors=tensors)
+
+    specs = body_tensors(listed)
+
+    assert specs == network_tensors(listed, columns=1, outputs=1)
+    assert specs == (
+        TensorSpec("b", (2, 3), Part.BODY, Uniform(0.5)),
+        TensorSpec("a", (), Part.BODY, Constant(0.0)),
+    )
+
+
+@pytest.mark.parametrize("choice", [HEART, COVERTYPE, NamedTensors(name="named-tensors", tensors=(
+    NamedTensor(name="a", shape=(2,), bound=1.0),))])  # fmt: skip
+def test_an_architecture_survives_its_plan(choice: GlobalLayersNetwork | NamedTensors) -> None:
+    """What is written to a plan reads back as the same record, chosen by its name."""
+    adapter: TypeAdapter[Any] = TypeAdapter(Architecture)
+
+    assert adapter.validate_json(adapter.dump_json(choice)) == choice
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"latent": 4}, {"latent": 12}, {"latent": "128"}, {"latent": 128.0}, {"gate": "no"}, {"gate": 0},
+        {"entity_width": 12}, {"entity_width": 7, "heads": 7}, {"heads": 0}, {"transformer_blocks": -1},
+        {"dropout": 1.0}, {"dropout": float("nan")}, {"normalisation": "batch"}, {"depth": 3}, {"name": "mlp"},
+    ],
+)  # fmt: skip
+def test_a_wrong_network_is_refused(changes: dict[str, Any]) -> None:
+    """Sizes that do not fit, numbers written as text, and unknown keys are errors."""
+    with pytest.raises(ValidationError):
+        network(**changes)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [], [{"name": "A", "shape": [1], "bound": 1}], [{"name": "a" * 201, "shape": [1], "bound": 1}],
+        [{"name": "a\n", "shape": [1], "bound": 1}], [{"name": "a", "shape": [0], "bound": 1}],
+        [{"name": "a", "shape": [1] * 9, "bound": 1}], [{"name": "a", "shape": [1], "bound": -1}],
+        [{"name": "a", "shape": [1], "bound": 1}, {"name": "a", "shape": [2], "bound": 1}],
+    ],
+)  # fmt: skip
+def test_wrong_listed_tensors_are_refused(tensors: list[Any]) -> None:
+    """Names outside the alphabet, empty dimensions, negative bounds and doubled names are errors."""
+    with pytest.raises(ValidationError):
+        NamedTensors.model_validate({"name": "named-tensors", "tensors": tensors})
+
+
+@pytest.mark.parametrize(("columns", "outputs"), [(0, 1), (1, 0), (2**24 + 1, 1), (2**24, 1)])
+def test_impossible_sizes_are_refused_before_memory_is_reserved(columns: int, outputs: int) -> None:
+    """A network without columns or outputs, or beyond 2³¹ numbers, is the operator's error."""
+    with pytest.raises(ConfigurationError):
+        network_tensors(HEART, columns=columns, outputs=outputs)
+
+
+def test_listed_tensors_beyond_the_limit_are_refused() -> None:
+    """The sum over all listed tensors counts, not each one's size."""
+    tensors = tuple(NamedTensor(name=f"t{i}", shape=(2**16, 2**14), bound=1.0) for i in range(3))
+
+    with pytest.raises(ConfigurationError):
+        body_tensors(NamedTensors(name="named-tensors", tensors=tensors))
+    assert body_tensors(NamedTensors(name="named-tensors", tensors=tensors[:2]))

@@ -1,0 +1,109 @@
+"""First values: known answers, their range, and their independence of everything else."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from protos.architecture import Constant, GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
+from protos.initial_values import initial_values
+
+# Committed numbers: computed once, and equal on every machine for ever.
+KNOWN_ANSWERS = {
+    (0, "body.layer3.linear.weight", 1.0): [
+        "-0x1.e058ec0000000p-1",
+        "-0x1.33435c0000000p-1",
+        "0x1.db7e300000000p-1",
+        "-0x1.07bf200000000p-4",
+    ],
+    (1, "body.layer3.linear.weight", 1.0): [
+        "-0x1.4b69580000000p-2",
+        "-0x1.75c9800000000p-1",
+        "0x1.27d9200000000p-3",
+        "0x1.2d72d40000000p-1",
+    ],
+    (2**64 - 1, "a", 0.3): [
+        "-0x1.f6b7fa0000000p-3",
+        "-0x1.d929820000000p-7",
+        "0x1.ae81c40000000p-3",
+        "-0x1.5c19120000000p-3",
+    ],
+}
+KNOWN_DIGEST = "9d32fd72ca4046e64bf2d64fad58647f3c1e66eff32edb24e72281680baf1d02"
+
+
+def spec(name: str, shape: tuple[int, ...], bound: float) -> TensorSpec:
+    """A tensor with a uniform start."""
+    return TensorSpec(name, shape, Part.BODY, Uniform(bound))
+
+
+@pytest.mark.parametrize(("seed", "name", "bound"), list(KNOWN_ANSWERS))
+def test_known_answers(seed: int, name: str, bound: float) -> None:
+    """The first four values of a tensor are the committed ones, to the bit."""
+    values = initial_values(spec(name, (4,), bound), seed)
+
+    assert [value.hex() for value in values.tolist()] == KNOWN_ANSWERS[seed, name, bound]
+
+
+def test_the_heart_network_has_a_known_digest() -> None:
+    """All 448,339 first values of a heart network are the committed ones, to the bit."""
+    heart = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
+    digest = hashlib.sha256()
+
+    for tensor in network_tensors(heart, columns=13, outputs=1):
+        digest.update(initial_values(tensor, 7).astype("<f4").tobytes())
+
+    assert digest.hexdigest() == KNOWN_DIGEST
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tensor_does_not_depend_on_its_shape_or_neighbours(seed: int) -> None:
+    """The same name gives the same numbers in the same order, whatever shape they are laid out in."""
+    wide, flat = initial_values(spec("a", (6, 4), 0.5), seed), initial_values(spec("a", (24,), 0.5), seed)
+
+    np.testing.assert_array_equal(wide.ravel(), flat)
+
+
+def test_blocks_of_the_keystream_join_without_a_seam() -> None:
+    """A tensor longer than one block of work starts with the numbers of a shorter one."""
+    long, short = initial_values(spec("a", (2**20 + 5,), 1.0), 3), initial_values(spec("a", (2**20,), 1.0), 3)
+
+    np.testing.assert_array_equal(long[: 2**20], short)
+    assert len(np.unique(long[-5:])) == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_and_seeds_give_different_values(seed: int) -> None:
+    """Another name or another seed gives another start."""
+    here = initial_values(spec("a", (8,), 1.0), seed)
+
+    assert not np.array_equal(here, initial_values(spec("b", (8,), 1.0), seed))
+    assert not np.array_equal(here, initial_values(spec("a", (8,), 1.0), seed + 1))
+
+
+@pytest.mark.parametrize("bound", [1.0, 0.3, 1 / 3, 0.0884, 0.5000001, 1e-6, 1000.1])
+def test_values_fill_the_range_evenly_and_stay_inside(bound: float) -> None:
+    """Values lie in [-bound, bound), with mean 0 and the variance of a uniform."""
+    values = initial_values(spec("a", (200_000,), bound), 5).astype(np.float64) / float(np.float32(bound))
+
+    assert values.min() >= -1.0
+    assert values.max() < 1.0
+    assert abs(values.mean()) < 0.01
+    assert abs(values.var() - 1 / 3) < 0.005
+
+
+def test_a_constant_is_filled() -> None:
+    """A constant start needs no randomness and ignores the seed."""
+    values = initial_values(TensorSpec("a", (2, 3), Part.BODY, Constant(1.0)), 9)
+
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, np.ones((2, 3), dtype=np.float32))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_outside_64_bits_is_a_mistake(seed: int) -> None:
+    """Seeds are unsigned 64-bit integers."""
+    with pytest.raises(ValueError, match="seed"):
+        initial_values(spec("a", (1,), 1.0), seed)
