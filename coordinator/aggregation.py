@@ -35,7 +35,7 @@ class RunningSum:
         """How many chunks of a bound site were added."""
         return self._arrived[site]
 
-    def add(self, site: str, index: int, body: bytes) -> bool:
+    def add(self, site: str, index: int, body: bytes | memoryview) -> bool:
         """Add one chunk; whether it was the site's last one.
 
         Raises:

@@ -146,7 +146,7 @@ class Chunk:
     round: int
     attempt: int
     index: int
-    body: bytes = field(repr=False)
+    body: bytes | memoryview = field(repr=False)
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)

@@ -5,10 +5,11 @@ Whatever cannot become a record raises MalformedMessage, and nothing else.
 
 from __future__ import annotations
 
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 
+from protos.chunk_frame import decode_chunk, encode_chunk
 from protos.generated import federation_pb2 as generated
 from protos.messages import (
     LARGEST_MESSAGE_BYTES,
@@ -37,6 +38,10 @@ from protos.messages import (
     SiteReason,
 )
 
+# The numbers that chunks have in federation.proto.
+_CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
+_CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
+
 Reason = TypeVar("Reason", SiteReason, CoordinatorReason)
 
 
@@ -44,7 +49,7 @@ def encode_site_message(message: SiteMessage) -> bytes:
     """The bytes of a message from a site."""
     match message:
         case Chunk():
-            outer = generated.SiteMessage(chunk=_chunk(message))
+            return encode_chunk(message, _CHUNK_OF_SITE)
         case Hello():
             outer = generated.SiteMessage(hello=generated.Hello(protocol=message.protocol, software=message.software))
         case Join():
@@ -79,6 +84,9 @@ def decode_site_message(raw: bytes) -> SiteMessage:
     Raises:
         MalformedMessage: the bytes are none, or say what no site of this version says.
     """
+    chunk = _quickly(raw, _CHUNK_OF_SITE)
+    if chunk is not None:
+        return chunk
     outer = generated.SiteMessage()
     content = _parse(outer, raw)
     match content:
@@ -107,7 +115,7 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
     """The bytes of a message from the coordinator."""
     match message:
         case Chunk():
-            outer = generated.CoordinatorMessage(chunk=_chunk(message))
+            return encode_chunk(message, _CHUNK_OF_COORDINATOR)
         case Announcement():
             outer = generated.CoordinatorMessage(
                 announcement=generated.Announcement(run=message.run, plan=message.plan)
@@ -157,6 +165,9 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
     Raises:
         MalformedMessage: the bytes are none, or say what no coordinator of this version says.
     """
+    chunk = _quickly(raw, _CHUNK_OF_COORDINATOR)
+    if chunk is not None:
+        return chunk
     outer = generated.CoordinatorMessage()
     content = _parse(outer, raw)
     match content:
@@ -228,8 +239,10 @@ def _parse(outer: _Outer, raw: bytes, oneof: str | None = "content") -> str | No
     return outer.WhichOneof(oneof) if oneof else None
 
 
-def _chunk(message: Chunk) -> generated.Chunk:
-    return generated.Chunk(round=message.round, attempt=message.attempt, index=message.index, body=bytes(message.body))
+def _quickly(raw: bytes, field: int) -> Chunk | None:
+    if len(raw) > LARGEST_MESSAGE_BYTES:
+        raise MalformedMessage("message size")
+    return decode_chunk(raw, field)
 
 
 def _from_chunk(chunk: generated.Chunk) -> Chunk:
