@@ -30,7 +30,7 @@ from rehearsal.federation import (
     trainer_command,
     wait_for,
 )
-from rehearsal.observation import bytes_sent_to, memory_mib
+from rehearsal.observation import bytes_sent_to, memory_mib, processor_seconds
 from safetensors.numpy import load_file
 
 PAUSE_SECONDS = 0.1
@@ -40,9 +40,14 @@ Processes = dict[str, "subprocess.Popen[bytes]"]
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run showed; memory in MiB, bytes on the wire per site."""
+    """What one run showed; memory in MiB, bytes on the wire per site.
+
+    `computed_seconds` a round are those of all processes together; unlike the round's own length they
+    hardly depend on what else this machine does.
+    """
 
     seconds: list[float]
+    computed_seconds: float
     idle_mib: float
     peaks_mib: dict[str, float]
     bytes_sent: dict[int, int]
@@ -92,6 +97,8 @@ def _measure(setting: Setting, deadline: float) -> Figures:
         for site in setting.site_names:
             programs[site] = stack.enter_context(running(agent_command(setting, site), folder / f"{site}.log"))
         peaks_mib = dict.fromkeys(programs, 0.0)
+        wait_for('"round_closed"', log, programs["coordinator"], deadline)
+        computed_before = _computed(programs)
         while log.read_text().count('"round_closed"') < setting.rounds:
             _observe(programs, peaks_mib, deadline)
             if any(program.poll() is not None for program in programs.values()):
@@ -100,6 +107,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
         for name in trainers.values():
             _expect(programs[name], b"concluding")
         bytes_sent = bytes_sent_to(setting.port)
+        computed = _computed(programs) - computed_before
         for name in trainers.values():
             _release(programs[name])
         while any(program.poll() is None for program in programs.values()):
@@ -108,7 +116,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
         failed = [name for name, program in programs.items() if program.returncode != 0]
         if failed:
             raise Unfinished(f"these ended with a failure: {', '.join(failed)}")
-    return Figures(_seconds(log), idle_mib, peaks_mib, bytes_sent, _is_exact(setting))
+    return Figures(_seconds(log), computed / setting.rounds, idle_mib, peaks_mib, bytes_sent, _is_exact(setting))
 
 
 def _idle(setting: Setting, deadline: float) -> float:
@@ -125,6 +133,10 @@ def _observe(programs: Processes, peaks_mib: dict[str, float], deadline: float) 
         peaks_mib[name] = max(peaks_mib[name], memory_mib(program.pid, "VmHWM"))
     if time.monotonic() > deadline:
         raise Unfinished("the time was over")
+
+
+def _computed(programs: Processes) -> float:
+    return sum(processor_seconds(program.pid) for program in programs.values())
 
 
 def _expect(program: subprocess.Popen[bytes], line: bytes) -> None:
@@ -168,6 +180,7 @@ def _report(setting: Setting, figures: Figures) -> None:
         "median_s": f"{np.median(figures.seconds):.4f}",
         "p95_s": f"{np.percentile(figures.seconds, 95):.4f}",
         "coordinator_peak_mib": f"{coordinator:.1f}",
+        "computed_s": f"{figures.computed_seconds:.4f}",
         "coordinator_idle_mib": f"{figures.idle_mib:.1f}",
         "model_mib": f"{model_mib:.1f}",
         "models_above_idle": f"{(coordinator - figures.idle_mib) / model_mib:.2f}",

@@ -1,7 +1,8 @@
-"""What Linux says of running processes: their memory, and the bytes that their sockets have sent."""
+"""What Linux says of running processes: memory, computing time, and the bytes that their sockets have sent."""
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from pathlib import Path
@@ -20,6 +21,16 @@ def memory_mib(process: int, key: str) -> float:
         return 0.0
     values = [line.split()[1] for line in text.splitlines() if line.startswith(f"{key}:")]
     return int(values[0]) / 1024 if values else 0.0
+
+
+def processor_seconds(process: int) -> float:
+    """Seconds that a process has computed, its own and the kernel's for it; 0 when it is gone."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    user, kernel = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
 
 
 def bytes_sent_to(port: int) -> dict[int, int]:
