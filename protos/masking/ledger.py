@@ -239,6 +239,7 @@ class Ledger:
         is_begun = last is not None
         if bool(masked) != is_begun or len(position) != 32 * is_begun or content["spent"] < 0:
             raise ValueError("parts of the record are missing")
-        if any(len(entry.vector) != 32 for entry in masked):
-            raise ValueError("a digest of another size")
+        numbers = [content["spent"], *(content["last"] or ()), *(entry.redrawn_at or 0 for entry in masked)]
+        if any(type(number) is not int for number in numbers) or any(len(entry.vector) != 32 for entry in masked):
+            raise ValueError("a count that is no whole number, or a digest of another size")
         return cls(run=content["run"], last=last, position=position, masked=masked, spent=content["spent"])

@@ -1,0 +1,402 @@
+"""Keys of an epoch: each attack on the roster is refused, and works where its check is missing."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import hmac
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protos.canonical import pack
+from protos.masking import epoch as module
+from protos.masking.epoch import (
+    EpochSecret,
+    EpochTerms,
+    acknowledge,
+    check_acknowledgements,
+    check_roster,
+    expand,
+    make_advert,
+    pair_key,
+    transcript,
+)
+from protos.masking.refusals import MaskingRefused, Reason
+from protos.messages import KeyAdvert
+
+Roster = list[KeyAdvert]
+VICTIM = "site-00"
+
+
+def _private(name: str) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+
+
+def _forged(federation: Any, site: str, *, run: str | None = None, epoch: int | None = None) -> KeyAdvert:
+    """An advert for `site` with the coordinator's own identity and exchange keys."""
+    identity = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"coordinator " + site.encode()).digest())
+    secret = EpochSecret(_private(f"coordinator {site}"), bytes(32))
+    terms = replace(federation.terms, run=run or federation.terms.run, epoch=epoch or federation.terms.epoch)
+    return make_advert(secret, terms, site, identity.public_key().public_bytes_raw(), identity.sign)
+
+
+def _honest(federation: Any, site: str, **terms: Any) -> KeyAdvert:
+    """An advert that the site itself signs, but for other terms."""
+    identity = federation.identities[site]
+    secret = EpochSecret(_private(f"another {site}"), bytes(32))
+    other = replace(federation.terms, **terms)
+    return make_advert(secret, other, site, identity.public_key().public_bytes_raw(), identity.sign)
+
+
+def _substitute(federation: Any) -> Roster:
+    return [federation.advert(VICTIM), *(_forged(federation, site) for site in federation.sites[1:])]
+
+
+def _invent(federation: Any) -> Roster:
+    wider = replace(
+        federation.terms,
+        candidates=(*federation.sites, "site-99"),
+        identities=(*federation.terms.identities, ("site-99", "x")),
+    )
+    identity = Ed25519PrivateKey.generate()
+    secret = EpochSecret(X25519PrivateKey.generate(), bytes(32))
+    key = identity.public_key().public_bytes_raw()
+    return [*federation.roster, make_advert(secret, wider, "site-99", key, identity.sign)]
+
+
+def _swap_exchange_key(federation: Any) -> Roster:
+    own_key = _private("coordinator").public_key().public_bytes_raw()
+    return [federation.roster[0], replace(federation.roster[1], exchange_key=own_key), *federation.roster[2:]]
+
+
+def _other_run(federation: Any) -> Roster:
+    return [federation.roster[0], _honest(federation, "site-01", run="run-0"), *federation.roster[2:]]
+
+
+def _other_plan(federation: Any) -> Roster:
+    return [federation.roster[0], _honest(federation, "site-01", plan_digest=bytes(32)), *federation.roster[2:]]
+
+
+def _older_epoch(federation: Any) -> Roster:
+    return [federation.roster[0], _honest(federation, "site-01", epoch=7), *federation.roster[2:]]
+
+
+def _own_advert_replaced(federation: Any) -> Roster:
+    return [_honest(federation, VICTIM), *federation.roster[1:]]
+
+
+def _own_advert_dropped(federation: Any) -> Roster:
+    return list(federation.roster[1:])
+
+
+def _shrunk(federation: Any) -> Roster:
+    return list(federation.roster[:2])
+
+
+def _shuffled(federation: Any) -> Roster:
+    return [federation.roster[1], federation.roster[0], *federation.roster[2:]]
+
+
+def _doubled(federation: Any) -> Roster:
+    return [federation.roster[0], *federation.roster[:2], *federation.roster[2:]]
+
+
+def _copied_exchange_key(federation: Any) -> Roster:
+    """site-01 is dishonest and shows the key of site-02 as its own."""
+    identity, copied = federation.identities["site-01"], federation.advert("site-02").exchange_key
+    statement = module._advert_statement(federation.terms, "site-01", copied, bytes(32))
+    forged = KeyAdvert(
+        site="site-01",
+        epoch=federation.terms.epoch,
+        exchange_key=copied,
+        nonce=bytes(32),
+        identity_key=identity.public_key().public_bytes_raw(),
+        signature=identity.sign(statement),
+    )
+    return [federation.roster[0], forged, *federation.roster[2:]]
+
+
+def _second_form_of_a_key(federation: Any) -> Roster:
+    """The same point with its ignored top bit set: other bytes, the same key."""
+    roster = _copied_exchange_key(federation)
+    key = roster[1].exchange_key[:31] + bytes([roster[1].exchange_key[31] | 0x80])
+    statement = module._advert_statement(federation.terms, "site-01", key, bytes(32))
+    signature = federation.identities["site-01"].sign(statement)
+    return [roster[0], replace(roster[1], exchange_key=key, signature=signature), *roster[2:]]
+
+
+ATTACKS: list[tuple[Callable[[Any], Roster], Reason]] = [
+    (_substitute, Reason.WRONG_IDENTITY_KEY),
+    (_swap_exchange_key, Reason.ADVERT_NOT_SIGNED),
+    (_other_run, Reason.ADVERT_NOT_SIGNED),
+    (_other_plan, Reason.ADVERT_NOT_SIGNED),
+    (_older_epoch, Reason.WRONG_EPOCH),
+    (_own_advert_replaced, Reason.OWN_ADVERT_CHANGED),
+    (_own_advert_dropped, Reason.OWN_ADVERT_CHANGED),
+    (_shrunk, Reason.BELOW_QUORUM),
+    (_shuffled, Reason.ROSTER_NOT_SORTED),
+    (_copied_exchange_key, Reason.KEY_TWICE),
+    (_second_form_of_a_key, Reason.EXCHANGE_KEY_UNFIT),
+]
+
+
+@pytest.mark.parametrize(("attack", "reason"), ATTACKS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_forged_roster_is_refused_and_passes_where_its_check_is_missing(
+    attack: Callable[[Any], Roster], reason: Reason, make_epoch: Any, weakened: Any
+) -> None:
+    """Every attack is stopped by exactly the check that names it."""
+    federation = make_epoch(4)
+    forged, own = attack(federation), federation.advert(VICTIM)
+
+    with pytest.raises(MaskingRefused) as refused:
+        check_roster(federation.terms, forged, own, 3)
+    assert refused.value.reason is reason
+
+    with weakened([module], reason):
+        if reason is Reason.WRONG_EPOCH:  # here the signature is a second door
+            with pytest.raises(MaskingRefused):
+                check_roster(federation.terms, forged, own, 3)
+        else:
+            check_roster(federation.terms, forged, own, 3)
+
+
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [(_invent, Reason.SITE_NOT_EXPECTED), (_doubled, Reason.ROSTER_NOT_SORTED)],
+)
+def test_an_invented_or_doubled_site_is_refused(
+    attack: Callable[[Any], Roster], reason: Reason, make_epoch: Any, weakened: Any
+) -> None:
+    """A coordinator that enrols a site of its own, or counts one twice, stops at two doors."""
+    federation = make_epoch(4)
+    forged, own = attack(federation), federation.advert(VICTIM)
+
+    with pytest.raises(MaskingRefused) as refused:
+        check_roster(federation.terms, forged, own, 3)
+    assert refused.value.reason is reason
+
+    with weakened([module], reason), pytest.raises((MaskingRefused, KeyError)):
+        check_roster(federation.terms, forged, own, 3)
+
+
+def test_an_honest_roster_passes(make_epoch: Any) -> None:
+    """Every site accepts the roster that all of them made."""
+    federation = make_epoch(5)
+
+    for site in federation.sites:
+        check_roster(federation.terms, federation.roster, federation.advert(site), 3)
+
+
+def test_a_coordinator_that_substitutes_keys_would_hold_every_key_of_its_victim(make_epoch: Any, weakened: Any) -> None:
+    """Without the plan's list of identity keys, forged adverts give the coordinator all pair keys."""
+    federation = make_epoch(4)
+    forged = _substitute(federation)
+    seen = transcript(federation.terms, forged)
+
+    with weakened([module], Reason.WRONG_IDENTITY_KEY):
+        check_roster(federation.terms, forged, federation.advert(VICTIM), 3)
+    federation.secrets[VICTIM].agree(VICTIM, forged, seen)
+    stolen = {
+        site: pair_key(
+            _private(f"coordinator {site}"), federation.advert(VICTIM).exchange_key, seen, own=site, peer=VICTIM
+        )
+        for site in federation.sites[1:]
+    }
+
+    assert stolen == dict(federation.secrets[VICTIM].pair_keys)
+
+
+def test_both_sites_of_a_pair_hold_one_key_and_no_two_pairs_do(make_epoch: Any) -> None:
+    """Pair keys agree within each pair and differ between pairs."""
+    federation = make_epoch(6)
+    keys = federation.agree()
+
+    assert all(keys[one][two] == keys[two][one] for one in keys for two in keys if one != two)
+    assert len({key for of_site in keys.values() for key in of_site.values()}) == 6 * 5 // 2
+
+
+def test_other_rosters_for_different_sites_end_in_refused_acknowledgements(make_epoch: Any, weakened: Any) -> None:
+    """Sites that were shown different sets hold different transcripts; none masks."""
+    federation = make_epoch(4)
+    one, two = federation.roster, federation.roster[:3]
+    seen_one, seen_two = transcript(federation.terms, one), transcript(federation.terms, two)
+    signed = [
+        acknowledge(federation.terms, site, seen, federation.identities[site].sign)
+        for site, seen in zip(federation.sites, [seen_one, seen_two, seen_two, seen_one], strict=True)
+    ]
+
+    assert seen_one != seen_two
+    for seen, roster in ((seen_one, one), (seen_two, two)):
+        with pytest.raises(MaskingRefused):
+            check_acknowledgements(federation.terms, seen, signed[: len(roster)], roster)
+    with pytest.raises(MaskingRefused) as refused, weakened([module], Reason.ANOTHER_TRANSCRIPT):
+        check_acknowledgements(federation.terms, seen_one, signed, one)
+    assert refused.value.reason is Reason.ACKNOWLEDGEMENT_NOT_SIGNED  # the signature is a second door
+
+
+def test_acknowledgements_are_complete_signed_and_of_this_epoch(make_epoch: Any, weakened: Any) -> None:
+    """One acknowledgement less, one more, one twice, one forged: refused, and accepted when all are right."""
+    federation = make_epoch(4)
+    seen = federation.transcript
+    signed = [acknowledge(federation.terms, site, seen, federation.identities[site].sign) for site in federation.sites]
+    forged = replace(signed[1], signature=signed[2].signature)
+    relabelled = make_epoch(4, number=2)
+
+    check_acknowledgements(federation.terms, seen, signed, federation.roster)
+    cases: Sequence[tuple[Any, Reason]] = [
+        (signed[:3], Reason.ACKNOWLEDGEMENTS_INCOMPLETE),
+        ([*signed, signed[0]], Reason.ACKNOWLEDGEMENTS_INCOMPLETE),
+        ([*signed[:3], replace(signed[3], site="site-98")], Reason.ACKNOWLEDGEMENTS_INCOMPLETE),
+        ([signed[0], forged, *signed[2:]], Reason.ACKNOWLEDGEMENT_NOT_SIGNED),
+    ]
+    for entries, reason in cases:
+        with pytest.raises(MaskingRefused) as refused:
+            check_acknowledgements(federation.terms, seen, entries, federation.roster)
+        assert refused.value.reason is reason
+    with weakened([module], Reason.ACKNOWLEDGEMENT_NOT_SIGNED):
+        check_acknowledgements(federation.terms, seen, cases[3][0], federation.roster)
+    with pytest.raises(MaskingRefused):
+        check_acknowledgements(relabelled.terms, seen, signed, relabelled.roster)
+
+
+@pytest.mark.parametrize("field", ["exchange_key", "nonce", "identity_key", "signature"])
+def test_the_transcript_depends_on_every_byte_of_every_advert(field: str, make_epoch: Any) -> None:
+    """Changing one bit anywhere in the roster changes T, and with it every pair key."""
+    federation = make_epoch(3)
+
+    for place, advert in enumerate(federation.roster):
+        before = getattr(advert, field)
+        for index in range(len(before)):
+            changed = before[:index] + bytes([before[index] ^ 1]) + before[index + 1 :]
+            roster = list(federation.roster)
+            roster[place] = replace(advert, **{field: changed})
+            assert transcript(federation.terms, roster) != federation.transcript
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run": "run-2"}, {"epoch": 2}, {"plan_digest": bytes(32)}, {"candidates": ("site-00", "site-01")}],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_transcript_depends_on_the_terms(change: dict[str, Any], make_epoch: Any) -> None:
+    """Run, epoch, plan and candidates are all part of T."""
+    federation = make_epoch(3)
+
+    assert transcript(replace(federation.terms, **change), federation.roster) != federation.transcript
+
+
+# Every encoding of a point of order 1, 2, 4 or 8 on the curve and its twist, with and without the
+# ignored top bit. Source: Bernstein, "Curve25519", 2006, and https://cr.yp.to/ecdh.html#validate.
+_PRIME = 2**255 - 19
+_ORDER_EIGHT = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+LOW_ORDER = sorted(
+    (number | top).to_bytes(32, "little")
+    for number in {0, 1, *_ORDER_EIGHT, _PRIME - 1, _PRIME, _PRIME + 1}
+    for top in (0, 1 << 255)
+)
+
+
+class _Careless:
+    """An X25519 private key in plain integers, without the check for zero. RFC 7748, section 5."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._scalar = (int.from_bytes(secret, "little") & ~7 & ((1 << 255) - 1)) | (1 << 254)
+
+    def exchange(self, public: Any) -> bytes:
+        """The shared secret, whatever it is."""
+        u = (int.from_bytes(public.public_bytes_raw(), "little") & ((1 << 255) - 1)) % _PRIME
+        x2, z2, x3, z3 = 1, 0, u, 1
+        for bit in range(254, -1, -1):
+            swap = self._scalar >> bit & 1
+            if swap:
+                x2, x3, z2, z3 = x3, x2, z3, z2
+            a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+            e = a * a - b * b
+            x3, z3 = (d * a + c * b) ** 2 % _PRIME, u * (d * a - c * b) ** 2 % _PRIME
+            x2, z2 = a * a * b * b % _PRIME, e * (a * a + 121665 * e) % _PRIME
+            if swap:
+                x2, x3, z2, z3 = x3, x2, z3, z2
+        return (x2 * pow(z2, _PRIME - 2, _PRIME) % _PRIME).to_bytes(32, "little")
+
+
+@pytest.mark.parametrize("point", LOW_ORDER, ids=lambda point: point.hex()[:8] + point.hex()[-2:])
+def test_a_key_of_low_order_is_refused(point: bytes, weakened: Any) -> None:
+    """Such a key gives zero with every secret, so without our check anybody could compute the pair's key."""
+    honest, careless = _private("honest"), _Careless(hashlib.sha256(b"honest").digest())
+    seen = hashlib.sha256(b"transcript").digest()
+
+    for private in (honest, careless):  # the library's own check, and ours behind it
+        with pytest.raises(MaskingRefused) as refused:
+            pair_key(private, point, seen, own="a", peer="b")  # type: ignore[arg-type]
+        assert refused.value.reason is Reason.LOW_ORDER_KEY
+
+    with weakened([module], Reason.LOW_ORDER_KEY):
+        fooled = pair_key(careless, point, seen, own="a", peer="b")  # type: ignore[arg-type]
+    assert fooled == expand(hmac.digest(seen, bytes(32), "sha256"), pack("pair", "a", "b"))
+
+
+def test_the_plain_exchange_is_the_librarys() -> None:
+    """The careless key of the test above computes X25519 otherwise correctly."""
+    other = _private("other")
+
+    careless = _Careless(hashlib.sha256(b"honest").digest()).exchange(other.public_key())
+
+    assert careless == _private("honest").exchange(other.public_key())
+
+
+def test_a_secret_has_no_representation_no_copy_and_no_serial_form(make_epoch: Any) -> None:
+    """Nothing that prints, copies or pickles an epoch's secret gets at its keys."""
+    federation = make_epoch(3)
+    federation.agree()
+    secret = federation.secrets[VICTIM]
+
+    assert repr(secret) == str(secret) == "EpochSecret(hidden)"
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            attempt(secret)
+
+
+def test_a_secret_serves_one_epoch_and_can_be_forgotten(make_epoch: Any) -> None:
+    """A second advert, a second agreement and any use after forgetting are errors of the program."""
+    federation = make_epoch(3)
+    secret = federation.secrets[VICTIM]
+
+    with pytest.raises(ValueError, match="one epoch"):
+        secret.advertise()
+    secret.agree(VICTIM, federation.roster, federation.transcript)
+    with pytest.raises(ValueError, match="gone"):
+        secret.agree(VICTIM, federation.roster, federation.transcript)
+    secret.forget()
+    assert not secret.pair_keys
+
+
+def test_terms_check_themselves() -> None:
+    """Unsorted, repeated or unlisted candidates never become the terms of an epoch."""
+    right: dict[str, Any] = {
+        "run": "run-1",
+        "epoch": 1,
+        "plan_digest": bytes(32),
+        "candidates": ("a", "b"),
+        "identities": (("a", "x"), ("b", "y"), ("c", "z")),
+    }
+
+    EpochTerms(**right)
+    for change in (
+        {"candidates": ("b", "a")},
+        {"candidates": ("a", "a")},
+        {"candidates": ()},
+        {"candidates": ("a", "d")},
+        {"epoch": 0},
+        {"plan_digest": b""},
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            EpochTerms(**right | change)

@@ -1,0 +1,234 @@
+"""What a site remembers: every way of playing two masked vectors off against each other is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos.masking import ledger as module
+from protos.masking.ledger import Ask, Compute, DrawAfresh, Ledger, Mark, Repeat
+from protos.masking.refusals import MaskingRefused, Reason
+
+ALL, FEWER, OTHERS = ("a", "b", "c", "d"), ("a", "b", "c"), ("a", "b", "d")
+
+
+def _hash(text: object) -> bytes:
+    return hashlib.sha256(str(text).encode()).digest()
+
+
+def _ask(step: int, attempt: int, contributors: tuple[str, ...] = ALL, position: object = None) -> Ask:
+    return Ask(Mark(step, attempt), _hash(step if position is None else position), contributors)
+
+
+def _begun() -> Ledger:
+    """A ledger after masking step 4, attempt 1, for all four sites."""
+    return Ledger("run-1").freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4"))
+
+
+ATTACKS = [
+    ("the same attempt again", _ask(4, 1), "vector 4", Reason.NOT_INCREASING),
+    ("an earlier attempt", _ask(4, 0), "vector 4", Reason.NOT_INCREASING),
+    ("other bytes sent down", _ask(4, 2, position="other"), "vector 4", Reason.OTHER_POSITION),
+    ("a smaller set", _ask(4, 2, FEWER), "vector 4b", Reason.OTHER_SET),
+    ("a retrained vector", _ask(4, 2), "vector 4b", Reason.OTHER_VECTOR),
+]
+
+
+@pytest.mark.parametrize(("ask", "vector", "reason"), [case[1:] for case in ATTACKS], ids=[case[0] for case in ATTACKS])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_attack_is_refused_before_and_after_a_restart_and_passes_a_weakened_ledger(
+    ask: Ask, vector: str, reason: Reason, is_restarted: bool, weakened: Any
+) -> None:
+    """Each is stopped by the check that names it, whether or not the agent was restarted in between."""
+    ledger = _begun()
+    if is_restarted:
+        ledger = Ledger.from_text(ledger.to_text(), "run-1")
+
+    with pytest.raises(MaskingRefused) as refused:
+        ledger.freeze(ask, _hash("context"), _hash(vector))
+    assert refused.value.reason is reason
+
+    doors = [reason, Reason.BUDGET_SPENT] if reason is Reason.OTHER_SET else [reason]
+    with weakened([module], doors[0]), weakened([module], doors[-1]):
+        ledger.freeze(ask, _hash("context"), _hash(vector))
+
+
+def test_an_earlier_step_is_never_offered_again() -> None:
+    """A coordinator that goes back to an older step, with whatever attempt, is refused."""
+    ledger = _begun()
+
+    for attempt in range(5):
+        with pytest.raises(MaskingRefused) as refused:
+            ledger.permit(_ask(3, attempt), budget=5)
+        assert refused.value.reason is Reason.NOT_INCREASING
+
+
+def test_differencing_would_give_a_sites_change_exactly() -> None:
+    """What the rule on sets prevents: two sums of one step, with and without d, differ by d's vector."""
+    generator = np.random.default_rng(5)
+    vectors = {site: generator.integers(-1000, 1000, 20) for site in ALL}
+
+    everyone, without = (sum(vectors[site] for site in sites) for sites in (ALL, FEWER))
+
+    np.testing.assert_array_equal(everyone - without, vectors["d"])
+
+
+def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
+    """After a void round the same computation is masked again, across a restart, without any budget."""
+    ledger = Ledger.from_text(_begun().to_text(), "run-1")
+
+    assert ledger.permit(_ask(4, 2)) == Repeat(_hash("vector 4"), None)
+    after = ledger.freeze(_ask(4, 2), _hash("context 4.2"), _hash("vector 4"))
+    assert after.last == Mark(4, 2)
+    assert after.spent == 0
+
+
+def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
+    """With room in the budget the site goes on, never with a vector that it masked for another set."""
+    ledger = _begun()
+    ask = _ask(4, 2, FEWER)
+
+    assert ledger.permit(ask, budget=1) == DrawAfresh(2)
+    with pytest.raises(MaskingRefused) as same:
+        ledger.freeze(ask, _hash("context"), _hash("vector 4"), budget=1)
+    after = ledger.freeze(ask, _hash("context"), _hash("vector 4 again"), budget=1)
+    with pytest.raises(MaskingRefused) as spent:
+        after.permit(_ask(4, 3, OTHERS), budget=1)
+
+    assert same.value.reason is Reason.SAME_VECTOR
+    assert spent.value.reason is Reason.BUDGET_SPENT
+    assert after.permit(_ask(4, 3, FEWER)) == Repeat(_hash("vector 4 again"), 2)
+    assert after.permit(_ask(4, 3, ALL)) == Repeat(_hash("vector 4"), None)
+    assert after.permit(_ask(5, 0, OTHERS)) == Compute()
+
+
+def test_the_budget_counts_over_steps_and_restarts() -> None:
+    """A run has one budget: neither a new step nor a restart fills it again."""
+    ledger = _begun().freeze(_ask(4, 2, FEWER), _hash(1), _hash(2), budget=1)
+    ledger = Ledger.from_text(ledger.to_text(), "run-1").freeze(_ask(5, 0), _hash(3), _hash(4))
+
+    with pytest.raises(MaskingRefused) as refused:
+        ledger.permit(_ask(5, 1, FEWER), budget=1)
+
+    assert refused.value.reason is Reason.BUDGET_SPENT
+    assert ledger.permit(_ask(5, 1, FEWER), budget=2) == DrawAfresh(1)
+
+
+def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any) -> None:
+    """Other bytes, another context, a void one or one from before a restart: nothing is sent again."""
+    ledger, context, vector = _begun(), _hash("context 4.1"), _hash("vector 4")
+    restarted = Ledger.from_text(ledger.to_text(), "run-1")
+
+    ledger.check_resend(context, vector)
+    cases = [
+        (ledger, context, _hash("retrained"), Reason.OTHER_VECTOR),
+        (ledger, _hash("context 4.0"), vector, Reason.CONTEXT_VOID),
+        (ledger.void(), context, vector, Reason.CONTEXT_VOID),
+        (restarted, context, vector, Reason.CONTEXT_VOID),
+    ]
+    for state, asked, kept, reason in cases:
+        with pytest.raises(MaskingRefused) as refused:
+            state.check_resend(asked, kept)
+        assert refused.value.reason is reason
+    with weakened([module], Reason.OTHER_VECTOR):
+        ledger.check_resend(context, _hash("retrained"))
+
+
+def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
+    """A restored or missing file is older than the audit log's mark; without the check it forgets a set."""
+    old, new = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"))
+    assert new.last is not None
+    new.refuse_if_older(new.last)
+
+    for rolled_back in (old, Ledger("run-1")):
+        with pytest.raises(MaskingRefused) as refused:
+            rolled_back.refuse_if_older(new.last)
+        assert refused.value.reason is Reason.RECORD_OLDER
+    with weakened([module], Reason.RECORD_OLDER):
+        old.refuse_if_older(new.last)
+    assert old.permit(_ask(5, 0, FEWER)) == Compute()  # the differencing that the check prevents
+
+
+def test_text_gives_the_ledger_back_without_what_was_open() -> None:
+    """Reading what was written loses nothing but the right to retransmit."""
+    ledger = _begun().freeze(_ask(4, 2, FEWER), _hash(1), _hash(2), budget=1)
+
+    for state in (Ledger("run-1"), _begun(), ledger):
+        assert Ledger.from_text(state.to_text(), "run-1") == replace(state, open=None)
+
+
+def test_a_damaged_text_is_refused() -> None:
+    """Any single changed character either is refused or changes a digest or count, never ends in a crash."""
+    text = _begun().to_text()
+
+    for index in range(len(text)):
+        changed = text[:index] + ("x" if text[index] != "x" else "y") + text[index + 1 :]
+        try:
+            ledger = Ledger.from_text(changed, "run-1")
+        except MaskingRefused:
+            continue
+        assert ledger.to_text() == changed
+    for damaged in (
+        "",
+        "{}",
+        "[]",
+        "null",
+        text[:-1],
+        text * 2,
+        text.replace("4", "4.0", 1),
+        text.replace("1]", "true]"),
+    ):
+        with pytest.raises(MaskingRefused) as refused:
+            Ledger.from_text(damaged, "run-1")
+        assert refused.value.reason is Reason.RECORD_UNREADABLE
+    with pytest.raises(MaskingRefused) as other:
+        Ledger.from_text(text, "run-2")
+    assert other.value.reason is Reason.OTHER_RUN
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    asks=st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.integers(0, 4),
+            st.sampled_from([ALL, FEWER, OTHERS]),
+            st.integers(0, 1),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
+        max_size=25,
+    ),
+    budget=st.integers(0, 2),
+)
+def test_whatever_a_coordinator_asks_for_no_two_vectors_can_be_played_off(asks: list[Any], budget: int) -> None:
+    """Over all sequences of asks and restarts: marks increase, and per step a set has one vector and a vector one set.
+
+    The number of sets beyond the first of each step never passes the budget.
+    """
+    ledger, taken = Ledger("run-1"), []
+    for step, attempt, contributors, sent_down, vector, is_restarted in asks:
+        ask = _ask(step, attempt, contributors, position=(step, sent_down))
+        try:
+            ledger = ledger.freeze(ask, _hash((step, attempt)), _hash(vector), budget)
+            taken.append((step, attempt, sent_down, contributors, vector))
+        except MaskingRefused:
+            pass
+        if is_restarted:
+            ledger = Ledger.from_text(ledger.to_text(), "run-1")
+
+    marks = [entry[:2] for entry in taken]
+    assert marks == sorted(set(marks))
+    by_set = {(step, contributors): vector for step, _, _, contributors, vector in taken}
+    by_vector = {(step, vector): contributors for step, _, _, contributors, vector in taken}
+    steps = {entry[0] for entry in taken}
+    assert all(by_set[step, contributors] == vector for step, _, _, contributors, vector in taken)
+    assert all(by_vector[step, vector] == contributors for step, _, _, contributors, vector in taken)
+    assert len({(step, sent_down) for step, _, sent_down, _, _ in taken}) == len(steps)
+    assert len(by_set) - len(steps) <= budget

@@ -1,0 +1,292 @@
+"""Masks cancel exactly, hide one vector completely, and fail loudly where sites disagree."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos.fixed_point import FixedPoint
+from protos.masking.context import round_context
+from protos.masking.refusals import MaskingRefused, Reason
+from protos.masking.stream import BLOCK_PARAMETERS, Masker, Suite
+from protos.tensors import CHUNK_PARAMETERS, Layout
+
+SITES = tuple(f"site-{index:02d}" for index in range(6))
+CONTEXT = hashlib.sha256(b"context").digest()
+EDGES = [
+    *(0, 1, 2, 3, 17),
+    *(BLOCK_PARAMETERS + offset for offset in (-1, 0, 1)),
+    *(CHUNK_PARAMETERS + offset for offset in (-1, 0, 1)),
+    2 * CHUNK_PARAMETERS + BLOCK_PARAMETERS + 5,
+]
+
+
+def _pair(one: str, two: str) -> bytes:
+    return hashlib.sha256(f"{min(one, two)}|{max(one, two)}".encode()).digest()
+
+
+def _masker(own: str, sites: tuple[str, ...], layout: Layout, context: bytes = CONTEXT, **more: Any) -> Masker:
+    keys = {peer: _pair(own, peer) for peer in sites if peer != own}
+    return Masker(own=own, contributors=sites, pair_keys=keys, context=context, layout=layout, **more)
+
+
+def _vector(layout: Layout, changes: npt.NDArray[np.int32], scalars: npt.NDArray[np.int64]) -> bytearray:
+    buffer = bytearray(layout.total_bytes)
+    for index in range(layout.chunks):
+        body = layout.body(buffer, index)
+        words = layout.words(body, index)
+        words[0] = 1
+        words[1:] = scalars[: words.size - 1]
+        layout.changes(body, index)[:] = changes[layout.changes_slice(index)]
+    return buffer
+
+
+def _random_vector(layout: Layout, generator: np.random.Generator) -> bytearray:
+    changes = generator.integers(-(2**31), 2**31, layout.parameters, dtype=np.int64).astype(np.int32)
+    return _vector(layout, changes, generator.integers(-(2**62), 2**62, layout.scalars, dtype=np.int64))
+
+
+def _sum(layout: Layout, vectors: list[bytearray]) -> bytearray:
+    """The coordinator's only act, written out plainly."""
+    total = bytearray(layout.total_bytes)
+    for vector, index in product(vectors, range(layout.chunks)):
+        into, body = layout.body(total, index), layout.body(vector, index)
+        words, changes = layout.words(into, index), layout.changes(into, index)
+        words += layout.words(body, index)
+        changes += layout.changes(body, index)
+    return total
+
+
+def _checks(layout: Layout, total: bytearray) -> list[int]:
+    return [int(layout.words(layout.body(total, index), index)[0]) for index in range(layout.chunks)]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    parameters=st.one_of(st.sampled_from(EDGES), st.integers(0, 3000)),
+    scalars=st.sampled_from([0, 1, 3, 8191, 8192, 20_000]),
+    count=st.integers(2, 6),
+    suite=st.sampled_from(list(Suite)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_masks_cancel_and_the_sum_is_exact(parameters: int, scalars: int, count: int, suite: Suite, seed: int) -> None:
+    """For every size and number of sites the masked sum is the plain sum, to the bit, in any order."""
+    layout, generator, sites = Layout(parameters, scalars), np.random.default_rng(seed), SITES[:count]
+    plain = [_random_vector(layout, generator) for _ in sites]
+    masked = [bytearray(vector) for vector in plain]
+    for site, vector in zip(sites, masked, strict=True):
+        _masker(site, sites, layout, suite=suite).mask_all(vector)
+
+    assert _sum(layout, masked) == _sum(layout, plain)
+    assert _sum(layout, [masked[index] for index in generator.permutation(count)]) == _sum(layout, plain)
+    assert _checks(layout, _sum(layout, masked)) == [count] * layout.chunks
+    assert all(one != two for one, two in zip(masked, plain, strict=True))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    count=st.integers(2, 6),
+    listed=st.integers(6, 100),
+    range_exponent=st.integers(-10, 3),
+    fill=st.sampled_from(["random", "highest", "lowest"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_masked_mean_is_the_plain_mean_and_never_overflows(
+    count: int, listed: int, range_exponent: int, fill: str, seed: int
+) -> None:
+    """Encoded, masked, summed and decoded, even at the bound: within half a step of the true sum per site."""
+    clipping, layout, sites = 2.0**range_exponent, Layout(501, 0), SITES[:count]
+    code, generator = FixedPoint(clipping, listed), np.random.default_rng(seed)
+    values = generator.uniform(-clipping, clipping, (count, 501)).astype(np.float32)
+    if fill != "random":
+        values[:] = clipping if fill == "highest" else -clipping
+    vectors = []
+    for site, row in zip(sites, values, strict=True):
+        encoded = np.empty(501, np.int32)
+        code.encode(row, 1.0, encoded)
+        vectors.append(_vector(layout, encoded, np.empty(0, np.int64)))
+        _masker(site, sites, layout).mask_all(vectors[-1])
+
+    mean = code.decode(layout.changes(layout.body(_sum(layout, vectors), 0), 0), count)
+
+    # rint errs by 0.5 / S; above 2**24 / S a float32 has no such digits, so it errs not at all.
+    np.testing.assert_allclose(mean, values.astype(np.float64).mean(axis=0), rtol=0, atol=0.5 / code.scale + 1e-15)
+
+
+@pytest.mark.parametrize("suite", list(Suite))
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_order_threads_and_expanding_ahead_change_no_bit(suite: Suite, threads: int) -> None:
+    """Chunk by chunk backwards, by several threads, or expanded ahead: the same masked vector."""
+    layout, sites = Layout(3 * CHUNK_PARAMETERS + 77, 5), SITES[:4]
+    plain = _random_vector(layout, np.random.default_rng(threads))
+    results = [bytearray(plain) for _ in range(4)]
+
+    _masker("site-01", sites, layout, suite=suite).mask_all(results[0])
+    _masker("site-01", sites, layout, suite=suite).mask_all(results[1], threads)
+    backwards = _masker("site-01", sites, layout, suite=suite)
+    for index in reversed(range(layout.chunks)):
+        backwards.mask(layout.body(results[2], index), index)
+    ahead = _masker("site-01", sites, layout, suite=suite)
+    ahead.expand_ahead(threads)
+    ahead.mask_all(results[3], threads)
+
+    assert results[0] == results[1] == results[2] == results[3] != plain
+
+
+def _excess(counts: npt.NDArray[np.int64]) -> float:
+    """Chi-square against the uniform distribution, in standard deviations of chi-square itself."""
+    expected, freedom = counts.sum() / counts.size, counts.size - 1
+    return float(((counts - expected) ** 2).sum() / expected - freedom) / float(np.sqrt(2 * freedom))
+
+
+def _low_bits(changes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    return np.bincount(changes & 0xFF, minlength=256)
+
+
+STATISTICS: dict[str, Callable[[npt.NDArray[np.uint32]], npt.NDArray[np.int64]]] = {
+    "bytes": lambda changes: np.bincount(changes.view(np.uint8), minlength=256),
+    "ranges": lambda changes: np.bincount(changes >> 24, minlength=256),
+    "low bits": _low_bits,
+    "lowest bit": lambda changes: np.bincount(changes & 1, minlength=2),
+    "neighbours": lambda changes: np.bincount((changes[1:] - changes[:-1]) >> 24, minlength=256),
+}
+
+
+@pytest.mark.parametrize("suite", list(Suite))
+@pytest.mark.parametrize("name", STATISTICS)
+def test_one_masked_vector_looks_uniform(name: str, suite: Suite) -> None:
+    """Over 50 contexts no statistic leaves 5.5 standard deviations; the same vector unmasked always does."""
+    layout, plain = Layout(50_000, 0), np.random.default_rng(1).normal(0, 1e5, 50_000).astype(np.int32)
+    bare = _vector(layout, plain, np.empty(0, np.int64))
+    pooled = np.zeros(STATISTICS[name](np.zeros(2, np.uint32)).size, np.int64)
+
+    for seed in range(50):
+        vector, context = bytearray(bare), hashlib.sha256(bytes([seed])).digest()
+        _masker("site-00", SITES[:2], layout, context, suite=suite).mask_all(vector)
+        counts = STATISTICS[name](layout.changes(layout.body(vector, 0), 0).view(np.uint32))
+        assert abs(_excess(counts)) < 5.5 or (counts.size == 2 and _excess(counts) < 20)
+        pooled += counts
+
+    assert _excess(pooled) < 5.5
+    unmasked = STATISTICS[name](np.tile(plain - plain % 2, 50).astype(np.int32).view(np.uint32))
+    assert _excess(unmasked) > 100
+
+
+def test_masks_of_different_contexts_are_independent_and_equal_contexts_are_a_two_time_pad() -> None:
+    """The difference of two maskings is uniform; under one context it is the vectors' difference, bare."""
+    layout, generator = Layout(50_000, 0), np.random.default_rng(2)
+    one, two = _random_vector(layout, generator), _random_vector(layout, generator)
+    masks = [bytearray(layout.total_bytes) for _ in range(40)]
+    for seed, mask in enumerate(masks):
+        _masker("site-00", SITES[:3], layout, hashlib.sha256(bytes([seed])).digest()).mask_all(mask)
+    views = [layout.changes(layout.body(mask, 0), 0).view(np.uint32) for mask in masks]
+
+    for before, after in pairwise(views):
+        assert abs(_excess(_low_bits(after - before))) < 5.5
+
+    for vector in (one, two):  # what a site would do that filled a frozen context again
+        bare = layout.changes(layout.body(bytearray(vector), 0), 0).copy()
+        _masker("site-00", SITES[:3], layout).mask_all(vector)
+        views.append(bare.view(np.uint32))
+    masked = [layout.changes(layout.body(vector, 0), 0).view(np.uint32) for vector in (one, two)]
+    np.testing.assert_array_equal(masked[0] - masked[1], views[-2] - views[-1])
+
+
+CONTEXT_FIELDS: dict[str, Any] = {
+    "transcript": bytes(32),
+    "position": bytes(31) + b"\x01",
+    "attempt": 0,
+    "contributors": SITES[:3],
+    "manifest_digest": bytes(31) + b"\x02",
+    "length_bytes": 4 * 400 + 8,
+    "encoding": b"fixed point",
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("transcript", bytes(31) + b"\x03"),
+        ("position", bytes(32)),
+        ("attempt", 1),
+        ("contributors", SITES[:4]),
+        ("manifest_digest", bytes(32)),
+        ("length_bytes", 4 * 400 + 16),
+        ("encoding", b"another scale"),
+    ],
+)
+def test_a_site_that_disagrees_on_anything_bound_spoils_the_sum_and_is_noticed(field: str, other: object) -> None:
+    """The check words do not add up to the number of sites; with equal contexts they do."""
+    layout, right = Layout(400, 0), round_context(**CONTEXT_FIELDS)
+    wrong = round_context(**CONTEXT_FIELDS | {field: other})
+
+    def checks(contexts: list[bytes]) -> list[int]:
+        vectors = [_random_vector(layout, np.random.default_rng(index)) for index in range(3)]
+        for site, vector, context in zip(SITES, vectors, contexts, strict=False):
+            _masker(site, SITES[:3], layout, context).mask_all(vector)
+        return _checks(layout, _sum(layout, vectors))
+
+    assert checks([right, right, right]) == [3]
+    assert checks([right, wrong, right]) != [3]
+
+
+def test_a_missing_site_another_cipher_and_a_shifted_chunk_are_noticed() -> None:
+    """Whatever a site does to its masks, the check words of the sum tell."""
+    layout, sites = Layout(CHUNK_PARAMETERS * 2, 0), SITES[:3]
+    vectors = [_random_vector(layout, np.random.default_rng(index)) for index in range(3)]
+    for site, vector in zip(sites, vectors, strict=True):
+        _masker(site, sites, layout).mask_all(vector)
+    swapped = bytearray(vectors[2][layout.start(1) :] + vectors[2][: layout.start(1)])
+    other = _random_vector(layout, np.random.default_rng(2))
+    _masker("site-02", sites, layout, suite=Suite.CHACHA20).mask_all(other)
+
+    assert _checks(layout, _sum(layout, vectors)) == [3, 3]
+    for spoilt in (vectors[:2], [*vectors[:2], swapped], [*vectors[:2], other]):
+        assert 3 not in _checks(layout, _sum(layout, spoilt))
+
+
+def test_a_chunk_is_masked_once() -> None:
+    """A second masking, which with the first would give the mask away, is an error of the program."""
+    layout = Layout(CHUNK_PARAMETERS + 1, 0)
+    buffer, masker = bytearray(layout.total_bytes), _masker("site-00", SITES[:3], layout)
+    masker.mask(layout.body(buffer, 0), 0)
+
+    with pytest.raises(ValueError, match="once"):
+        masker.mask(layout.body(buffer, 0), 0)
+    with pytest.raises(ValueError, match="once"):
+        masker.mask_all(buffer)
+    with pytest.raises(ValueError, match="once"):
+        masker.expand_ahead()
+    with pytest.raises(ValueError, match="own length"):
+        masker.mask(layout.body(buffer, 0)[:-8], 1)
+
+
+def test_a_site_alone_or_left_out_masks_nothing() -> None:
+    """One contributor has no masks, so its vector would leave bare: refused, like a set without oneself."""
+    layout = Layout(10, 0)
+
+    with pytest.raises(MaskingRefused) as alone:
+        _masker("site-00", ("site-00",), layout)
+    with pytest.raises(MaskingRefused) as left_out:
+        _masker("site-00", ("site-01", "site-02"), layout)
+
+    assert alone.value.reason is Reason.BELOW_QUORUM
+    assert left_out.value.reason is Reason.NOT_A_CONTRIBUTOR
+
+
+def test_a_masker_has_no_representation_and_no_serial_form() -> None:
+    """Round keys are neither printed nor pickled."""
+    masker = _masker("site-00", SITES[:3], Layout(10, 0))
+
+    assert repr(masker) == "Masker(hidden)"
+    with pytest.raises(TypeError):
+        pickle.dumps(masker)
