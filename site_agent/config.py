@@ -16,7 +16,7 @@ Address: TypeAlias = Annotated[
 
 
 class Policy(Document):
-    """What this hospital allows, whatever a coordinator announces. Nothing here has a default.
+    """What this hospital allows, whatever a coordinator announces. What loosens it is off unless said.
 
     Attributes:
         methods: names of methods that may run.
@@ -25,6 +25,10 @@ class Policy(Document):
         largest_rounds: most rounds of one run.
         largest_megabytes: most that may leave in one run, in units of 1,000,000 bytes.
         largest_clipping_range: largest magnitude of a change that may leave.
+        two_sites: has to be said in words where only two sites add up, because each then sees the
+            other's change.
+        lost_site_budget: how often in a run this site trains a step again for a smaller set, after a
+            site was lost; each time a coordinator that lied about the loss could estimate a change.
     """
 
     methods: tuple[str, ...] = Field(min_length=1)
@@ -33,6 +37,8 @@ class Policy(Document):
     largest_rounds: int = Field(ge=1)
     largest_megabytes: float = Field(gt=0)
     largest_clipping_range: float = Field(gt=0)
+    two_sites: Literal["each-sees-the-other"] | None = None
+    lost_site_budget: int = Field(default=0, ge=0)
 
 
 class Split(Document):

@@ -41,9 +41,14 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """To the trainer: train a round from the payload, float32 in the manifest's order."""
+    """To the trainer: train a round from the payload, float32 in the manifest's order.
+
+    `redraw` is 0 for the ordinary draw; otherwise the same step again from its start, with batches
+    drawn afresh by a generator keyed by this number.
+    """
 
     round: int
+    redraw: int
     payload: bytes | memoryview = field(repr=False)
 
 

@@ -9,46 +9,37 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Any, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
-from protos.manifest import manifest_of
+from protos.fingerprints import fingerprint
+from protos.manifest import Manifest, manifest_of
+from protos.masking.refusals import MaskingRefused
 from protos.messages import (
     PROTOCOL_VERSION,
     Announcement,
-    Bind,
-    Chunk,
     CoordinatorMessage,
     CoordinatorReason,
-    Done,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
     Farewell,
-    Finish,
     Hello,
     Join,
     MalformedMessage,
-    Offer,
-    Ready,
     Refusal,
     SiteReason,
 )
-from protos.parameters import position
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import find_approval, keep_plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
-from site_agent.boundary.gate import Contribution, Gate, GateRefusal
+from site_agent.boundary.gate import GateRefusal
+from site_agent.boundary.masking import SiteMasking
 from site_agent.boundary.policy import refuse_plan
-from site_agent.boundary.work import Download, RunWork
+from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.config import Hospital
-from site_agent.hatch import AgentEnd, Agreed, Conclude, Failed, Prepare, Prepared, Train, Trained
+from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train
 from site_agent.hatch import Message as HatchMessage
 
 APPROVAL_POLL_SECONDS: Final = 1.0
@@ -68,17 +59,7 @@ class TrainerFailed(OperatorError):
         self.failed = failed
 
 
-@dataclass(frozen=True)
-class _Built:
-    contribution: Contribution
-
-
-@dataclass(frozen=True)
-class _Concluded:
-    pass
-
-
-_Item: TypeAlias = CoordinatorMessage | _Built | _Concluded | BaseException
+_Item: TypeAlias = CoordinatorMessage | Built | Concluded | BaseException
 
 
 class Agent:
@@ -88,20 +69,21 @@ class Agent:
         self,
         hospital: Hospital,
         *,
-        identity: str,
+        identity_key: Ed25519PrivateKey,
         trainer: AgentEnd,
         audit: AuditLog,
         connect: Callable[[], Connection],
         software: str,
     ) -> None:
-        """`identity` is the fingerprint of the site's identity key; `connect` opens a stream."""
-        self._hospital, self._identity, self._trainer, self._audit = hospital, identity, trainer, audit
+        """`identity_key` is this site's long-term key; `connect` opens a stream."""
+        self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
+        self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._connect, self._software = connect, software
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._connection: Connection | None = None
-        self._work: RunWork | None = None
+        self._rounds: Rounds | None = None
+        self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._upload: asyncio.Task[None] | None = None
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -142,11 +124,18 @@ class Agent:
                     raise item
                 if isinstance(item, Farewell):
                     return self._part(item)
-                if not isinstance(item, _Built | _Concluded):
+                if not isinstance(item, Built | Concluded):
                     self._connection = connection
                 await self._handle(item)
         except MalformedMessage as malformed:
             raise await self._complain(malformed) from malformed
+        except MaskingRefused as refused:
+            await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused))
+            raise ProtocolError(
+                what=f"This site masks nothing: {refused}.",
+                consequence="Nothing more leaves this site.",
+                remedy="Tell the federation office and the security officer; the audit log has the record.",
+            ) from refused
         except GateRefusal as refusal:
             await self._refuse(refusal.reason, refusal.tensor)
             raise
@@ -155,8 +144,8 @@ class Agent:
             raise
         finally:
             reader.cancel()
-            if self._upload is not None:
-                self._upload.cancel()
+            if self._rounds is not None:
+                self._rounds.stream_ended()
             self._forget_messages()
 
     def _forget_messages(self) -> None:
@@ -165,7 +154,7 @@ class Agent:
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             of_stream = isinstance(item, UnavailableError | MalformedMessage)
-            if isinstance(item, _Built | _Concluded | BaseException) and not of_stream:
+            if isinstance(item, Built | Concluded | BaseException) and not of_stream:
                 kept.append(item)
         for item in kept:
             self._inbox.put_nowait(item)
@@ -174,39 +163,26 @@ class Agent:
         while True:
             await self._inbox.put(await connection.receive())
 
-    async def _handle(self, item: CoordinatorMessage | _Built | _Concluded) -> None:
+    async def _handle(self, item: CoordinatorMessage | Built | Concluded) -> None:
         match item:
             case Announcement():
                 await self._announced(item)
-            case Offer() | Finish():
-                await self._begin_download(item)
-            case Chunk():
-                await self._take_chunk(item)
-            case Bind():
-                work = self._running()
-                smallest = self._hospital.policy.smallest_sites
-                work.accept_bind(item, site=self._hospital.site, smallest_sites=smallest)
-                if self._is_built(work):
-                    self._start_upload(work)
-            case _Built(contribution=contribution):
-                await self._built(self._running(), contribution)
-            case _Concluded():
-                self._running().is_concluded = True
-                await self._say_done(self._running())
-            case EpochOpen() | EpochRoster() | EpochSeal():
-                raise MalformedMessage("masking keys that the plan does not ask for")
+            case Built(contribution=contribution):
+                await self._running().built(contribution)
+            case Concluded():
+                await self._running().concluded()
             case Farewell():
                 raise AssertionError("handled before")
             case _:
-                assert_never(item)
+                await self._running().handle(item)
 
     async def _announced(self, message: Announcement) -> None:
         plan = plan_from_wire(message.plan)
-        if self._work is None or self._work.run != message.run or self._work.plan != plan:
-            self._work = await self._prepare(message.run, plan)
-        await self._send(Join(message.run, plan.digest, self._work.manifest.digest, epoch=0))
+        if self._rounds is None or self._rounds.run != message.run or self._rounds.plan != plan:
+            self._rounds = await self._prepare(message.run, plan)
+        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
 
-    async def _prepare(self, run: str, plan: Plan) -> RunWork:
+    async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
         refusal = refuse_plan(self._hospital.policy, plan, manifest, site=self._hospital.site, identity=self._identity)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
@@ -230,7 +206,31 @@ class Agent:
             )
         self._audit.write("run_joined", rounds=plan.schedule.rounds, method=plan.method.name, **facts)
         self._log.info("run_joined", run=run, method=plan.method.name, rounds=plan.schedule.rounds)
-        return RunWork(run, plan, manifest, Gate(run, plan, manifest, self._audit))
+        return Rounds(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=self._hospital.site,
+            smallest_sites=self._hospital.policy.smallest_sites,
+            audit=self._audit,
+            masking=self._masking(run, plan, manifest),
+            around=Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put),
+        )
+
+    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
+        if plan.secure_aggregation == "off":
+            return None
+        policy = self._hospital.policy
+        return SiteMasking(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=self._hospital.site,
+            identity_key=self._identity_key,
+            quorum=max(plan.quorum, policy.smallest_sites),
+            budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
+            ledger_path=self._hospital.state_path / "masking" / f"{run}.json",
+        )
 
     async def _await_approval(self, plan: Plan) -> None:
         """Nothing trains until a person here has approved exactly this plan."""
@@ -243,100 +243,28 @@ class Agent:
                 has_told = True
             await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
-    async def _begin_download(self, message: Offer | Finish) -> None:
-        work = self._running()
-        if isinstance(message, Offer):
-            work.accept_offer(message)
-        elif message.round != work.plan.schedule.rounds:
-            raise MalformedMessage("a result before the last round")
-        work.download = Download(message, work.manifest.parameters)
-        if work.download.is_complete:
-            await self._downloaded(work, work.download)
-
-    async def _take_chunk(self, chunk: Chunk) -> None:
-        work = self._running()
-        if work.download is None:
-            raise MalformedMessage("a chunk that was not announced")
-        work.download.add(chunk)
-        if work.download.is_complete:
-            await self._downloaded(work, work.download)
-
-    async def _downloaded(self, work: RunWork, download: Download) -> None:
-        download.check()
-        work.download = None
-        message, vector = download.announced, download.vector
-        if isinstance(message, Finish):
-            self._spawn(self._say_done(work) if work.is_concluded else self._conclude(message.round, vector))
-            return
-        here = position(work.run, message.round, message.parameters_digest)
-        if here != work.position:
-            work.position, work.contribution = here, None
-            self._spawn(self._train(work, message.round, here, vector))
-        elif self._is_built(work):
-            await self._send(Ready(message.round, message.attempt))
-
-    async def _train(self, work: RunWork, number: int, here: bytes, vector: npt.NDArray[np.float32]) -> None:
-        answer = await self._ask(Train(number, vector.view(np.uint8).data))
-        if not isinstance(answer, Trained) or answer.round != number:
-            raise MalformedMessage("the trainer answered something else")
-        contribution = work.gate.build(here, memoryview(answer.payload), answer.rows)
-        await self._inbox.put(_Built(contribution))
-
-    async def _conclude(self, number: int, vector: npt.NDArray[np.float32]) -> None:
-        answer = await self._ask(Conclude(number, vector.view(np.uint8).data))
-        if not isinstance(answer, Agreed):
-            raise MalformedMessage("the trainer answered something else")
-        await self._inbox.put(_Concluded())
-
-    async def _built(self, work: RunWork, contribution: Contribution) -> None:
-        work.contribution = contribution
-        if work.bind is not None:
-            self._start_upload(work)
-        elif work.offer is not None:
-            await self._send(Ready(work.offer.round, work.offer.attempt))
-
-    @staticmethod
-    def _is_built(work: RunWork) -> bool:
-        return work.contribution is not None and work.contribution.position == work.position
-
-    def _start_upload(self, work: RunWork) -> None:
-        if self._upload is not None:
-            self._upload.cancel()
-        assert work.contribution is not None and work.bind is not None
-        self._upload = self._spawn(self._send_chunks(work.gate, work.contribution, work.bind))
-
-    async def _send_chunks(self, gate: Gate, contribution: Contribution, bind: Bind) -> None:
-        for chunk in gate.release(contribution, bind):
-            await self._send(chunk)
-        self._log.info("contribution_released", round=bind.round, attempt=bind.attempt, bytes=len(contribution.buffer))
-
-    async def _say_done(self, work: RunWork) -> None:
-        self._audit.write("run_finished", run=work.run, rounds=work.plan.schedule.rounds)
-        self._log.info("run_finished", run=work.run)
-        await self._send(Done(work.run))
-
     async def _ask(self, message: Prepare | Train | Conclude) -> HatchMessage:
-        answer = await self._trainer.ask(message)
+        async with self._asking:
+            answer = await self._trainer.ask(message)
         if isinstance(answer, Failed):
             raise TrainerFailed(answer)
         return answer
 
-    async def _send(self, message: Join | Ready | Chunk | Done | Refusal) -> None:
+    async def _send(self, message: Join | Refusal | Outgoing) -> None:
         if self._connection is not None:  # without one the next offer asks again
             await self._connection.send(message)
 
-    async def _refuse(self, reason: SiteReason, tensor: str) -> None:
-        work = self._work
-        self._audit.write(
-            "participation_ended", run=work.run if work else "", reason=reason.name.lower(), tensor=tensor
-        )
-        if work is not None:
-            await self._send(Refusal(work.run, reason, tensor))
+    async def _refuse(self, reason: SiteReason, tensor: str, because: str = "") -> None:
+        run = self._rounds.run if self._rounds else ""
+        facts = {"because": because} if because else {}
+        self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
+        if run:
+            await self._send(Refusal(run, reason, tensor))
 
     async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
         self._audit.write("coordinator_refused", reason=str(malformed))
-        if self._work is not None:
-            await self._send(Refusal(self._work.run, SiteReason.COORDINATOR_MISBEHAVED))
+        if self._rounds is not None:
+            await self._send(Refusal(self._rounds.run, SiteReason.COORDINATOR_MISBEHAVED))
         return ProtocolError(
             what=f"The coordinator sent {malformed}.",
             consequence="This site has stopped; nothing was sent in answer.",
@@ -360,10 +288,10 @@ class Agent:
             remedy="Nothing has to be done.",
         )
 
-    def _running(self) -> RunWork:
-        if self._work is None:
+    def _running(self) -> Rounds:
+        if self._rounds is None:
             raise MalformedMessage("a round before a run was announced")
-        return self._work
+        return self._rounds
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run beside the loop; what goes wrong is put into the inbox, never lost."""

@@ -7,7 +7,8 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: what was built is kept and sent again, never built anew;
-* the audit log records a release, and is synced, before the bytes are handed over.
+* the audit log records a release, and is synced, before the bytes are handed over;
+* under a plan that requires masking, no chunk is handed over without its masks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from protos.messages import Bind, Chunk, SiteReason
 from protos.plan import EqualWeights, Plan, RowWeights
 from protos.tensors import Layout
 from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.masking import SiteMasking
 
 
 class GateRefusal(OperatorError):
@@ -41,29 +43,35 @@ class GateRefusal(OperatorError):
 
 @dataclass(frozen=True)
 class Contribution:
-    """A checked vector, ready for one position; only the gate makes them."""
+    """A checked vector, ready for one position and draw; only the gate makes them."""
 
     position: bytes
+    redraw: int
     clipped: int
     buffer: bytearray = field(repr=False)
-    digest: str
+    digest: bytes
 
 
 class Gate:
     """The door for one run."""
 
-    def __init__(self, run: str, plan: Plan, manifest: Manifest, audit: AuditLog) -> None:
+    def __init__(self, run: str, plan: Plan, manifest: Manifest, audit: AuditLog, masking: SiteMasking | None) -> None:
+        """`masking` is None only where the plan has secure aggregation off."""
+        if (masking is None) != (plan.secure_aggregation == "off"):
+            raise ValueError("a plan is masked or it is not")
+        self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
         self._layout = Layout(manifest.parameters, len(manifest.scalars))
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
-    def build(self, position: bytes, change: memoryview, rows: int) -> Contribution:
+    def build(self, position: bytes, change: memoryview, *, rows: int, redraw: int) -> Contribution:
         """Encode and check what the trainer handed out.
 
         Args:
             position: what the change was computed from.
             change: little-endian float32 in the manifest's order.
             rows: training rows on the public grid; not used where all sites weigh the same.
+            redraw: which draw of the step it is, 0 for the ordinary one.
 
         Raises:
             GateRefusal: the vector may not leave.
@@ -91,14 +99,17 @@ class Gate:
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, clipped, buffer, str(blake3(buffer).hexdigest()))
+        return Contribution(position, redraw, clipped, buffer, blake3(buffer).digest())
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The contribution's chunks from where the coordinator lacks them; the log is written first.
 
         Raises:
             AuditError: the log cannot be written; no chunk is handed out.
+            MaskingRefused: this vector may not be masked for these contributors.
         """
+        if self._masking is not None:
+            self._masking.freeze(contribution.position, bind, contribution.digest)
         self._audit.write(
             "contribution_released",
             run=self._run,
@@ -111,13 +122,19 @@ class Gate:
             bytes=len(contribution.buffer),
             first_chunk=bind.first_chunk,
             clipped=contribution.clipped,
-            payload_blake3=contribution.digest,
-            masked=False,
+            payload_blake3=contribution.digest.hex(),
+            masked=self._masking is not None,
         )
         return (
-            Chunk(bind.round, bind.attempt, index, bytes(self._layout.body(contribution.buffer, index)))
-            for index in range(bind.first_chunk, self._layout.chunks)
+            Chunk(bind.round, bind.attempt, index, body)
+            for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk)
         )
+
+    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
+        if self._masking is not None:
+            return self._masking.masked(contribution.position, bind, contribution.buffer)
+        chunks = range(bind.first_chunk, self._layout.chunks)
+        return (bytes(self._layout.body(contribution.buffer, index)) for index in chunks)
 
     def _weigh(self, rows: int) -> tuple[float, list[int]]:
         match self._plan.weighting:

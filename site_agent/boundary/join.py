@@ -63,7 +63,7 @@ async def join(hospital: Hospital, path: Path) -> None:
         )
         agent = Agent(
             hospital,
-            identity=keys.identity_fingerprint(),
+            identity_key=keys.identity_key(),
             trainer=trainer,
             audit=audit,
             connect=lambda: Connection(address, credentials),

@@ -27,6 +27,10 @@ def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, id
             policy.secure_aggregation == "required" and plan.secure_aggregation != "required",
             "the policy requires secure aggregation, and the plan has it off",
         ),
+        (
+            plan.two_sites is not None and policy.two_sites is None,
+            "each of the plan's two sites would see the other's change, and the policy does not allow it",
+        ),
         (plan.quorum < policy.smallest_sites, f"the plan adds up {plan.quorum} sites, the policy wants more"),
         (plan.schedule.rounds > policy.largest_rounds, "the plan has more rounds than the policy allows"),
         (megabytes > policy.largest_megabytes, f"{megabytes:.1f} MB would leave, more than the policy allows"),

@@ -1,0 +1,235 @@
+"""This site's half of secure aggregation: its keys for an epoch, its masks for a round.
+
+Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
+disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
+for a second set. The mathematics is in protos/masking/.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from protos.errors import OperatorError
+from protos.fixed_point import FixedPoint
+from protos.manifest import Manifest
+from protos.masking.context import check_contributors, encoding_name, round_context
+from protos.masking.epoch import (
+    EpochSecret,
+    EpochTerms,
+    acknowledge,
+    check_acknowledgements,
+    check_roster,
+    make_advert,
+    transcript,
+)
+from protos.masking.ledger import Ask, Compute, DrawAfresh, Ledger, Mark, Repeat
+from protos.masking.refusals import MaskingRefused, Reason, require
+from protos.masking.stream import Masker
+from protos.messages import (
+    Bind,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
+    KeyAdvert,
+)
+from protos.plan import Plan
+from protos.tensors import Layout
+
+
+class SiteMasking:
+    """One site's masking in one run."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        site: str,
+        identity_key: Ed25519PrivateKey,
+        quorum: int,
+        budget: int,
+        ledger_path: Path,
+    ) -> None:
+        """`quorum` and `budget` are the stricter of plan and policy; `ledger_path` is this run's file.
+
+        Raises:
+            MaskingRefused: what was masked earlier in this run cannot be read.
+        """
+        self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
+        self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
+        self._layout = Layout(manifest.parameters, len(manifest.scalars))
+        self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
+        self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
+        self._terms: EpochTerms | None = None
+        self._secret: EpochSecret | None = None
+        self._advert: KeyAdvert | None = None
+        self._roster: tuple[KeyAdvert, ...] = ()
+        self._transcript = b""
+        self._highest_epoch = 0
+        self.epoch = 0
+
+    def open(self, message: EpochOpen) -> KeyAdvert:
+        """Fresh keys for a new epoch; those of the one before are forgotten.
+
+        Raises:
+            MaskingRefused: the epoch is not new, or its sites are not the plan's, enough, and this one too.
+        """
+        require(message.epoch > self._highest_epoch, Reason.WRONG_EPOCH)
+        require(self._site in message.sites, Reason.NOT_A_CONTRIBUTOR)
+        require(len(message.sites) >= self._quorum, Reason.BELOW_QUORUM)
+        self.forget()
+        self._highest_epoch = message.epoch
+        self._terms = EpochTerms(
+            run=self._run,
+            epoch=message.epoch,
+            plan_digest=self._plan.digest,
+            candidates=message.sites,
+            identities=tuple(sorted((site.name, site.identity) for site in self._plan.sites)),
+        )
+        self._secret = EpochSecret(X25519PrivateKey.generate(), secrets.token_bytes(32))
+        own_identity = self._identity_key.public_key().public_bytes_raw()
+        self._advert = make_advert(self._secret, self._terms, self._site, own_identity, self._identity_key.sign)
+        return self._advert
+
+    def check(self, message: EpochRoster) -> EpochAcknowledgement:
+        """Check every site's key and sign what was seen.
+
+        Raises:
+            MaskingRefused: a key is not what the plan lists, or the roster is not what was opened.
+        """
+        terms, advert = self._opened(message.epoch)
+        require(not self._roster, Reason.ANOTHER_TRANSCRIPT)
+        check_roster(terms, message.adverts, advert, self._quorum)
+        self._roster, self._transcript = message.adverts, transcript(terms, message.adverts)
+        return acknowledge(terms, self._site, self._transcript, self._identity_key.sign)
+
+    def seal(self, message: EpochSeal) -> None:
+        """Derive the pairs' keys once every site has signed the same transcript.
+
+        Raises:
+            MaskingRefused: a site is missing or has seen another roster.
+        """
+        terms, _ = self._opened(message.epoch)
+        require(bool(self._roster) and self._secret is not None, Reason.ACKNOWLEDGEMENTS_INCOMPLETE)
+        check_acknowledgements(terms, self._transcript, message.acknowledgements, self._roster)
+        assert self._secret is not None
+        self._secret.agree(self._site, self._roster, self._transcript)
+        self.epoch = message.epoch
+
+    def forget(self) -> None:
+        """Drop this epoch's keys."""
+        if self._secret is not None:
+            self._secret.forget()
+        self._secret, self._terms, self._advert, self._roster, self.epoch = None, None, None, (), 0
+        self._ledger = self._ledger.void()
+
+    def redraw_of(self, position: bytes, bind: Bind) -> int:
+        """Which draw of the step these contributors get: 0 the ordinary one, else the attempt that keys it.
+
+        Raises:
+            MaskingRefused: this step may not be masked for this set.
+        """
+        self._check_bind(bind)
+        if self._is_open(position, bind):
+            return next(entry.redrawn_at or 0 for entry in self._ledger.masked if entry.contributors == bind.sites)
+        match self._ledger.permit(self._ask(position, bind), self._budget):
+            case Compute():
+                return 0
+            case Repeat(redrawn_at=redrawn_at):
+                return redrawn_at or 0
+            case DrawAfresh(attempt=attempt):
+                return attempt
+
+    def freeze(self, position: bytes, bind: Bind, vector: bytes) -> None:
+        """Put on disk what is about to be masked; nothing may leave before this returns.
+
+        Args:
+            position: what the vector was computed from.
+            bind: attempt and contributors.
+            vector: digest of the whole encoded vector, 32 bytes.
+
+        Raises:
+            MaskingRefused: not this vector for this step and set.
+            OperatorError: the disk does not take it.
+        """
+        self._check_bind(bind)
+        context = self._context(position, bind)
+        if self._is_open(position, bind):
+            self._ledger.check_resend(context, vector)
+            return
+        frozen = self._ledger.freeze(self._ask(position, bind), context, vector, self._budget)
+        try:
+            _write_synced(self._path, frozen.to_text().encode())
+        except OSError as cause:
+            raise OperatorError(
+                what=f"What is about to be masked cannot be recorded: {cause.strerror}.",
+                consequence="Nothing of this round left this site.",
+                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+            ) from cause
+        self._ledger = frozen
+
+    def masked(self, position: bytes, bind: Bind, buffer: bytearray) -> Iterator[bytes]:
+        """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
+        assert self._secret is not None
+        masker = Masker(
+            own=self._site,
+            contributors=bind.sites,
+            pair_keys=self._secret.pair_keys,
+            context=self._context(position, bind),
+            layout=self._layout,
+        )
+        for index in range(bind.first_chunk, self._layout.chunks):
+            body = bytearray(self._layout.body(buffer, index))
+            masker.mask(memoryview(body), index)
+            yield bytes(body)
+
+    def _opened(self, epoch: int) -> tuple[EpochTerms, KeyAdvert]:
+        if self._terms is None or self._advert is None or self._terms.epoch != epoch or self.epoch:
+            raise MaskingRefused(Reason.WRONG_EPOCH)
+        return self._terms, self._advert
+
+    def _check_bind(self, bind: Bind) -> None:
+        require(self.epoch > 0, Reason.WRONG_EPOCH)
+        check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
+
+    def _ask(self, position: bytes, bind: Bind) -> Ask:
+        return Ask(Mark(bind.round, bind.attempt), position, bind.sites)
+
+    def _is_open(self, position: bytes, bind: Bind) -> bool:
+        """Whether exactly this was frozen by this process, so that it is sent again and not anew."""
+        opened = self._ledger.open
+        return opened is not None and opened.context == self._context(position, bind)
+
+    def _context(self, position: bytes, bind: Bind) -> bytes:
+        return round_context(
+            self._transcript,
+            position,
+            bind.attempt,
+            bind.sites,
+            self._manifest.digest,
+            self._layout.total_bytes,
+            self._encoding,
+        )
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
