@@ -1,0 +1,175 @@
+"""Small studies to test with, and a site that behaves: it answers as a hospital would, without one.
+
+Every site adds a number of its own to every parameter, so what a run has to end with is plain
+arithmetic: after n rounds, n times the mean of the sites' numbers, exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pki.fingerprints import fingerprint
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    Done,
+    Farewell,
+    Finish,
+    Join,
+    Offer,
+    Ready,
+    SiteMessage,
+)
+from protos.parameters import down_chunks, down_slice, parameters_digest
+from protos.plan import Plan, plan_from_wire
+from protos.tensors import Layout
+
+SITES = ("a", "b", "c")
+NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}
+MEAN = 3.0  # of a, b and c
+THREE_CHUNKS = 300_000  # parameters
+
+
+def made_up_identity(site: str) -> str:
+    """A fingerprint for a site that needs no key."""
+    return fingerprint(hashlib.sha256(site.encode()).digest())
+
+
+def made_up_identities(sites: Iterable[str] = SITES) -> dict[str, str]:
+    """A fingerprint for each site."""
+    return {site: made_up_identity(site) for site in sites}
+
+
+def plan_with(
+    identities: Mapping[str, str],
+    *,
+    study: str = "study",
+    parameters: int = 10,
+    rounds: int = 3,
+    changes: Mapping[str, Any] | None = None,
+) -> Plan:
+    """A plan in the clear for these sites; `changes` replaces whole keys."""
+    return Plan.model_validate_json(_json(plan_document(identities, study, parameters, rounds) | dict(changes or {})))
+
+
+def plan_document(
+    identities: Mapping[str, str], study: str = "study", parameters: int = 10, rounds: int = 3
+) -> dict[str, Any]:
+    """The plan as a person would write it."""
+    return {
+        "study": study,
+        "version": 1,
+        "method": {"name": "fedavg"},
+        "architecture": {
+            "name": "named-tensors",
+            "tensors": [
+                {"name": "first", "shape": [3], "bound": 0.0},
+                {"name": "second", "shape": [parameters - 3], "bound": 0.0},
+            ],
+        },
+        "schedule": {"aggregate": "every-round", "epochs": rounds, "batches_per_epoch": 1},
+        "optimiser": {"name": "sgd", "learning_rate": 1.0},
+        "weighting": {"name": "equal"},
+        "seed": 0,
+        "sites": [{"name": site, "identity": identity} for site, identity in sorted(identities.items())],
+        "quorum": len(identities),
+        "secure_aggregation": "off",
+    }
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode()
+
+
+def contribution(plan: Plan, number: float) -> list[bytes]:
+    """The chunks of a contribution that changes every parameter by `number`."""
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    buffer = bytearray(layout.total_bytes)
+    for index in range(layout.chunks):
+        body = layout.body(buffer, index)
+        layout.words(body, index)[0] = 1
+        changes = layout.changes(body, index)
+        fixed_point.encode(np.full(changes.size, number, np.float32), 1.0, changes)
+    return [bytes(layout.body(buffer, index)) for index in range(layout.chunks)]
+
+
+def parameter_chunks(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> list[Chunk]:
+    """A vector on its way down."""
+    return [
+        Chunk(number, attempt, index, vector[down_slice(index)].tobytes()) for index in range(down_chunks(vector.size))
+    ]
+
+
+def offer(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> list[CoordinatorMessage]:
+    """An honest offer of a round, with its parameters."""
+    return [Offer(number, attempt, parameters_digest(vector)), *parameter_chunks(vector, number, attempt)]
+
+
+class BehavingSite:
+    """What one hospital says to each message; `stops_after` cuts its next upload short."""
+
+    def __init__(self, name: str, *, stops_after: int | None = None) -> None:
+        self.name, self.number, self.stops_after = name, NUMBERS[name], stops_after
+        self.plans: list[Plan] = []
+        self.binds: list[Bind] = []
+        self.vectors: list[npt.NDArray[np.float32]] = []
+        self.farewell: Farewell | None = None
+        self._announced: Offer | Finish | None = None
+        self._arrived: list[bytes] = []
+        self._run = ""
+
+    def answer(self, message: CoordinatorMessage) -> list[SiteMessage]:
+        """What an honest site of this number sends back."""
+        match message:
+            case Announcement(run=run, plan=raw):
+                self._run = run
+                self.plans.append(plan_from_wire(raw))
+                return [Join(run, self.plan.digest, manifest_of(self.plan).digest, epoch=0)]
+            case Offer() | Finish():
+                self._announced, self._arrived = message, []
+                return []
+            case Chunk(body=body):
+                self._arrived.append(body)
+                return self._take_vector()
+            case Bind(round=number, attempt=attempt, first_chunk=first):
+                self.binds.append(message)
+                chunks = [
+                    Chunk(number, attempt, index, body)
+                    for index, body in enumerate(contribution(self.plan, self.number))
+                ]
+                stop, self.stops_after = self.stops_after, None
+                return list(chunks[first:stop])
+            case Farewell():
+                self.farewell = message
+                return []
+            case _:
+                raise AssertionError(f"a site in the clear never gets {message}")
+
+    @property
+    def plan(self) -> Plan:
+        """The plan announced last."""
+        return self.plans[-1]
+
+    def _take_vector(self) -> list[SiteMessage]:
+        announced = self._announced
+        assert announced is not None
+        vector = np.frombuffer(b"".join(self._arrived), "<f4")
+        if vector.size < manifest_of(self.plan).parameters:
+            return []
+        assert parameters_digest(vector) == announced.parameters_digest
+        self.vectors.append(vector)
+        if isinstance(announced, Finish):
+            return [Done(self._run)]
+        return [Ready(announced.round, announced.attempt)]
