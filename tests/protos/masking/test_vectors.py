@@ -1,0 +1,262 @@
+"""The test vectors, recomputed by an implementation that shares no code with ours.
+
+Plain integers for curve, ciphers and sums, `hmac` and `hashlib` for key derivation; Ed25519 alone
+comes from the library. Sources: RFC 7748, RFC 5869, FIPS 197, SP 800-38A, RFC 8439.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import runpy
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+KNOWN: dict[str, Any] = json.loads((VECTORS / "masking.json").read_text())
+PRIME = 2**255 - 19
+
+
+def _hex(text: str) -> bytes:
+    return bytes.fromhex(text)
+
+
+def _pack(*fields: bytes | str | int) -> bytes:
+    out = b""
+    for field in ("global-layers/1", *fields):
+        if isinstance(field, int):
+            raw = field.to_bytes(8, "little", signed=True)
+        else:
+            raw = field.encode() if isinstance(field, str) else field
+        out += len(raw).to_bytes(8, "little") + raw
+    return out
+
+
+def _x25519(secret: bytes, point: bytes) -> bytes:
+    """The Montgomery ladder in plain integers, with projective doubling and differential addition."""
+    scalar = (int.from_bytes(secret, "little") & ~7 & ((1 << 255) - 1)) | (1 << 254)
+    x1, x2, z2, x3, z3 = int.from_bytes(point, "little") % PRIME, 1, 0, int.from_bytes(point, "little") % PRIME, 1
+    for bit in f"{scalar:0255b}":
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+        double_x, double_z = (x2 * x2 - z2 * z2) ** 2, 4 * x2 * z2 * (x2 * x2 + 486662 * x2 * z2 + z2 * z2)
+        sum_x, sum_z = (x2 * x3 - z2 * z3) ** 2, x1 * (x2 * z3 - z2 * x3) ** 2
+        x2, z2, x3, z3 = double_x % PRIME, double_z % PRIME, sum_x % PRIME, sum_z % PRIME
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+    return (x2 * pow(z2, PRIME - 2, PRIME) % PRIME).to_bytes(32, "little")
+
+
+def _double(value: int) -> int:
+    return (value << 1 ^ 0x11B if value & 0x80 else value << 1) & 0xFF
+
+
+def _times(one: int, two: int) -> int:
+    product = 0
+    while two:
+        product ^= one if two & 1 else 0
+        one, two = _double(one), two >> 1
+    return product
+
+
+def _substitution() -> list[int]:
+    table = []
+    for value in range(256):
+        inverse = next((other for other in range(256) if _times(value, other) == 1), 0)
+        rotated = [(inverse << turn | inverse >> (8 - turn)) & 0xFF for turn in range(5)]
+        table.append(rotated[0] ^ rotated[1] ^ rotated[2] ^ rotated[3] ^ rotated[4] ^ 0x63)
+    return table
+
+
+S_BOX = _substitution()
+
+
+def _aes_256(key: bytes, block: bytes) -> bytes:
+    words = [list(key[start : start + 4]) for start in range(0, 32, 4)]
+    constant = 1
+    for index in range(8, 60):
+        word = words[-1]
+        if index % 8 == 0:
+            word = [S_BOX[byte] for byte in word[1:] + word[:1]]
+            word[0], constant = word[0] ^ constant, _double(constant)
+        elif index % 8 == 4:
+            word = [S_BOX[byte] for byte in word]
+        words.append([one ^ two for one, two in zip(word, words[-8], strict=True)])
+    keys = [[byte for word in words[start : start + 4] for byte in word] for start in range(0, 60, 4)]
+    state = [one ^ two for one, two in zip(block, keys[0], strict=True)]
+    for number, round_key in enumerate(keys[1:], start=1):
+        state = [S_BOX[state[(index + 4 * (index % 4)) % 16]] for index in range(16)]
+        if number < 14:
+            state = [
+                _double(state[index])
+                ^ _double(state[index // 4 * 4 + (index + 1) % 4])
+                ^ state[index // 4 * 4 + (index + 1) % 4]
+                ^ state[index // 4 * 4 + (index + 2) % 4]
+                ^ state[index // 4 * 4 + (index + 3) % 4]
+                for index in range(16)
+            ]
+        state = [one ^ two for one, two in zip(state, round_key, strict=True)]
+    return bytes(state)
+
+
+def _chacha20(key: bytes, block: bytes) -> bytes:
+    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), *struct.unpack("<4I", block)]
+    state = list(start)
+
+    def quarter(a: int, b: int, c: int, d: int) -> None:
+        for left, right, other, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            state[left] = (state[left] + state[right]) & 0xFFFFFFFF
+            mixed = state[other] ^ state[left]
+            state[other] = (mixed << turn | mixed >> (32 - turn)) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for column in range(4):
+            quarter(column, 4 + column, 8 + column, 12 + column)
+        for column in range(4):
+            quarter(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
+    return struct.pack("<16I", *((one + two) & 0xFFFFFFFF for one, two in zip(state, start, strict=True)))
+
+
+def _keystream(suite: str, key: bytes, chunk: int, size: int) -> bytes:
+    out, block = b"", 0
+    while len(out) < size:
+        if suite == "aes-256-ctr":
+            out += _aes_256(key, struct.pack(">QQ", chunk, block))
+        else:
+            out += _chacha20(key, struct.pack("<QQ", block, chunk))
+        block += 1
+    return out[:size]
+
+
+def _numbers(raw: bytes, words: int) -> list[int]:
+    """A chunk's numbers, unsigned: `words` of 64 bits, then 32 bits each."""
+    return [
+        *struct.unpack_from(f"<{words}Q", raw),
+        *struct.unpack_from(f"<{(len(raw) - 8 * words) // 4}I", raw, 8 * words),
+    ]
+
+
+def _wrap(numbers: list[int], words: int) -> list[int]:
+    return [number % 2 ** (64 if index < words else 32) for index, number in enumerate(numbers)]
+
+
+def test_the_independent_ciphers_are_right() -> None:
+    """FIPS 197, C.3 and RFC 8439, 2.3.2 as published."""
+    key = bytes(range(32))
+
+    assert _aes_256(key, _hex("00112233445566778899aabbccddeeff")) == _hex("8ea2b7ca516745bfeafc49904b496089")
+    assert _chacha20(key, _hex("01000000000000090000004a00000000")).hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4")
+
+
+@pytest.mark.parametrize("site", KNOWN["sites"], ids=lambda site: site["site"])
+def test_keys_fingerprints_and_signatures(site: dict[str, str]) -> None:
+    """Public keys follow from private ones; adverts and acknowledgements are signed over the packed fields."""
+    epoch, identity = KNOWN["epoch"], Ed25519PrivateKey.from_private_bytes(_hex(site["identity_private"]))
+    terms = (epoch["run"], epoch["epoch"], _hex(epoch["plan_digest"]))
+    exchange, nonce = _hex(site["exchange_public"]), _hex(site["nonce"])
+    spelt = base64.b32encode(hashlib.sha256(_hex(site["identity_public"])).digest()[:20]).decode().lower()
+
+    advert = identity.sign(_pack("masking advert", *terms, site["site"], exchange, nonce))
+    acknowledgement = identity.sign(_pack("masking acknowledgement", *terms, site["site"], _hex(epoch["transcript"])))
+
+    assert identity.public_key().public_bytes_raw() == _hex(site["identity_public"])
+    assert spelt == site["fingerprint"].replace("-", "")
+    assert _x25519(_hex(site["exchange_private"]), (9).to_bytes(32, "little")) == exchange
+    assert advert.hex() == site["advert_signature"]
+    assert acknowledgement.hex() == site["acknowledgement_signature"]
+
+
+def test_the_transcript() -> None:
+    """T over run, epoch, plan, candidates and every advert whole."""
+    epoch, sites = KNOWN["epoch"], KNOWN["sites"]
+    fields = ("exchange_public", "nonce", "identity_public", "advert_signature")
+    entries = [
+        _pack("masking roster entry", site["site"], epoch["epoch"], *(_hex(site[field]) for field in fields))
+        for site in sites
+    ]
+    candidates = _pack("masking candidates", *(site["site"] for site in sites))
+    plan = _hex(epoch["plan_digest"])
+
+    whole = _pack("masking transcript", epoch["run"], epoch["epoch"], plan, candidates, *entries)
+
+    assert hashlib.sha256(whole).hexdigest() == epoch["transcript"]
+
+
+@pytest.mark.parametrize("pair", KNOWN["pairs"], ids=lambda pair: f"{pair['lower']} {pair['higher']}")
+def test_pair_keys(pair: dict[str, str]) -> None:
+    """Shared secret, extraction with T as salt, expansion with both names."""
+    sites = {site["site"]: site for site in KNOWN["sites"]}
+    lower, higher = sites[pair["lower"]], sites[pair["higher"]]
+
+    shared = _x25519(_hex(lower["exchange_private"]), _hex(higher["exchange_public"]))
+    extracted = hmac.new(_hex(KNOWN["epoch"]["transcript"]), shared, "sha256").digest()
+    pair_key = hmac.new(extracted, _pack("pair", pair["lower"], pair["higher"]) + b"\x01", "sha256").hexdigest()
+
+    assert shared == _x25519(_hex(higher["exchange_private"]), _hex(lower["exchange_public"]))
+    assert (shared.hex(), extracted.hex(), pair_key) == (
+        pair["shared_secret"],
+        pair["extracted"],
+        pair["pair_key"],
+    )
+
+
+def test_the_context() -> None:
+    """Every bound field with its length, in order."""
+    bound, sites = KNOWN["round"], [site["site"] for site in KNOWN["sites"]]
+    encoding = _pack(
+        "masking encoding", "fixed point modulo 2**32 and 2**64", bound["clipping_range"].hex(), len(sites)
+    )
+
+    whole = _pack(
+        "masking context",
+        _hex(KNOWN["epoch"]["transcript"]),
+        _hex(bound["position"]),
+        bound["attempt"],
+        _pack("masking contributors", *sites),
+        _hex(bound["manifest_digest"]),
+        bound["length_bytes"],
+        encoding,
+    )
+
+    assert encoding.hex() == bound["encoding"]
+    assert hashlib.sha256(whole).hexdigest() == bound["context"]
+
+
+@pytest.mark.parametrize("suite", KNOWN["round"]["suites"], ids=lambda suite: suite["suite"])
+def test_masks_masked_vectors_and_sums(suite: dict[str, Any]) -> None:
+    """Keys, keystreams, encoded values, masked values and their sum, number by number."""
+    bound, sites = KNOWN["round"], [site["site"] for site in KNOWN["sites"]]
+    words, masks = 1 + len(bound["scalars"][0]), {}
+    for pair in KNOWN["pairs"]:
+        name = f"{pair['lower']} {pair['higher']}"
+        information = _pack("round", _hex(bound["context"]), suite["suite"])
+        key = hmac.new(_hex(pair["pair_key"]), information + b"\x01", "sha256").digest()
+        assert key.hex() == suite["round_keys"][name]
+        for chunk, known in suite["first_mask_bytes"][name].items():
+            assert _keystream(suite["suite"], key, int(chunk), len(known) // 2).hex() == known
+        masks[name] = _numbers(_keystream(suite["suite"], key, 0, bound["length_bytes"]), words)
+    total = [0] * (words + len(bound["changes"][0]))
+    for own, changes, scalars in zip(sites, bound["changes"], bound["scalars"], strict=True):
+        numbers = [1, *scalars, *(round(change * bound["scale"]) for change in changes)]
+        assert _wrap(numbers, words) == _numbers(_hex(suite["encoded"][own]), words)
+        for name, mask in masks.items():
+            sign = {name.split()[0]: 1, name.split()[1]: -1}.get(own, 0)
+            numbers = [number + sign * share for number, share in zip(numbers, mask, strict=True)]
+        assert _wrap(numbers, words) == _numbers(_hex(suite["masked"][own]), words)
+        total = [one + two for one, two in zip(total, numbers, strict=True)]
+
+    assert _wrap(total, words) == _numbers(_hex(suite["sum"]), words)
+    assert total[0] == len(sites)
+
+
+def test_the_file_is_what_our_code_makes() -> None:
+    """The generator writes this very file."""
+    made = runpy.run_path(str(VECTORS / "make_masking.py"))["make"]()
+
+    assert json.loads(json.dumps(made)) == KNOWN
