@@ -7,141 +7,143 @@ columns; each site then sees what it would have reached alone.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
+import signal
 import sys
-import time
 from pathlib import Path
-from typing import Any
+from typing import Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import click
-from quickstart.federation import METHODS, Rehearsal, prepare, start, status
-from quickstart.hospitals import dealt_hospitals, heart_hospitals
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-LONGEST_SECONDS = 3600.0
-_MARK = "made-by-quickstart"
+from protos.errors import OperatorError, UnavailableError, UsageError
+from quickstart.federation import METHODS, Rehearsal, is_masking_possible, prepare
+from quickstart.figures import collect, table_of
+from quickstart.hospitals import HEART, dealt_hospitals, heart_hospitals
+from quickstart.programs import run_to_the_end
+
+_MARK: Final = "made-by-quickstart"
+_LONGEST_SOCKET_PATH: Final = 107  # bytes, the kernel's limit for the name of a Unix socket
+_folder = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(epilog="Example: deploy/quickstart.sh --rounds 20 --json figures.json")
 @click.option("--method", type=click.Choice([*METHODS, "all"]), default="all", show_default=True)
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A folder with the heart tables.")
-@click.option("--masked/--unmasked", default=False, show_default=True, help="Secure aggregation.")
+@click.option("--data", type=_folder, help=f"A folder with {', '.join(HEART.values())}; see the README for sources.")
+@click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @click.option("--sites", type=click.IntRange(2, 20), default=3, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Where the figures go.")
-@click.option("--output", type=click.Path(path_type=Path), default=Path("quickstart-run"), show_default=True)
-def main(
-    method: str, data: Path | None, masked: bool, rounds: int, sites: int, seed: int, json_file: Path | None, output: Path
+@click.option("--json", "json_file", type=_folder, help="A file for the figures.")
+@click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="A folder to fill.")
+def rehearse(
+    method: str,
+    data: Path | None,
+    masked: bool,
+    rounds: int,
+    sites: int,
+    seed: int,
+    json_file: Path | None,
+    output: Path,
 ) -> None:
-    """Rehearse a federation of hospitals on this machine."""
+    """Rehearse a federation of hospitals on this machine: the real programs over mutual TLS on loopback."""
+    _check_words(data=data, masked=masked, sites=sites, json_file=json_file)
     folder = _fresh(output)
     tables = folder / "tables"
     tables.mkdir()
-    hospitals = heart_hospitals(data, tables) if data else dealt_hospitals(sites, tables, seed)
+    hospitals = heart_hospitals(data, tables)[:sites] if data else dealt_hospitals(sites, tables, seed)
     methods = METHODS if method == "all" else (method,)
     rehearsal = Rehearsal(
-        folder=folder, hospitals=hospitals[:sites], methods=methods, rounds=rounds, seed=seed, is_masked=masked
+        folder=folder, hospitals=hospitals, methods=methods, rounds=rounds, seed=seed, is_masked=masked
     )
     console = Console()
-    console.print(f"Preparing an authority, {len(rehearsal.hospitals)} hospitals and {len(methods)} studies in {folder}")
+    _say(console, f"Preparing an authority, {len(hospitals)} hospitals and {_count(methods)} in {folder}")
     prepare(rehearsal)
-    is_complete = _run(rehearsal, console)
-    if not is_complete:
-        console.print(f"The federation did not finish; the logs are in {folder}.")
-        sys.exit(1)
-    figures = _figures(rehearsal)
-    _print_table(figures, console)
-    (folder / "figures.json").write_text(json.dumps(figures, indent=2))
-    if json_file:
-        json_file.write_text(json.dumps(figures, indent=2))
-    console.print(f"Models, reports, logs and audit logs are in {folder}.")
+    run_to_the_end(rehearsal, console)
+    figures = collect(rehearsal)
+    console.print(table_of(figures))
+    for file in filter(None, (folder / "figures.json", json_file)):
+        file.write_text(json.dumps(figures, indent=2) + "\n")
+    _say(console, f"Models, reports, logs and audit logs are in {folder}")
 
 
-def _fresh(folder: Path) -> Path:
-    """An empty folder; an earlier rehearsal's is replaced, nobody else's is touched."""
+def _check_words(*, data: Path | None, masked: bool, sites: int, json_file: Path | None) -> None:
+    """Refuse what cannot work before anything is made."""
+    if masked and not is_masking_possible(sites):
+        raise _usage(
+            "Two sites cannot hide anything from each other: each would see the other's change.",
+            "Take three sites or more, or --unmasked.",
+        )
+    if data is not None:
+        if sites > len(HEART):
+            raise _usage(f"--data has {len(HEART)} hospitals, not {sites}.", "Leave --sites out, or --data.")
+        absent = [file for file in HEART.values() if not (data / file).is_file()]
+        if absent:
+            raise _usage(
+                f"The folder {data} has no {', no '.join(absent)}.",
+                "Put the files there; the README says where they come from and how they are named.",
+            )
+    if json_file is not None and (json_file.is_dir() or not json_file.resolve().parent.is_dir()):
+        raise _usage(f"{json_file} cannot be written.", "Name a file in an existing folder with --json.")
+
+
+def _fresh(output: Path) -> Path:
+    """An empty folder, mode 0700; an earlier rehearsal's is replaced, nobody else's is touched."""
+    folder = output.resolve()
+    if len(os.fsencode(folder / "coordinator/status.socket")) > _LONGEST_SOCKET_PATH:
+        raise _usage(f"The path {folder} is too long for a socket in it.", "Name a shorter one with --output.")
+    if folder.exists() and not folder.is_dir():
+        raise _usage(f"{folder} is a file.", "Name a folder with --output.")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARK).exists():
-            sys.exit(f"quickstart: {folder} is in use.\n  Nothing was changed.\n  Name another with --output.")
+            raise _usage(
+                f"{folder} is not empty, and no rehearsal made it.", "Name another folder with --output, or empty it."
+            )
         shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / _MARK).touch()
-    return folder.resolve()
+    return folder
 
 
-def _run(rehearsal: Rehearsal, console: Console) -> bool:
-    """Start everything, show progress, end everything; whether all went well."""
-    programs = start(rehearsal)
-    began = time.monotonic()
+def _usage(what: str, remedy: str) -> UsageError:
+    return UsageError(what=what, consequence="Nothing was started and nothing was changed.", remedy=remedy)
+
+
+def _count(methods: tuple[str, ...]) -> str:
+    return "one study" if len(methods) == 1 else f"{len(methods)} studies"
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it is: a path is neither wrapped nor read as markup."""
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def main() -> NoReturn:
+    """The entry point; an operator never sees a traceback."""
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with Progress(console=console) as progress:
-            tasks = {method: progress.add_task(method, total=rehearsal.rounds) for method in rehearsal.methods}
-            while programs["coordinator"].poll() is None and time.monotonic() - began < LONGEST_SECONDS:
-                answer = status(rehearsal)
-                _show(answer, tasks, progress)
-                if any(program.poll() not in (None, 0) for program in programs.values()):
-                    return False
-                time.sleep(0.2)
-            for task in tasks.values():
-                progress.update(task, completed=rehearsal.rounds)
-        return all(program.wait(timeout=60) == 0 for program in programs.values())
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        for program in programs.values():
-            if program.poll() is None:
-                program.terminate()
-                program.wait()
-
-
-def _show(answer: dict[str, Any] | None, tasks: dict[str, Any], progress: Progress) -> None:
-    run = answer["run"] if answer else None
-    if run:
-        for method, task in tasks.items():
-            if method == run["method"]:
-                progress.update(task, completed=run["rounds_made"])
-                break
-            progress.update(task, completed=run["rounds"])
-
-
-def _figures(rehearsal: Rehearsal) -> dict[str, Any]:
-    records = [json.loads(path.read_text()) for path in sorted((rehearsal.folder / "coordinator/runs").glob("*/record.json"))]
-    by_method = {record["method"]: record for record in records}
-    main_record = by_method[rehearsal.methods[-1]]
-    sites: dict[str, Any] = {}
-    for hospital in rehearsal.hospitals:
-        reports = {
-            method: json.loads((rehearsal.folder / hospital.name / "state/reports" / f"{record['run']}.json").read_text())
-            for method, record in by_method.items()
-        }
-        last = reports[rehearsal.methods[-1]]
-        sites[hospital.name] = {"siloed": last["siloed"]["metrics"]} | {
-            method: reports[method]["federated"]["metrics"] for method in rehearsal.methods
-        }
-    return {
-        "seed": rehearsal.seed,
-        "masked": rehearsal.is_masked,
-        "rounds": main_record["rounds_made"],
-        "shared_parameters_sha256": main_record["shared_parameters_sha256"],
-        "runs": {method: record["shared_parameters_sha256"] for method, record in by_method.items()},
-        "sites": sites,
-    }
-
-
-def _print_table(figures: dict[str, Any], console: Console) -> None:
-    names = list(next(iter(figures["sites"].values())))
-    table = Table("site", *(f"{name} AUROC" for name in names), f"gain of {names[-1]}", title="On each site's own test rows")
-    for site, by_method in figures["sites"].items():
-        values = [by_method[name]["auroc"] for name in names]
-        known = values[0] is not None and values[-1] is not None
-        gain = f"{values[-1] - values[0]:+.3f}" if known else "-"
-        table.add_row(site, *("-" if value is None else f"{value:.3f}" for value in values), gain)
-    console.print(table)
+        rehearse(standalone_mode=False, prog_name="quickstart")
+        sys.exit(0)
+    except OperatorError as error:
+        print(error.lines("quickstart"), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except OSError as cause:
+        explained = UnavailableError(
+            what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
+            consequence="The rehearsal did not finish; nothing left this machine.",
+            remedy="Check the disk's free space and whether you may write there, then try again.",
+        )
+        print(explained.lines("quickstart"), file=sys.stderr)
+        sys.exit(explained.exit_status)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -32,6 +30,11 @@ class Rehearsal:
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
     enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
+    @property
+    def is_masked_pair(self) -> bool:
+        """Whether two sites mask: each then sees the other's change, and both have to say so."""
+        return self.is_masked and len(self.hospitals) == 2
+
 
 def free_port() -> int:
     """A port on loopback that nobody listens on at the moment."""
@@ -44,8 +47,8 @@ def prepare(rehearsal: Rehearsal) -> None:
     """Authority, invitations, keys, configurations, plans and approvals, as people would make them."""
     folder = rehearsal.folder
     passphrase = folder / "passphrase"
+    passphrase.touch(mode=0o600)
     passphrase.write_text(secrets.token_urlsafe(32) + "\n")
-    passphrase.chmod(0o600)
     authority = folder / "authority"
     command(
         "pki", "init", "--federation", "quickstart", "--directory", authority, "--passphrase-file", passphrase,
@@ -84,35 +87,18 @@ def command(*words: object) -> str:
     program, *arguments = map(str, words)
     done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.stderr.write(done.stderr)
+        sys.stderr.write(done.stderr)  # three sentences of its own
         sys.exit(done.returncode)
     return done.stdout
 
 
-def start(rehearsal: Rehearsal) -> dict[str, subprocess.Popen[bytes]]:
-    """The coordinator and one agent per hospital; each writes a log beside its configuration."""
-    folder = rehearsal.folder
-    programs = {"coordinator": ("coordinator", "start", folder / "coordinator.yaml", folder / "coordinator.log")}
-    for hospital in rehearsal.hospitals:
-        home = folder / hospital.name
-        programs[hospital.name] = ("site-agent", "join", home / "hospital.yaml", home / "agent.log")
-    started = {}
-    for name, (program, verb, config, log) in programs.items():
-        with log.open("wb") as file:
-            started[name] = subprocess.Popen(
-                [PROGRAMS / program, verb, "--config", config], stdout=file, stderr=file, stdin=subprocess.DEVNULL
-            )
-    return started
-
-
-def status(rehearsal: Rehearsal) -> dict[str, Any] | None:
-    """What the coordinator says of itself, or None while it does not answer."""
-    words = [PROGRAMS / "coordinator", "status", "--config", rehearsal.folder / "coordinator.yaml", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else None
+def is_masking_possible(sites: int) -> bool:
+    """Whether a contribution can be hidden among so many: of two sites, each knows the other's."""
+    return sites >= 3
 
 
 def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]:
+    consent = {"two_sites": "each-sees-the-other"} if rehearsal.is_masked_pair else {}
     return {
         "site": hospital.name,
         "invitation": "invitation.json",
@@ -124,6 +110,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
             "largest_rounds": 10_000,
             "largest_megabytes": 10_000.0,
             "largest_clipping_range": 8.0,
+            **consent,
         },
         "data": {
             "table": str(hospital.table),
@@ -150,6 +137,8 @@ def _plan(rehearsal: Rehearsal, method: str, identities: dict[str, str]) -> dict
         "secure_aggregation": "required" if rehearsal.is_masked else "off",
         "checkpoint": "local",
     }  # fmt: skip
+    if rehearsal.is_masked_pair:
+        plan["two_sites"] = "each-sees-the-other"
     if method == "fedavg":
         plan["weighting"] = {"name": "rows", "largest_rows": 1024}
         plan["columns"] = _union_of_columns(rehearsal.hospitals)

@@ -1,0 +1,132 @@
+"""The commented examples are the reference of every key, so they have to load and leave out none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from coordinator.config import CoordinatorConfiguration, read_configuration
+from protos.documents import parse_document, read_document
+from protos.plan import Plan
+from site_agent.config import Hospital, read_hospital
+from site_agent.trainer.data.contract import Contract, read_contract
+
+EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
+DATA = Path(__file__).parents[2] / "deploy/data"
+MODELS: dict[str, type[BaseModel]] = {
+    "coordinator.yaml": CoordinatorConfiguration,
+    "plan.yaml": Plan,
+    "hospital.yaml": Hospital,
+    "contract.yaml": Contract,
+}
+
+
+def variants(name: str) -> Iterator[dict[str, Any]]:
+    """The example as it stands, then once with each of its `# or {...}` lines in force."""
+    text = (EXAMPLES / name).read_text()
+    yield yaml.safe_load(text)
+    for line in re.findall(r"^ *# or (\{.*\})$", text, re.MULTILINE):
+        other, document = yaml.safe_load(line), yaml.safe_load(text)
+        if "role" in other:
+            document["columns"] = [other if old["role"] == other["role"] else old for old in document["columns"]]
+        else:
+            document |= other
+        yield document
+
+
+def load(name: str, document: dict[str, Any]) -> BaseModel:
+    """A variant as the programs would read it."""
+    return parse_document(yaml.safe_dump(document).encode(), MODELS[name], source=name, consequence="")
+
+
+def models_in(annotation: object) -> set[type[BaseModel]]:
+    """Every record that a type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = (models_in(field.annotation) for field in annotation.model_fields.values())
+        return {annotation}.union(*inner)
+    return set().union(*(models_in(argument) for argument in get_args(annotation)))
+
+
+def given_fields(value: object) -> Iterator[tuple[type[BaseModel], str]]:
+    """Every field that was written out, with its record."""
+    if isinstance(value, BaseModel):
+        for name in value.model_fields_set:
+            yield type(value), name
+            yield from given_fields(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from given_fields(item)
+
+
+def test_the_coordinators_example_is_read_by_the_coordinator() -> None:
+    """The programs' own reader accepts coordinator.yaml, and its plan stands beside it."""
+    configuration = read_configuration(EXAMPLES / "coordinator.yaml")
+
+    assert configuration.plans == (str(EXAMPLES / "plan.yaml"),)
+
+
+def test_the_hospitals_example_is_read_by_the_site_agent() -> None:
+    """The programs' own readers accept hospital.yaml and the contract that it names."""
+    hospital = read_hospital(EXAMPLES / "hospital.yaml")
+
+    contract = read_contract(Path(hospital.data.contract))
+    assert contract.patient is not None
+
+
+def test_the_examples_belong_together() -> None:
+    """The hospital of the example is in the plan of the example, and its policy allows that plan."""
+    hospital = read_hospital(EXAMPLES / "hospital.yaml")
+    plan = read_document(EXAMPLES / "plan.yaml", Plan, consequence="")
+
+    assert hospital.site in plan.site_names
+    assert plan.method.name in hospital.policy.methods
+    assert plan.quorum >= hospital.policy.smallest_sites
+    assert plan.schedule.rounds <= hospital.policy.largest_rounds
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_other_form_loads(name: str) -> None:
+    """What stands behind `# or` is as valid as what stands above it."""
+    for document in variants(name):
+        assert isinstance(load(name, document), MODELS[name])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_key_is_left_out(name: str) -> None:
+    """Every key of every record is written out somewhere in the example: the reference is complete."""
+    known = {(model, field) for model in models_in(MODELS[name]) for field in model.model_fields}
+
+    given = {found for document in variants(name) for found in given_fields(load(name, document))}
+
+    assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_key_has_a_comment(name: str) -> None:
+    """A reader finds words at each key: above it, or above the first of its group."""
+    lines = (EXAMPLES / name).read_text().splitlines()
+
+    bare = [
+        line.strip()
+        for above, line in zip(["", *lines], lines, strict=False)
+        if re.match(r"^ *[a-z_]+:( |$)", line) and not above.strip().startswith("#") and not is_first_of_group(above)
+    ]
+
+    assert bare == []
+
+
+def is_first_of_group(above: str) -> bool:
+    """Whether the line above opens a group or a list item whose comment covers what follows."""
+    return above.rstrip().endswith(":") or above.lstrip().startswith("- ")
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_contracts_of_the_heart_studies_load(path: Path) -> None:
+    """The quickstart's contracts are read by the trainer's own reader."""
+    assert read_contract(path).features

@@ -1,0 +1,122 @@
+"""The service units as systemd itself judges them, without running any."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from site_agent.config import read_hospital
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+# The unit with no hardening at all stands at 9.6. Tenths, as systemd-analyze counts them.
+LARGEST_EXPOSURE = {"coordinator": 12, "site-agent": 12, "site-trainer": 7}
+
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="systemd-analyze is not installed (Debian: apt install systemd), so the units are not verified",
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A file system in which the units, their programs and systemd's own units are installed."""
+    for unit in UNITS:
+        place = tmp_path / "etc/systemd/system" / unit.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(unit, place)
+        for program in re.findall(r"^Exec\w+=[-+!@:]*(\S+)", unit.read_text(), re.MULTILINE):
+            stub = tmp_path / program.lstrip("/")
+            stub.parent.mkdir(parents=True, exist_ok=True)
+            stub.write_text("#!/bin/sh\n")
+            stub.chmod(0o755)
+    for folder in ("lib/systemd/system", "usr/lib/systemd/system"):
+        if Path("/", folder).is_dir():
+            shutil.copytree(Path("/", folder), tmp_path / folder, symlinks=True, dirs_exist_ok=True)
+    return tmp_path
+
+
+def analyze(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run systemd-analyze to its end."""
+    command = ["systemd-analyze", "--no-pager", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
+    """Verification prints nothing; its exit status is no measure, it is 0 for a misspelt key."""
+    done = analyze("verify", "--man=no", f"--root={root}", unit.name)
+
+    assert (done.stdout + done.stderr).strip() == ""
+
+
+@needs_systemd_analyze
+def test_verification_sees_a_misspelt_key(root: Path) -> None:
+    """The check above can fail: one letter more in a key is told."""
+    unit = root / "etc/systemd/system/coordinator.service"
+    unit.write_text(unit.read_text().replace("NoNewPrivileges=", "NoNewPrivilegess="))
+
+    done = analyze("verify", "--man=no", f"--root={root}", unit.name)
+
+    assert "NoNewPrivilegess" in done.stdout + done.stderr
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
+    """systemd's own measure of exposure stays at or below what was reached."""
+    threshold = LARGEST_EXPOSURE[unit.stem]
+
+    done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", unit.name)
+
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
+    """Refused (77) and configuration (78) prevent a restart, and the user is never root."""
+    service = settings(unit)["Service"]
+
+    assert service["RestartPreventExitStatus"] == "77 78"
+    assert service["User"] not in ("", "root")
+
+
+def test_only_the_trainer_has_no_network() -> None:
+    """The kernel takes the network from the process with the patients, and from no other."""
+    without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]
+
+    assert without == ["site-trainer"]
+
+
+def test_the_users_of_the_units_are_made() -> None:
+    """Each unit's user and group stand in sysusers.d."""
+    lines = (DEPLOY / "systemd/sysusers.d/global-layers.conf").read_text().splitlines()
+    made = {line.split()[1] for line in lines if line.startswith(("u ", "g "))}
+
+    services = [settings(unit)["Service"] for unit in UNITS]
+
+    assert {service[key] for service in services for key in ("User", "Group")} <= made
+
+
+def test_the_example_names_the_trainers_socket() -> None:
+    """The socket in the example of hospital.yaml lies in the directory that the unit makes."""
+    hospital = read_hospital(DEPLOY / "examples/hospital.yaml")
+
+    directory = settings(DEPLOY / "systemd/site-trainer.service")["Service"]["RuntimeDirectory"]
+
+    assert hospital.trainer_socket is not None
+    assert Path(hospital.trainer_socket).parent == Path("/run", directory)
+
+
+def settings(unit: Path) -> configparser.ConfigParser:
+    """The unit's sections; of a key that stands several times, the last."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have capitals
+    parser.read(unit)
+    return parser

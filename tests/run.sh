@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs every check in an environment of its own: lint, format, types, tests. Arguments go to pytest,
+# with paths relative to the checkout; without any, everything but the slow proofs runs.
+#   tests/run.sh                     what every change has to pass
+#   tests/run.sh -m slow             the proofs that take minutes
+#   tests/run.sh tests/pki -k chain  a few tests
+
+set -euo pipefail
+
+checkout=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
+unset PYTHONHOME PYTHONPATH
+# shellcheck source=deploy/environment.sh
+source "$checkout/deploy/environment.sh"
+
+make_environment tests "$checkout" "$checkout/.venv-tests" site,development
+cd -- "$checkout"
+python=$checkout/.venv-tests/bin/python
+failed=()
+
+# check NAME COMMAND...: goes on after a failure, so that one run shows everything.
+check() {
+    local name=$1
+    shift
+    echo "== $name"
+    "$@" </dev/null || failed+=("$name")
+}
+
+check "ruff check" "$python" -m ruff check .
+check "ruff format" "$python" -m ruff format --check .
+check "mypy" "$python" -m mypy
+check "pytest" "$python" -m pytest -m "not slow" "$@"
+
+if ((${#failed[@]})); then
+    printf 'tests: failed: %s\n' "$(IFS=,; echo "${failed[*]}")" >&2
+    exit 1
+fi
