@@ -199,9 +199,8 @@ class Engine:
             on_lost_site=plan.on_lost_site,
             deadlines=plan.deadlines,
         )
-        name = f"{plan.study}-v{plan.version}-{plan.digest.hex()[:12]}"
-        self._run = new_run(name, plan, terms, begin(terms, self._clock()))
-        self._log.info("run_announced", run=name, method=plan.method.name, rounds=terms.rounds)
+        self._run = new_run(plan, terms, begin(terms, self._clock()))
+        self._log.info("run_announced", run=plan.run_name, method=plan.method.name, rounds=terms.rounds)
         self._schedule()
         for site in list(self._peers):
             self._announce(site, self._run)

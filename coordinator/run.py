@@ -73,12 +73,12 @@ class Run:
         }
 
 
-def new_run(name: str, plan: Plan, terms: Terms, state: State) -> Run:
+def new_run(plan: Plan, terms: Terms, state: State) -> Run:
     """A run before its first round: initial parameters from the plan's seed, nothing summed."""
     manifest = manifest_of(plan)
     parameters = manifest.initial_parameters(plan.seed)
     return Run(
-        name=name,
+        name=plan.run_name,
         plan=plan,
         manifest=manifest,
         terms=terms,

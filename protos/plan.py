@@ -207,6 +207,16 @@ class Plan(Document):
         return tuple(sorted(site.name for site in self.sites))
 
     @property
+    def run_name(self) -> str:
+        """The one run of this plan; sites refuse any other name.
+
+        A plan that could run twice would be trained twice from the same start, and two sums over
+        different sites would differ by one site's change. To run a study again, raise its version
+        and have it approved anew.
+        """
+        return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
+
+    @property
     def canonical(self) -> bytes:
         """The plan as JSON with sorted keys: equal plans, equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()

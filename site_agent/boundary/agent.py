@@ -178,6 +178,8 @@ class Agent:
 
     async def _announced(self, message: Announcement) -> None:
         plan = plan_from_wire(message.plan)
+        if message.run != plan.run_name:
+            raise MalformedMessage("a run that is not the one of its plan")
         if self._rounds is None or self._rounds.run != message.run or self._rounds.plan != plan:
             self._rounds = await self._prepare(message.run, plan)
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
