@@ -197,6 +197,9 @@ class FederationService:
                     return
                 if not peer.ending.is_set():
                     self._engine.received(site, message)
+        except TimeoutError:
+            self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
+            peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
         except MalformedMessage as malformed:
             self._log.warning("message_refused", site=site, reason=str(malformed))
             peer.end(CoordinatorReason.PROTOCOL_VIOLATED, f"a message was refused: {malformed}")

@@ -1,0 +1,199 @@
+"""A federation in one process: a real authority, real certificates, real TLS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what is tested here
+
+import grpc
+import grpc.aio
+
+from coordinator.engine import Engine
+from coordinator.enrolment import Membership
+from coordinator.service import FederationService, federation_server
+from pki.authority import Authority, FederationRecord
+from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
+from pki.names import Address, FederationName, SiteName
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.messages import PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
+from protos.plan import Plan
+from protos.service import PARTICIPATE
+from protos.wire import decode_coordinator_message, encode_site_message
+from site_agent.boundary.connection import Connection, Credentials
+from tests.rehearsal.study import SITES, BehavingSite
+
+ENOUGH_SECONDS = 20.0
+
+
+def utc_now() -> datetime:
+    """The time, aware."""
+    return datetime.now(UTC)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Office:
+    """A federation office: its authority, its register, and the keys of the sites it has enrolled."""
+
+    folder: Path
+    authority: Authority
+
+    @classmethod
+    def found(cls, folder: Path, federation: str = "heart", *, now: datetime | None = None) -> Office:
+        """Make an authority for a coordinator on localhost."""
+        address = Address("localhost", 8443)
+        record = FederationRecord(FederationName(federation), address, address, ())
+        authority = Authority.create(
+            folder / "authority", record, passphrase="correct horse battery", now=now or utc_now()
+        )
+        return cls(folder, authority)
+
+    @cached_property
+    def identities(self) -> dict[str, str]:
+        """Enrol the three sites; the fingerprints of their identity keys."""
+        return {site: self.enrol(site).identity_fingerprint() for site in SITES}
+
+    def keys(self, site: str) -> SiteKeys:
+        """The keys of an enrolled site."""
+        return SiteKeys.load(self.folder / site)
+
+    def enrol(self, site: str, *, now: datetime | None = None) -> SiteKeys:
+        """Invite a site, approve it at once, and let it fetch its certificate."""
+        at = now or utc_now()
+        with Register(self.authority.register_path) as register:
+            invitation = invite_site(
+                self.authority, register, SiteName(site), valid_for=timedelta(hours=1), is_pre_approved=True, now=at
+            )
+            keys = SiteKeys.create(self.folder / site)
+            request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+            answer = handle_request(self.authority, register, request, at)
+        assert isinstance(answer, Issued)
+        keys.install(
+            answer.chain_pem, self.authority.root_pem(), site=SiteName(site), federation=invitation.federation, now=at
+        )
+        return keys
+
+    def revoke(self, site: str) -> None:
+        """Take a site out, as `pki revoke` does."""
+        with Register(self.authority.register_path) as register:
+            register.revoke(SiteName(site), utc_now())
+
+    def credentials(self, site: str) -> Credentials:
+        """What an enrolled site shows and trusts."""
+        keys = self.keys(site)
+        return Credentials(
+            key=keys.tls_key_path.read_bytes(),
+            chain=keys.certificate_path.read_bytes(),
+            root=keys.root_certificate_path.read_bytes(),
+        )
+
+
+@dataclass(frozen=True)
+class Running:
+    """A coordinator that serves on loopback."""
+
+    address: str
+    engine: Engine
+    service: FederationService
+
+
+@asynccontextmanager
+async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Running]:
+    """A coordinator's engine and service, as `coordinator start` puts them together."""
+    with Register(office.authority.register_path) as register:
+        membership = Membership(office.authority, register, utc_now)
+        engine = Engine(plans=[plan], state=state, identity_of=membership.identity_of, clock=time.monotonic)
+        service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted)
+        address = f"localhost:{free_port()}"
+        server = federation_server(service, membership.credentials(), address)
+        await server.start()
+        engine.start()
+        try:
+            yield Running(address, engine, service)
+        finally:
+            engine.stop()
+            await server.stop(0.2)
+
+
+async def take_part(address: str, credentials: Credentials, site: BehavingSite) -> None:
+    """Behave over the real connection until the coordinator parts; a broken stream is an error."""
+    async with Connection(address, credentials) as connection:
+        await connection.send(Hello(PROTOCOL_VERSION, "test"))
+        while site.farewell is None:
+            for answer in site.answer(await connection.receive()):
+                await connection.send(answer)
+
+
+class Caller:
+    """Whoever calls the coordinator's port: sends any bytes, and reads until the stream ends."""
+
+    def __init__(self, stream: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+        self._stream = stream
+
+    async def send(self, message: SiteMessage | bytes) -> None:
+        """Send a message or raw bytes; a stream that has ended swallows them."""
+        raw = message if isinstance(message, bytes) else encode_site_message(message)
+        try:
+            await self._stream.write(raw)
+        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            return
+
+    async def receive(self) -> CoordinatorMessage | None:
+        """The next message, or None when the stream has ended."""
+        try:
+            raw = await asyncio.wait_for(self._stream.read(), ENOUGH_SECONDS)
+        except grpc.RpcError:
+            return None
+        return decode_coordinator_message(raw) if isinstance(raw, bytes) else None
+
+    async def rest(self) -> list[CoordinatorMessage]:
+        """Everything until the stream ends."""
+        messages = []
+        while (message := await self.receive()) is not None:
+            messages.append(message)
+        return messages
+
+    async def status(self) -> grpc.StatusCode:
+        """How the stream ended."""
+        return await asyncio.wait_for(self._stream.code(), ENOUGH_SECONDS)
+
+
+@asynccontextmanager
+async def calling(address: str, credentials: grpc.ChannelCredentials) -> AsyncIterator[Caller]:
+    """A stream to the coordinator, opened with these credentials and without any limit of its own."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+    async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+        yield Caller(channel.stream_stream(PARTICIPATE)())
+
+
+def as_channel(credentials: Credentials) -> grpc.ChannelCredentials:
+    """Credentials as gRPC wants them."""
+    return grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    """Give the other side its turns until something is so.
+
+    Raises:
+        TimeoutError: it never became so.
+    """
+    async with asyncio.timeout(ENOUGH_SECONDS):
+        while not is_so():
+            await asyncio.sleep(0.005)
