@@ -1,6 +1,7 @@
 """The trainer process: `python -m site_agent.trainer --config hospital.yaml --hatch FD`.
 
-Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket.
+Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket. What
+computes is imported only after the network is given up; see isolation.py.
 """
 
 from __future__ import annotations
@@ -9,39 +10,48 @@ import os
 import socket
 import sys
 from pathlib import Path
-
-# Before torch is imported: matrix products that do not depend on memory alignment or the CPU's kind.
-os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+from typing import TYPE_CHECKING
 
 import click
 import structlog
 
 from protos.errors import OperatorError, UnavailableError
-from site_agent.config import Hospital, read_hospital
-from site_agent.hatch import TrainerEnd
 from site_agent.logs import set_up_log
 from site_agent.trainer.isolation import give_up_network
-from site_agent.trainer.worker import Worker
+
+if TYPE_CHECKING:
+    from site_agent.config import Hospital
 
 
 @click.command()
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path))
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
 @click.option("--hatch", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on.")
 def main(path: Path, descriptor: int | None) -> None:
-    """Train for this site; the agent asks, this process answers."""
+    """Train for this site; the agent asks, this process answers.
+
+    Example: python -m site_agent.trainer --config hospital.yaml
+    """
     os.umask(0o077)
     set_up_log("site-trainer")
-    is_alone = give_up_network()
+    has_network = not give_up_network()
+
+    from site_agent.config import read_hospital
+    from site_agent.hatch import TrainerEnd
+    from site_agent.trainer.worker import Worker
+
     try:
         hospital = read_hospital(path)
+        log = structlog.get_logger()
+        log.info("trainer_started", site=hospital.site)
+        if has_network:
+            log.warning("trainer_not_isolated", remedy="allow user namespaces, or run the trainer as its unit does")
         connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
-        structlog.get_logger().info(
-            "trainer_started", site=hospital.site, network="none" if is_alone else "not isolated"
-        )
         sys.exit(Worker(hospital, TrainerEnd(connection)).serve())
     except OperatorError as error:
         print(error.lines("site-trainer"), file=sys.stderr)
         sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _listen(hospital: Hospital) -> socket.socket:

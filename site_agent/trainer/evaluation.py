@@ -26,6 +26,7 @@ from sklearn.metrics import (
 )
 
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.preprocessing import Preprocessing, Targets
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 Metrics: TypeAlias = dict[str, float | None]
@@ -74,6 +75,27 @@ def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> Scores:
             return values.reshape(len(values))
         case _:
             assert_never(task)
+
+
+def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
+    """A network's outputs as people read them: probabilities, or numbers in the target's own unit.
+
+    Args:
+        preprocessing: what the site's rows were encoded with.
+        outputs: shape (rows, outputs); a regression's are z-scores.
+
+    Returns:
+        float64 of shape (rows,), or (rows, classes) for multi-class.
+    """
+    task = preprocessing.contract.target.task
+    scores = probabilities(task, outputs)
+    return preprocessing.in_target_units(scores) if task == "regression" else scores
+
+
+def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
+    """Encoded targets as `measure` wants them beside `scores_of`: a regression's in their own unit."""
+    is_number = preprocessing.contract.target.task == "regression"
+    return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:

@@ -2,32 +2,73 @@
 
 Under systemd the unit does this (`PrivateNetwork=yes`). Run by hand, the process moves itself into a
 network namespace of its own, which has no interface that is up; the kernel lets an ordinary user do so
-where user namespaces are allowed.
+where user namespaces are allowed. The rules:
+
+* it happens before numpy is loaded: numerical libraries start threads, a namespace is left by one
+  thread only, and the kernel refuses a user namespace to a process that has several;
+* a child tries first, because a half-made user namespace could no longer write this site's files;
+* the answer is what the routes say afterwards, whoever took the network away.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 from typing import Final
 
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
+_ROUTES: Final = Path("/proc/self/net/route")
+_ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Leave every network behind; whether the kernel did it. Call before any thread is started."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET) == 0:
-        return True
+    """Leave every network behind; whether none is left. Call before any thread is started."""
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # a kernel interface, not a path
+        raise RuntimeError("threads were started before the network was given up")
+    if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():
+        _enter_own_user_namespace()
+    return not leads_out()
+
+
+def leads_out() -> bool:
+    """Whether any route of this process leads to another machine.
+
+    A fresh namespace may hold idle tunnel interfaces, so interfaces would be the wrong thing to count.
+    """
+    devices = [line.split()[0] for line in _lines(_ROUTES)[1:]] + [line.split()[-1] for line in _lines(_ROUTES_6)]
+    return any(device != "lo" for device in devices)
+
+
+def _lines(routes: Path) -> list[str]:
+    # Absent where the kernel was built without this kind of address: then nothing is routed by it.
+    return routes.read_text().splitlines() if routes.exists() else []
+
+
+def _succeeds_in_child() -> bool:
+    """Whether a child of this process may have namespaces of its own, with itself as their user."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if _enter_own_user_namespace() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _enter_own_user_namespace() -> bool:
     user, group = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+    if not _unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
         return False
     # Without these maps the process would see its own files as nobody's.
-    with open("/proc/self/setgroups", "w") as file:  # noqa: PTH123  # a kernel interface, not a path
-        file.write("deny")
-    with open("/proc/self/uid_map", "w") as file:  # noqa: PTH123
-        file.write(f"{user} {user} 1")
-    with open("/proc/self/gid_map", "w") as file:  # noqa: PTH123
-        file.write(f"{group} {group} 1")
+    kernel = Path("/proc/self")
+    (kernel / "setgroups").write_text("deny")
+    (kernel / "uid_map").write_text(f"{user} {user} 1")
+    (kernel / "gid_map").write_text(f"{group} {group} 1")
     return True
+
+
+def _unshare(namespaces: int) -> bool:
+    return bool(ctypes.CDLL(None, use_errno=True).unshare(namespaces) == 0)

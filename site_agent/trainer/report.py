@@ -1,30 +1,39 @@
 """The end of a study at this site: the chosen model on disk, and what joining brought.
 
-Both stay here. The report is JSON beside a line for the operator; the model is safetensors with the
-preprocessing that belongs to it.
+Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
+of the comparison loses nothing. The report is JSON beside a line for the operator.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
-from protos.errors import OperatorError
 from site_agent.config import Hospital
-from site_agent.trainer.checkpoints import save
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.contract import Task
 from site_agent.trainer.files import write_whole
-from site_agent.trainer.study import Study
+from site_agent.trainer.saved_model import SavedModel, save_model
+from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.training.bridge import Vector
+
+_HEADLINE: Final[dict[Task, str]] = {"binary": "auroc", "multi-class": "auroc", "regression": "rmse"}
 
 
-def conclude(hospital: Hospital, study: Study, run: str, received: npt.NDArray[np.float32]) -> dict[str, Any]:
-    """Take in the last aggregate, save the chosen model, write and print the site's report."""
+def conclude(hospital: Hospital, study: Study, run: str, received: Vector) -> dict[str, Json]:
+    """Take in the last aggregate, save the chosen model, write and log the site's report.
+
+    Returns:
+        the report. `siloed` is there unless the site switched it off; where training alone diverged,
+        its metrics are null.
+
+    Raises:
+        OperatorError: no finite model is left, or the disk does not take what is saved.
+    """
     outcome = study.conclude(received)
-    facts = {
+    facts: dict[str, Json] = {
         "site": hospital.site,
         "run": run,
         "plan_digest": study.plan.digest.hex(),
@@ -38,46 +47,20 @@ def conclude(hospital: Hospital, study: Study, run: str, received: npt.NDArray[n
         "columns": list(study.own.columns),
         "federated": outcome.facts(),
     }
+    model = SavedModel(plan=study.plan, preprocessing=study.preprocessing, values=outcome.values, report=dict(facts))
+    save_model(hospital.state_path, run, model)
+    metric = _HEADLINE[study.dataset.task]
+    headline = {f"federated_{metric}": _rounded(outcome, metric)}
     if hospital.training.siloed_baseline:
-        facts["siloed"] = study.train_alone().facts()
-    _save_model(hospital.state_path / "models" / run, study, outcome.values, facts)
-    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2).encode())
-    structlog.get_logger().info("study_reported", run=run, **_headline(facts))
+        alone = study.train_alone()
+        facts["siloed"] = alone.facts() if alone else {"metrics": dict.fromkeys(outcome.evaluation.metrics)}
+        headline[f"siloed_{metric}"] = _rounded(alone, metric) if alone else None
+    content = json.dumps(facts, indent=2, allow_nan=False).encode()
+    write_whole(hospital.state_path / "reports" / f"{run}.json", content)
+    structlog.get_logger().info("study_reported", run=run, **headline)
     return facts
 
 
-def _save_model(
-    directory: Path, study: Study, values: dict[str, npt.NDArray[np.float32]], facts: dict[str, Any]
-) -> None:
-    model = {
-        "plan": study.plan.canonical.decode(),
-        "preprocessing": study.preprocessing.to_json(),
-        "columns": list(study.dataset.columns),
-        "outputs": study.dataset.outputs,
-        "report": facts,
-    }
-    save(directory, "model", values, model)
-
-
-def _headline(facts: dict[str, Any]) -> dict[str, Any]:
-    metric = "rmse" if facts["task"] == "regression" else "auroc"
-    line = {f"federated_{metric}": facts["federated"]["metrics"][metric]}
-    if "siloed" in facts:
-        line[f"siloed_{metric}"] = facts["siloed"]["metrics"][metric]
-    return {key: round(value, 4) if value is not None else None for key, value in line.items()}
-
-
-def latest_run(state: Path) -> str:
-    """The run whose model was saved last.
-
-    Raises:
-        OperatorError: there is none.
-    """
-    models = sorted((state / "models").glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime)
-    if not models:
-        raise OperatorError(
-            what="This site has no trained model yet.",
-            consequence="Nothing was predicted, and nothing left this site.",
-            remedy="Take part in a study first, with `site-agent join`.",
-        )
-    return models[-1].parent.name
+def _rounded(outcome: Outcome, metric: str) -> float | None:
+    value = outcome.evaluation.metrics[metric]
+    return None if value is None else round(value, 4)

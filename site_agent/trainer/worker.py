@@ -1,8 +1,13 @@
 """The trainer's loop: parameters in, train, evaluate, change out.
 
 This process has the patients and no network. It answers the agent through the hatch, and what it
-answers may leave the site; so explanations are printed here and never sent. It trains only under an
-approval that it finds on its own disk.
+answers may leave the site; so explanations are printed here and never sent. The rules:
+
+* it trains only under an approval that it finds on its own disk, and hands out only what the approved
+  manifest names, once per round;
+* a question that no honest agent asks ends the process;
+* of a defect only its kind and place in our own code are told, never its words, which might quote a
+  patient.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
-from protos.errors import DataError, OperatorError, RefusedError
+from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.messages import MalformedMessage, SiteReason
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import find_approval
 from site_agent.config import Hospital
 from site_agent.hatch import (
+    PLAN_BYTES,
     Agreed,
     Check,
     Conclude,
@@ -33,6 +40,8 @@ from site_agent.hatch import (
     Trained,
     TrainerEnd,
 )
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 
 if TYPE_CHECKING:
     from site_agent.trainer.study import Study
@@ -51,12 +60,21 @@ class Worker:
 
     def serve(self) -> int:
         """Answer until the agent has gone or something failed; the exit status."""
-        while (question := self._hatch.receive()) is not None:
-            answer = self._answer(question)
-            self._hatch.send(answer)
-            if isinstance(answer, Failed):
-                return answer.exit_status
+        try:
+            while (question := self._receive()) is not None:
+                answer = question if isinstance(question, Failed) else self._answer(question)
+                self._hatch.send(answer)
+                if isinstance(answer, Failed):
+                    return answer.exit_status
+        except ConnectionError:
+            self._log.warning("agent_gone_without_its_answer")
         return 0
+
+    def _receive(self) -> Message | None:
+        try:
+            return self._hatch.receive()
+        except MalformedMessage as malformed:
+            return _tell(_refused(malformed))
 
     def _answer(self, question: Message) -> Message:
         try:
@@ -67,18 +85,24 @@ class Worker:
                     return self._prepare(run, plan_from_wire(bytes(payload)))
                 case Train(round=number, payload=payload):
                     return self._train(number, payload)
-                case Conclude(payload=payload):
-                    return self._conclude(payload)
+                case Conclude(round=number, payload=payload):
+                    return self._conclude(number, payload)
                 case Agreed() | Prepared() | Trained() | Failed():
                     raise MalformedMessage("an answer where a question belongs")
                 case _:
                     assert_never(question)
         except OperatorError as error:
             return _tell(error)
-        except Exception as error:  # a defect of ours: told without the words that might quote a patient
+        except MalformedMessage as malformed:
+            return _tell(_refused(malformed))
+        except Exception as error:  # a defect of ours
             return _tell_defect(error)
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
+        from site_agent.trainer.saved_model import is_run_name
+
+        if not is_run_name(run):
+            raise MalformedMessage("a run whose name cannot name a folder")
         approval = find_approval(self._hospital.state_path, plan)
         if approval is None:
             raise RefusedError(
@@ -86,20 +110,28 @@ class Worker:
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
-        self._study, self._run = begin_study(self._hospital, plan), run
-        self._hatch.largest_payload = max(4 * self._study.manifest.parameters, self._hatch.largest_payload)
-        self._log.info("study_prepared", run=run, columns=len(self._study.dataset.columns))
-        return Prepared(self._study.manifest.digest.hex())
+        self._study = None  # an earlier run's network makes room before the next one is built
+        study = begin_study(self._hospital, plan)
+        found = study.manifest.digest.hex()
+        if found != approval.manifest_digest:
+            raise NetworkDiffers("it would hand out something else than was approved here")
+        self._study, self._run = study, run
+        self._hatch.largest_payload = max(4 * study.manifest.parameters, PLAN_BYTES)
+        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns))
+        return Prepared(found)
 
     def _train(self, number: int, payload: bytes | memoryview) -> Trained:
         study = self._ready()
-        change = study.train(number, np.frombuffer(payload, "<f4"))
-        return Trained(number, study.rows, memoryview(change).cast("B") if change.size else b"")
+        change = study.train(number, _numbers(payload))
+        return Trained(number, study.rows, change.view(np.uint8).data)
 
-    def _conclude(self, payload: bytes | memoryview) -> Agreed:
+    def _conclude(self, number: int, payload: bytes | memoryview) -> Agreed:
         from site_agent.trainer.report import conclude
 
-        conclude(self._hospital, self._ready(), self._run, np.frombuffer(payload, "<f4"))
+        study = self._ready()
+        if number != study.plan.schedule.rounds:
+            raise MalformedMessage("a result before the last round")
+        conclude(self._hospital, study, self._run, _numbers(payload))
         self._study = None
         return Agreed()
 
@@ -111,10 +143,7 @@ class Worker:
 
 def begin_study(hospital: Hospital, plan: Plan) -> Study:
     """Load the libraries, the table and the network; everything that a study needs."""
-    import torch
-
-    torch.set_num_threads(hospital.training.threads)
-    torch.use_deterministic_algorithms(True)
+    prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare
@@ -123,6 +152,12 @@ def begin_study(hospital: Hospital, plan: Plan) -> Study:
     contract = read_contract(Path(hospital.data.contract))
     dataset, preprocessing = prepare(Path(hospital.data.table), contract, hospital.data.split)
     return Study(plan, hospital, dataset, preprocessing)
+
+
+def _numbers(payload: bytes | memoryview) -> npt.NDArray[np.float32]:
+    if len(payload) % 4:
+        raise MalformedMessage("shared values that are not whole numbers of 32 bits")
+    return np.frombuffer(payload, "<f4")
 
 
 def _check_in_child(hospital: Hospital) -> Agreed | Failed:
@@ -141,13 +176,42 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
             status = _tell_defect(error).exit_status
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:  # by a signal, so it could not say why itself
+        _tell(
+            UnavailableError(
+                what=f"Reading the table was ended by signal {-status}.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Look whether memory ran out, then start again.",
+            )
+        )
     return Agreed() if status == 0 else Failed(SiteReason.DATA_UNFIT, status if status > 0 else 1)
 
 
 def _tell(error: OperatorError) -> Failed:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
-    reason = {DataError: SiteReason.DATA_UNFIT, RefusedError: SiteReason.PLAN_NOT_APPROVED}
-    return Failed(reason.get(type(error), SiteReason.TRAINER_FAILED), error.exit_status)
+    return Failed(_reason(error), error.exit_status)
+
+
+def _reason(error: OperatorError) -> SiteReason:
+    match error:
+        case DataError():
+            return SiteReason.DATA_UNFIT
+        case RefusedError():
+            return SiteReason.PLAN_NOT_APPROVED
+        case NetworkDiffers():
+            return SiteReason.NETWORK_DIFFERS
+        case TrainingDiverged():
+            return SiteReason.VALUE_NOT_FINITE
+        case _:
+            return SiteReason.TRAINER_FAILED
+
+
+def _refused(malformed: MalformedMessage) -> ProtocolError:
+    return ProtocolError(
+        what=f"The agent of this site sent {malformed}.",
+        consequence="Nothing was trained from it and nothing was handed out.",
+        remedy="Start the site agent again; if it happens again, tell the federation office.",
+    )
 
 
 def _tell_defect(error: BaseException) -> Failed:

@@ -3,12 +3,16 @@
 An epoch has the plan's number of equal batches, the last rows left over are dropped, and the order is
 drawn anew each epoch from a generator of the site's own. The optimiser's state stays at the site and
 is not reset when shared values are taken in (GLOBAL_LAYERS.md, "Training").
+
+Dropout draws from torch's default generator, which a whole process shares. Every training therefore
+keeps a state of its own, puts it in place for its steps and takes it out afterwards: what else trains
+in this process changes no bit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +25,10 @@ from protos.plan import AdamW, Optimiser, Schedule, StochasticGradientDescent
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.training.bridge import FlatNetwork
 
-EVALUATION_ROWS = 4096  # rows in memory at once where nothing is trained
+# Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
+# holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
+MOST_EVALUATION_ROWS: Final = 4096
+_EVALUATION_PAIRS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,10 @@ class Rows:
 
     features: Tensor
     targets: Tensor
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.features)
 
 
 class LocalTraining:
@@ -45,6 +56,7 @@ class LocalTraining:
         schedule: Schedule,
         optimiser: Optimiser,
         order: np.random.Generator,
+        dropout_seed: int,
     ) -> None:
         """`order` draws the batches; nothing else may use it.
 
@@ -53,16 +65,17 @@ class LocalTraining:
         """
         self._flat, self._task, self._training, self._validation = flat, task, training, validation
         self._batches = schedule.batches_per_epoch
-        self._batch_rows = len(training.features) // self._batches
+        self._batch_rows = len(training) // self._batches
         if self._batch_rows == 0:
             raise DataError(
-                what=f"The plan wants {self._batches} batches an epoch; there are {len(training.features)} training rows.",
+                what=f"The plan wants {self._batches} batches an epoch, and there are {len(training)} training rows.",
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Agree on fewer batches_per_epoch in the plan, or bring more rows.",
             )
         self._optimiser = _build_optimiser(optimiser, flat)
         self._order = order
         self._permutation = torch.empty(0, dtype=torch.int64)
+        self._dropout_state = torch.Generator().manual_seed(dropout_seed).get_state()
         self.steps_made = 0
 
     @property
@@ -73,24 +86,28 @@ class LocalTraining:
     def train(self, steps: int) -> None:
         """Make so many steps from where the last call ended, across the borders of epochs."""
         self._flat.network.train()
-        gradient = self._flat.parameter.grad
-        assert gradient is not None
-        for _ in range(steps):
-            rows = self._next_rows()
-            gradient.zero_()
-            loss(self._task, self._flat.network(self._training.features[rows]), self._training.targets[rows]).backward()
-            self._optimiser.step()
-            self.steps_made += 1
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._dropout_state)
+            for _ in range(steps):
+                self._step(self._next_rows())
+            self._dropout_state = torch.get_rng_state()
 
     def validation_loss(self) -> float:
         """The mean task loss over the validation rows, without penalty terms."""
         outputs = torch.from_numpy(predict(self._flat, self._validation.features))
         return float(loss(self._task, outputs, self._validation.targets))
 
+    def _step(self, rows: Tensor) -> None:
+        self._flat.gradient.zero_()
+        outputs = self._flat.network(self._training.features[rows])
+        torch.autograd.backward(loss(self._task, outputs, self._training.targets[rows]))
+        self._optimiser.step()
+        self.steps_made += 1
+
     def _next_rows(self) -> Tensor:
         batch = self.steps_made % self._batches
         if batch == 0:
-            self._permutation = torch.from_numpy(self._order.permutation(len(self._training.features)))
+            self._permutation = torch.from_numpy(self._order.permutation(len(self._training)))
         return self._permutation[batch * self._batch_rows : (batch + 1) * self._batch_rows]
 
 
@@ -114,13 +131,14 @@ def loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """The network's outputs, float32 (rows, outputs), a few thousand rows at a time."""
+    """The network's outputs, float32 (rows, outputs), for at least one row.
+
+    Rows go through in blocks, whose size depends on the number of columns alone.
+    """
+    block = max(1, min(MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[1] ** 2))
     flat.network.eval()
     with torch.no_grad():
-        parts = [
-            flat.network(features[start : start + EVALUATION_ROWS]).contiguous().numpy()
-            for start in range(0, len(features), EVALUATION_ROWS)
-        ]
+        parts = [flat.network(rows).contiguous().numpy() for rows in torch.split(features, block)]
     return np.concatenate(parts)
 
 

@@ -1,0 +1,27 @@
+"""Failures of training whose reason the federation may be told, without loading what trains."""
+
+from __future__ import annotations
+
+from protos.errors import ConfigurationError, OperatorError
+
+
+class NetworkDiffers(ConfigurationError):  # names what was found
+    """This site's network would hand out something else than the plan's manifest."""
+
+    def __init__(self, difference: str) -> None:
+        super().__init__(
+            what=f"This site's network differs from the plan: {difference}.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Install the same version of global-layers everywhere.",
+        )
+
+
+class TrainingDiverged(OperatorError):  # names what was found
+    """Training ended in a model that predicts no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            what="Training diverged: no model is left whose predictions are finite numbers.",
+            consequence="No model was kept; what left this site in earlier rounds is in the audit log.",
+            remedy="Agree on a smaller learning_rate in the plan, and look for extreme values in the table.",
+        )

@@ -1,0 +1,124 @@
+"""A chosen model with all that a prediction needs, as one checkpoint: network, plan, preprocessing.
+
+The preprocessing holds the contract it was fitted under, so that no second file can have changed in
+between. Everything stays at the site.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
+from protos.plan import Plan, plan_from_wire
+from site_agent.trainer.checkpoints import Json, load, save
+from site_agent.trainer.data.preprocessing import Preprocessing
+
+_NAME: Final = "model"
+_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedModel:
+    """One site's model of one run.
+
+    Attributes:
+        plan: names the architecture, and the columns where they are common to all sites.
+        preprocessing: fitted on this site's training rows, with its contract.
+        values: every parameter by name, float32.
+        report: what the model reached on the site's own test rows.
+    """
+
+    plan: Plan
+    preprocessing: Preprocessing
+    values: Mapping[str, npt.NDArray[np.generic]]
+    report: Json
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The network's input columns: the plan's, or else the site's own."""
+        return self.plan.columns or self.preprocessing.columns
+
+    @property
+    def outputs(self) -> int:
+        """The network's outputs: one, or one per class where there are several."""
+        target = self.preprocessing.contract.target
+        return len(target.classes) if target.task == "multi-class" else 1
+
+
+def is_run_name(run: str) -> bool:
+    """Whether a run's name can name a folder: it comes from the coordinator and must not lead elsewhere."""
+    return _RUN.fullmatch(run) is not None
+
+
+def save_model(state: Path, run: str, model: SavedModel) -> Path:
+    """Write a run's model below the state directory, whole, mode 0600; an earlier one is replaced."""
+    facts: dict[str, Json] = {
+        "plan": model.plan.canonical.decode(),
+        "preprocessing": model.preprocessing.to_json(),
+        "columns": list(model.columns),
+        "outputs": model.outputs,
+        "report": model.report,
+    }
+    return save(_folder(state, run), _NAME, model.values, facts)
+
+
+def load_model(state: Path, run: str) -> SavedModel:
+    """The model of a run.
+
+    Raises:
+        UsageError: `run` cannot be a run's name.
+        ConfigurationError: there is none, or it is damaged or of another version.
+    """
+    if not is_run_name(run):
+        raise UsageError(
+            what="The name of a run has letters, digits, dots, underscores and hyphens.",
+            consequence="Nothing was predicted, and nothing left this site.",
+            remedy="Take a name from the folder `models` in the state directory, or leave --run out.",
+        )
+    checkpoint = load(_folder(state, run), _NAME)
+    try:
+        return SavedModel(
+            plan=plan_from_wire(str(checkpoint.facts["plan"]).encode()),
+            preprocessing=Preprocessing.from_json(str(checkpoint.facts["preprocessing"])),
+            values=checkpoint.tensors,
+            report=checkpoint.facts["report"],
+        )
+    except (ProtocolError, KeyError) as cause:
+        raise other_version(run) from cause
+
+
+def other_version(run: str) -> ConfigurationError:
+    """What to raise when a model was read whole and still does not fit this program."""
+    return ConfigurationError(
+        what=f"The model of the run {run} was saved by another version of this program.",
+        consequence="Nothing was predicted, and nothing left this site.",
+        remedy="Install the version that trained it, or train again.",
+    )
+
+
+def latest_run(state: Path) -> str:
+    """The run whose model was saved last.
+
+    Raises:
+        OperatorError: there is none.
+    """
+    models = list((state / "models").glob(f"*/{_NAME}.safetensors"))
+    if not models:
+        raise OperatorError(
+            what="This site has no trained model yet.",
+            consequence="Nothing was predicted, and nothing left this site.",
+            remedy="Take part in a study first, with `site-agent join`.",
+        )
+    # Where two were saved within one tick of the clock, the name decides, so that the answer is always the same.
+    return max(models, key=lambda path: (path.stat().st_mtime_ns, path.parent.name)).parent.name
+
+
+def _folder(state: Path, run: str) -> Path:
+    return state / "models" / run

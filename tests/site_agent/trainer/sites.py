@@ -1,0 +1,138 @@
+"""Sites for the tests of the trainer: real tables that come with scikit-learn, small networks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import yaml
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+
+from protos.plan import Plan
+from site_agent.approval import approve
+from site_agent.config import Hospital, read_hospital
+from site_agent.trainer.study import Study
+from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.worker import begin_study
+
+SMALL: Final = {
+    "name": "global-layers-network",
+    "latent": 8,
+    "gate": False,
+    "input_normalisation": False,
+    "entity_width": 4,
+    "heads": 2,
+    "transformer_blocks": 1,
+}
+NAMES: Final = ("ahus", "berlin", "cluj")
+Table = Literal["breast-cancer", "wine", "diabetes"]
+
+
+def dealt(table: Table) -> tuple[list[str], list[list[str]], dict[str, object]]:
+    """Names, rows with the target as last cell, the target's declaration."""
+    if table == "breast-cancer":
+        bunch = load_breast_cancer()
+        target: dict[str, object] = {"task": "binary", "positive": [0], "negative": [1]}
+    elif table == "wine":
+        bunch = load_wine()
+        target = {"task": "multi-class", "codes": [0, 1, 2]}
+    else:
+        bunch = load_diabetes(scaled=False)
+        target = {"task": "regression", "unit": "points"}
+    names = [str(name).replace(" ", "_").replace("/", "_") for name in bunch.feature_names]
+    rows = [[*map(repr, map(float, row)), f"{label:g}"] for row, label in zip(bunch.data, bunch.target, strict=True)]
+    return names, rows, target
+
+
+def make_site(
+    folder: Path,
+    site: str = "ahus",
+    *,
+    table: Table = "breast-cancer",
+    columns: slice = slice(0, 6),
+    **training: object,
+) -> Path:
+    """A hospital's folder; the path of its hospital.yaml. Every third patient is in each site's table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names, rows, target = dealt(table)
+    kept = names[columns]
+    mine = np.random.default_rng(7).permutation(len(rows))[NAMES.index(site) :: 3]
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["who", *kept, "outcome"])
+        writer.writerows([f"P{row:04d}", *rows[row][:-1][columns], rows[row][-1]] for row in mine)
+    contract = {
+        "format": {"header": True},
+        "columns": [
+            {"name": "who", "role": "patient"},
+            *({"name": name, "role": "feature", "type": "numeric"} for name in kept),
+            {"name": "outcome", "role": "target", **target},
+        ],
+    }
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+    hospital = {
+        "site": site,
+        "state": "state",
+        "policy": {
+            "methods": ["global-layers", "fedavg", "local"],
+            "secure_aggregation": "not-required",
+            "smallest_sites": 1,
+            "largest_rounds": 1000,
+            "largest_megabytes": 1000.0,
+            "largest_clipping_range": 8.0,
+        },
+        "data": {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}},
+        "training": training,
+    }
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
+    return folder / "hospital.yaml"
+
+
+def make_plan(*, method: dict[str, object] | None = None, **changes: Any) -> Plan:
+    """A plan of three sites with a small network; any key may be changed."""
+    content: dict[str, object] = {
+        "study": "law",
+        "version": 1,
+        "method": method or {"name": "global-layers"},
+        "architecture": SMALL,
+        "schedule": {"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 4},
+        "optimiser": {"name": "adamw", "learning_rate": 0.003},
+        "weighting": {"name": "equal"},
+        "seed": 11,
+        "sites": [
+            {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
+            for name, letter in zip(NAMES, "abc", strict=True)
+        ],
+        "quorum": 2,
+        "secure_aggregation": "off",
+    }
+    return Plan.model_validate_json(json.dumps(content | changes))
+
+
+def make_study(config: Path, plan: Plan) -> tuple[Hospital, Study]:
+    """What a trainer holds after it was asked to prepare."""
+    hospital = read_hospital(config)
+    return hospital, begin_study(hospital, plan)
+
+
+def approve_plan(config: Path, plan: Plan) -> None:
+    """A person at the site says yes."""
+    approve(read_hospital(config).state_path, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def first_values(plan: Plan, study: Study) -> Vector:
+    """What the coordinator sends down for round 0."""
+    return study.manifest.initial_parameters(plan.seed)
+
+
+def run_rounds(plan: Plan, studies: list[Study]) -> Vector:
+    """All rounds of a federation in this process, with equal weights; the last aggregate."""
+    shared = first_values(plan, studies[0])
+    for number in range(plan.schedule.rounds):
+        changes = [study.train(number, shared).astype(np.float64) for study in studies]
+        shared = (shared + np.mean(changes, axis=0)).astype(np.float32)
+    return shared

@@ -1,0 +1,278 @@
+"""A table in, a table of predictions out: the same bits as in training, the same order of rows."""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from site_agent.config import Hospital
+from site_agent.trainer import prediction
+from site_agent.trainer.checkpoints import load, save
+from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.evaluation import scores_of
+from site_agent.trainer.prediction import harmless, predict_table
+from site_agent.trainer.report import conclude
+from site_agent.trainer.study import Study, _rows
+from site_agent.trainer.training.local import predict
+from tests.site_agent.trainer.sites import Table, make_plan, make_site, make_study, run_rounds
+
+
+@dataclass
+class Trained:
+    """A site that has finished a study."""
+
+    hospital: Hospital
+    study: Study
+    rows: list[list[str]]
+    header: list[str]
+
+    def write(self, path: Path, rows: list[list[str]], columns: list[str] | None = None) -> Path:
+        """These rows, with all or some of the columns."""
+        kept = [self.header.index(name) for name in columns or self.header]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([[row[place] for place in kept] for row in [self.header, *rows]])
+        return path
+
+
+def _trained(folder: Path, table: Table = "breast-cancer", *, is_aligned: bool = False) -> Trained:
+    config = make_site(folder, table=table)
+    plan = make_plan()
+    if is_aligned:
+        _, study = make_study(config, plan)
+        columns = ["a column of others", *reversed(study.own.columns), "another one"]
+        plan = make_plan(method={"name": "fedavg"}, columns=columns, outputs=1)
+    hospital, study = make_study(config, plan)
+    conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    with Path(hospital.data.table).open(newline="") as file:
+        header, *rows = csv.reader(file)
+    return Trained(hospital, study, rows, header)
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    return header, rows
+
+
+@pytest.mark.parametrize(
+    ("table", "is_aligned"), [("breast-cancer", False), ("breast-cancer", True), ("wine", False), ("diabetes", False)]
+)
+def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Table, is_aligned: bool) -> None:
+    """The test rows as a new table give exactly what the study computed for them, in every task."""
+    trained = _trained(tmp_path, table, is_aligned=is_aligned)
+    study, hospital = trained.study, trained.hospital
+    contract = study.preprocessing.contract
+    test = split_rows(read_table(Path(hospital.data.table), contract), hospital.data.split).test
+    new = trained.write(tmp_path / "new.csv", [trained.rows[row] for row in test])
+
+    count = predict_table(hospital, new, tmp_path / "out.csv", None)
+
+    header, rows = _read(tmp_path / "out.csv")
+    expected = scores_of(study.preprocessing, predict(study._flat, _rows(study.dataset.test).features))
+    found = np.array([[float(cell) for cell in row[1 : 4 if table == "wine" else 2]] for row in rows])
+    assert count == len(rows) == len(test)
+    assert [row[0] for row in rows] == [trained.rows[row][0] for row in test]
+    np.testing.assert_array_equal(found, expected if table == "wine" else expected[:, None])
+    assert (
+        header
+        == {
+            "breast-cancer": ["who", "probability"],
+            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted"],
+            "diabetes": ["who", "prediction"],
+        }[table]
+    )
+    if table == "wine":
+        assert [row[4] for row in rows] == [str(row.argmax()) for row in expected]
+    if table == "diabetes":
+        assert 50 < found.mean() < 250
+
+
+def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) -> None:
+    """Without identifiers rows are numbered from 1; the predictions are the same."""
+    trained = _trained(tmp_path)
+    features = [name for name in trained.header if name not in ("who", "outcome")]
+    whole = trained.write(tmp_path / "whole.csv", trained.rows)
+    bare = trained.write(tmp_path / "bare.csv", trained.rows, features)
+
+    predict_table(trained.hospital, whole, tmp_path / "one.csv", "law-1")
+    predict_table(trained.hospital, bare, tmp_path / "two.csv", "law-1")
+
+    _, one = _read(tmp_path / "one.csv")
+    header, two = _read(tmp_path / "two.csv")
+    assert header == ["row", "probability"]
+    assert [row[0] for row in two] == [str(number) for number in range(1, len(trained.rows) + 1)]
+    assert [row[1] for row in one] == [row[1] for row in two]
+
+
+@pytest.mark.parametrize("who", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A0', "P,7", 'P"7'])
+def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
+    """A spreadsheet shows it; only an apostrophe is put in front, and a comma stays in its cell."""
+    trained = _trained(tmp_path)
+    rows = [[who, *row[1:]] if number == 3 else row for number, row in enumerate(trained.rows)]
+    new = trained.write(tmp_path / "new.csv", rows)
+
+    predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+
+    _, found = _read(tmp_path / "out.csv")
+    assert found[3][0] == ("'" + who if who[0] in "=+-@" else who)
+    assert not any(row[0].startswith(("=", "+", "-", "@")) for row in found)
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_every_start_of_a_formula_is_disarmed(start: str) -> None:
+    """And nothing else is touched."""
+    assert harmless(f"{start}x") == f"'{start}x"
+    assert harmless(f"x{start}") == f"x{start}"
+    assert harmless("") == ""
+
+
+def test_a_patient_column_of_our_own_name_stays_distinct(tmp_path: Path) -> None:
+    """Two columns are never called the same."""
+    config = make_site(tmp_path)
+    for path in (tmp_path / "contract.yaml", tmp_path / "table.csv"):
+        path.write_text(path.read_text().replace("who", "probability"))
+    plan = make_plan()
+    hospital, study = make_study(config, plan)
+    conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+
+    predict_table(hospital, _copy(tmp_path), tmp_path / "out.csv", None)
+
+    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability"]
+
+
+def _copy(folder: Path) -> Path:
+    new = folder / "new.csv"
+    new.write_bytes((folder / "table.csv").read_bytes())
+    return new
+
+
+def test_an_earlier_output_is_replaced_whole_and_private(tmp_path: Path) -> None:
+    """Mode 0600 whatever it had before, nothing left beside it; twice the same table, twice the same bytes."""
+    trained = _trained(tmp_path)
+    output = tmp_path / "out.csv"
+    output.write_text("old")
+    output.chmod(0o644)
+    mask = os.umask(0)
+    try:
+        predict_table(trained.hospital, _copy(tmp_path), output, None)
+        first = output.read_bytes()
+        predict_table(trained.hospital, tmp_path / "new.csv", output, None)
+    finally:
+        os.umask(mask)
+
+    assert output.read_bytes() == first
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+@pytest.mark.parametrize("victim", ["new.csv", "table.csv", "contract.yaml", "link.csv", "hard.csv"])
+def test_a_table_is_never_overwritten(tmp_path: Path, victim: str) -> None:
+    """Neither the one that is read, nor the site's own, nor its contract, by whatever name."""
+    trained = _trained(tmp_path)
+    new = _copy(tmp_path)
+    (tmp_path / "link.csv").symlink_to(new)
+    (tmp_path / "hard.csv").hardlink_to(new)
+    before = (tmp_path / victim).read_bytes()
+
+    with pytest.raises(UsageError, match="Nothing was predicted or overwritten"):
+        predict_table(trained.hospital, new, tmp_path / victim, None)
+
+    assert (tmp_path / victim).read_bytes() == before
+
+
+def test_an_output_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
+    """A folder, a device, or a folder that does not exist: before anything is computed."""
+    trained = _trained(tmp_path)
+    new = _copy(tmp_path)
+
+    for output in (tmp_path, Path("/dev/null"), tmp_path / "absent" / "out.csv"):
+        with pytest.raises(UsageError):
+            predict_table(trained.hospital, new, output, None)
+
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path) -> None:
+    """Mistakes are told as in training, without a cell of it."""
+    trained = _trained(tmp_path)
+    rows = [["P1", *["Zebra"] * (len(trained.header) - 1)]]
+    new = trained.write(tmp_path / "new.csv", rows)
+
+    with pytest.raises(DataError, match="text where a number is declared") as told:
+        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+
+    assert "Zebra" not in str(told.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None:
+    """A value far from anything seen in training overflows; the row is named and nothing is written."""
+    trained = _trained(tmp_path)
+    rows = [list(row) for row in trained.rows[:5]]
+    rows[2][1] = "1e38"
+    new = trained.write(tmp_path / "new.csv", rows)
+
+    with pytest.raises(DataError, match=r"(no finite number for 1 rows; the first is patient row 3|lie too far)"):
+        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_newest_model_is_taken_unless_a_run_is_named(tmp_path: Path) -> None:
+    """By the time it was saved."""
+    trained = _trained(tmp_path)
+    models = trained.hospital.state_path / "models"
+    older = load(models / "law-1", "model")
+    save(models / "law-0", "model", {name: array * 0 for name, array in older.tensors.items()}, older.facts)
+    os.utime(models / "law-0" / "model.safetensors", ns=(1, 1))
+    new = _copy(tmp_path)
+
+    for run, name in ((None, "a"), ("law-1", "b"), ("law-0", "c")):
+        predict_table(trained.hospital, new, tmp_path / f"{name}.csv", run)
+
+    newest, named, zeroed = ((tmp_path / f"{name}.csv").read_bytes() for name in "abc")
+    assert newest == named != zeroed
+
+
+def test_there_is_no_prediction_without_the_right_model(tmp_path: Path) -> None:
+    """None trained yet, none of that name, or one whose tensors are of another network."""
+    trained = _trained(tmp_path)
+    new, output = _copy(tmp_path), tmp_path / "out.csv"
+    models = trained.hospital.state_path / "models"
+    whole = load(models / "law-1", "model")
+    save(models / "law-2", "model", dict(list(whole.tensors.items())[1:]), whole.facts)
+
+    with pytest.raises(ConfigurationError, match="another version"):
+        predict_table(trained.hospital, new, output, "law-2")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        predict_table(trained.hospital, new, output, "law-9")
+    with pytest.raises(OperatorError, match="no trained model yet"):
+        predict_table(trained.hospital.model_copy(update={"state": str(tmp_path / "empty")}), new, output, None)
+    assert not output.exists()
+
+
+def test_declared_codes_that_are_numbers_stay_numbers() -> None:
+    """A class -1 is not a formula."""
+    assert prediction._is_number("-1")
+    assert prediction._is_number("2.5")
+    assert not prediction._is_number("=1")
+    assert not prediction._is_number("-a")
+
+
+def test_the_command_line_loads_no_torch() -> None:
+    """`site-agent --help` is quick, and importing the prediction loads no torch either."""
+    program = "import sys, site_agent.cli, site_agent.trainer.prediction; print('torch' in sys.modules)"
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "False\n"

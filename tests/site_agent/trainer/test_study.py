@@ -1,0 +1,463 @@
+"""A plan at a site: what it hands out, when it refuses, which model it keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from protos.errors import ConfigurationError
+from protos.messages import MalformedMessage
+from protos.plan import Plan
+from site_agent.config import read_hospital
+from site_agent.trainer import study as study_module
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
+from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.study import Outcome, Study
+from tests.site_agent.trainer.sites import NAMES, first_values, make_plan, make_site, make_study, run_rounds
+
+REPOSITORY = Path(__file__).parents[3]
+HEART = REPOSITORY.parent / "shared" / "data" / "heart"
+OWN_FAMILIES = (slice(0, 5), slice(5, 12), slice(12, 16))
+
+
+def _three(folder: Path, plan: Plan) -> list[Study]:
+    configs = [make_site(folder / name, name, columns=own) for name, own in zip(NAMES, OWN_FAMILIES, strict=True)]
+    return [make_study(config, plan)[1] for config in configs]
+
+
+def _fingerprint(outcome: Outcome) -> str:
+    digest = hashlib.sha256(json.dumps(outcome.facts(), sort_keys=True).encode())
+    for name, array in sorted(outcome.values.items()):
+        digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: float) -> None:
+    """Also when one of the two trains alone in between."""
+    architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
+    plan = make_plan(seed=seed, architecture=architecture)
+    config = make_site(tmp_path)
+    outcomes = []
+
+    for is_disturbed in (False, True):
+        _, study = make_study(config, plan)
+        shared = first_values(plan, study)
+        for number in range(plan.schedule.rounds):
+            shared = shared + study.train(number, shared)
+            if is_disturbed:
+                study.train_alone()
+        outcomes.append(_fingerprint(study.conclude(shared)))
+
+    assert outcomes[0] == outcomes[1]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.site_agent.trainer.sites import make_plan, make_study, run_rounds
+plan = make_plan(architecture=make_plan().architecture.model_dump() | {"dropout": 0.2})
+_, study = make_study(Path(sys.argv[1]), plan)
+from tests.site_agent.trainer.test_study import _fingerprint
+print(_fingerprint(study.conclude(run_rounds(plan, [study]))))
+"""
+
+
+def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
+    """Nothing of a process's own, such as hash seeds, enters the result."""
+    config = make_site(tmp_path)
+    words = [sys.executable, "-c", PROGRAM, str(config)]
+
+    results = {subprocess.run(words, capture_output=True, check=True, cwd=REPOSITORY).stdout for _ in range(2)}
+
+    assert len(results) == 1
+    assert len(results.pop()) == 65
+
+
+def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_path: Path) -> None:
+    """The body is the plan's, to the bit the coordinator's; private layers are drawn by each site itself."""
+    plan = make_plan()
+    one, other = (make_study(make_site(tmp_path / name, name), plan)[1] for name in NAMES[:2])
+
+    first, second = one._flat.values(), other._flat.values()
+
+    federated = {tensor.name for tensor in one.manifest.tensors}
+    assert federated == {name for name in first if name.startswith("body.")}
+    assert all(np.array_equal(first[name], second[name]) for name in federated)
+    assert not np.array_equal(first["head.output.linear.weight"], second["head.output.linear.weight"])
+    assert not one._flat.change(first_values(plan, one)).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
+    """After a round of Global Layers every body is the mean of the bodies, and nothing private moved."""
+    plan = make_plan(seed=seed)
+    studies = _three(tmp_path, plan)[:2]
+    shared = first_values(plan, studies[0])
+    changes = [study.train(0, shared) for study in studies]
+    before = [study._flat.values() for study in studies]
+
+    following = (shared + np.mean(np.float64(changes), axis=0)).astype(np.float32)
+    for study in studies:
+        study._take_in(following)
+
+    for study, own in zip(studies, before, strict=True):
+        for name, value in study._flat.values().items():
+            if name.startswith("body."):
+                np.testing.assert_allclose(value, (before[0][name] + before[1][name]) / 2, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(value, own[name])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_change_is_the_bodys_in_the_manifests_order(tmp_path: Path, seed: int) -> None:
+    """Received plus change is the trained body; of the private tensors nothing is in it."""
+    plan = make_plan(seed=seed)
+    _, study = make_study(make_site(tmp_path), plan)
+    received = first_values(plan, study)
+
+    change = study.train(0, received)
+
+    values = study._flat.values()
+    body = [values[tensor.name].ravel() for tensor in study.manifest.tensors]
+    np.testing.assert_array_equal(change, np.concatenate(body) - received)
+    assert change.size == sum(array.size for name, array in values.items() if name.startswith("body."))
+
+
+@pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch", "every-round"])
+@pytest.mark.parametrize("checkpoint", ["local", "latest"])
+def test_alone_is_method_local_to_the_bit(tmp_path: Path, aggregate: str, checkpoint: str) -> None:
+    """With every schedule and rule; and for Global Layers the baseline is the very same training."""
+    schedule: dict[str, object] = {"aggregate": aggregate, "epochs": 4, "batches_per_epoch": 3}
+    schedule |= {"epochs_per_round": 2} if aggregate == "every-round" else {}
+    config = make_site(tmp_path)
+    alone_plan = make_plan(method={"name": "local"}, schedule=schedule, checkpoint=checkpoint)
+    _, study = make_study(config, alone_plan)
+    _, shared = make_study(config, make_plan(schedule=schedule, checkpoint=checkpoint))
+
+    federated = study.conclude(run_rounds(alone_plan, [study]))
+    baselines = [study.train_alone(), shared.train_alone()]
+
+    assert study.manifest.tensors == ()
+    for alone in baselines:
+        assert alone is not None
+        assert _fingerprint(alone) == _fingerprint(federated)
+
+
+def test_the_choice_is_made_at_borders_of_epochs(tmp_path: Path) -> None:
+    """With an aggregation after every batch, as often as there are epochs; the last aggregate included."""
+    plan = make_plan(schedule={"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4})
+    _, study = make_study(make_site(tmp_path), plan)
+
+    outcome = study.conclude(run_rounds(plan, [study]))
+
+    assert [number for number, _ in outcome.validation_losses] == [4, 8, 12]
+
+
+@pytest.mark.parametrize("checkpoint", ["local", "latest"])
+def test_the_rule_decides_which_round_is_kept(tmp_path: Path, checkpoint: str) -> None:
+    """`local` keeps the lowest validation loss, `latest` the last aggregate with the site's last layers."""
+    plan = make_plan(checkpoint=checkpoint, optimiser={"name": "adamw", "learning_rate": 0.05})
+    _, study = make_study(make_site(tmp_path), plan)
+
+    last = run_rounds(plan, [study])
+    outcome = study.conclude(last)
+
+    losses = dict(outcome.validation_losses)
+    assert set(losses) == {1, 2, 3}
+    assert outcome.chosen.round == (3 if checkpoint == "latest" else min(losses, key=lambda number: losses[number]))
+    if checkpoint == "latest":
+        body = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])
+        np.testing.assert_array_equal(body, last)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_late_entrant_starts_from_what_the_others_have(tmp_path: Path, rate: float) -> None:
+    """Its first shared values overwrite, later ones mix by the update rate; it is tested as the others."""
+    plan = make_plan(
+        method={"name": "global-layers", "update_rate": rate}, checkpoint="latest",
+        schedule={"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4},
+    )  # fmt: skip
+    _, study = make_study(make_site(tmp_path), plan)
+    received = first_values(plan, study) + np.float32(0.01)
+
+    change = study.train(5, received)
+    own = received + change
+    following = received - np.float32(0.02)
+    study.train(6, following)
+    outcome = study.conclude(following)
+
+    assert abs(change).max() < 0.01  # so it did not start from its own first values
+    assert own.shape == following.shape
+    assert [number for number, _ in outcome.validation_losses] == [12]
+    if rate == 1.0:
+        body = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])
+        np.testing.assert_array_equal(body, following)
+
+
+def test_the_update_rate_weighs_the_shared_value(tmp_path: Path) -> None:
+    """From the second round on a site keeps one minus the rate of its own."""
+    plan = make_plan(method={"name": "global-layers", "update_rate": 0.25})
+    _, study = make_study(make_site(tmp_path), plan)
+    received = first_values(plan, study)
+    own = received + study.train(0, received)
+    following = received + np.float32(1.0)
+
+    study._take_in(following)
+
+    np.testing.assert_allclose(study._flat.change(np.zeros_like(own)), 0.75 * own + 0.25 * following, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [0, 1, 3, 100, -1])
+def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> None:
+    """A round that was trained, an earlier one, or none of the plan's is refused, and nothing moves."""
+    plan = make_plan()
+    _, study = make_study(make_site(tmp_path), plan)
+    received = first_values(plan, study)
+    study.train(1, received)
+    before = study._flat.snapshot()
+
+    with pytest.raises(MalformedMessage):
+        study.train(asked, received)
+
+    assert torch.equal(study._flat.snapshot(), before)
+
+
+@pytest.mark.parametrize("flaw", ["short", "long", "nan", "infinite"])
+def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) -> None:
+    """Another number of values, or one that is not finite; the network stays as it was."""
+    plan = make_plan()
+    _, study = make_study(make_site(tmp_path), plan)
+    received, before = first_values(plan, study), study._flat.snapshot()
+    match flaw:
+        case "short":
+            received = received[:-1]
+        case "long":
+            received = np.append(received, np.float32(0))
+        case _:
+            received[17] = np.nan if flaw == "nan" else -np.inf
+
+    with pytest.raises(MalformedMessage):
+        study.train(0, received)
+    with pytest.raises(MalformedMessage):
+        study.conclude(received)
+
+    assert torch.equal(study._flat.snapshot(), before)
+
+
+class _Other(nn.Module):
+    """A network with one thing wrong."""
+
+    def __init__(self, right: nn.Module, wrong: str) -> None:
+        super().__init__()
+        children = dict(right.named_children())
+        if wrong == "order":
+            children = dict(reversed(children.items()))
+        for name, child in children.items():
+            self.add_module(name, child)
+        body = self.get_submodule("body.layer3.linear")
+        match wrong:
+            case "shape":
+                body.weight = nn.Parameter(body.weight.data.t().contiguous())  # type: ignore[operator, union-attr]
+            case "missing":
+                del body.bias
+            case "more":
+                self.add_module("extra", nn.Linear(2, 2))
+            case "buffer":
+                self.register_buffer("seen", torch.zeros(3))
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("wrong", ["shape", "missing", "more", "buffer", "order"])
+@pytest.mark.parametrize("method", ["global-layers", "local"])
+def test_a_network_that_is_not_the_plans_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, method: str
+) -> None:
+    """Another shape, name, order, one too many or one that would be kept unseen: nothing is trained."""
+    monkeypatch.setattr(study_module, "build_network", lambda *sizes: _Other(build_network(*sizes), wrong))
+
+    with pytest.raises(NetworkDiffers):
+        make_study(make_site(tmp_path), make_plan(method={"name": method}))
+
+
+def test_an_agreed_manifest_that_the_network_cannot_meet_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A federated name that the network does not have."""
+    other = study_module.manifest_of(make_plan(architecture=make_plan().architecture.model_dump() | {"gate": True}))
+    monkeypatch.setattr(study_module, "manifest_of", lambda plan: other)
+
+    with pytest.raises(NetworkDiffers, match="gate"):
+        make_study(make_site(tmp_path), make_plan())
+
+
+def _diverging(**changes: object) -> Plan:
+    return make_plan(optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99}, **changes)
+
+
+@pytest.mark.parametrize("checkpoint", ["local", "latest"])
+def test_a_diverged_model_is_told_and_never_reported(tmp_path: Path, checkpoint: str) -> None:
+    """Where nothing finite is left, three sentences; beside it the baseline is absent, not wrong."""
+    plan = make_plan(checkpoint=checkpoint, method={"name": "local"})
+    _, study = make_study(make_site(tmp_path), plan)
+
+    study._flat.parameter.data.fill_(math.nan)
+    study._training.steps_made = 4
+
+    with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
+        study.conclude(np.empty(0, np.float32))
+
+
+def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
+    """The best round before it is kept, and the losses that were not finite are null in the report."""
+    plan = make_plan(method={"name": "local"})
+    _, study = make_study(make_site(tmp_path), plan)
+    nothing = np.empty(0, np.float32)
+    study.train(0, nothing)
+    study.train(1, nothing)
+
+    study._flat.parameter.data.fill_(math.nan)
+    outcome = study.conclude(nothing)
+
+    assert outcome.chosen.round == 1
+    assert all(np.isfinite(array).all() for array in outcome.values.values())
+    assert json.loads(json.dumps(outcome.facts(), allow_nan=False))["validation_losses"][-1] == [3, None]
+
+
+def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
+    """There is simply none to compare with."""
+    _, study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
+
+    assert study.train_alone() is None
+
+
+def test_regression_is_measured_in_the_targets_own_unit(tmp_path: Path) -> None:
+    """Diabetes progression (25 to 346 points): errors in points, better than always saying the mean."""
+    schedule = {"aggregate": "every-epoch", "epochs": 30, "batches_per_epoch": 4}
+    plan = make_plan(schedule=schedule, optimiser={"name": "adamw", "learning_rate": 0.002})
+    configs = [make_site(tmp_path / name, name, table="diabetes", columns=slice(0, 10)) for name in NAMES]
+    studies = [make_study(config, plan)[1] for config in configs]
+
+    shared = run_rounds(plan, studies)
+    outcomes = [study.conclude(shared) for study in studies]
+
+    for study, outcome in zip(studies, outcomes, strict=True):
+        metrics = outcome.evaluation.metrics
+        scale = study.preprocessing.target_scale
+        assert scale is not None
+        assert metrics.keys() == {"rmse", "mae", "r2"}
+        targets = study.dataset.test.targets * scale.deviation
+        assert metrics["rmse"] is not None
+        assert metrics["mae"] is not None
+        assert metrics["r2"] is not None
+        assert 30 < metrics["mae"] <= metrics["rmse"] < 80
+        expected = (1 - metrics["r2"]) * np.mean((targets - targets.mean()) ** 2)
+        assert metrics["rmse"] ** 2 == pytest.approx(expected)
+        assert metrics["r2"] > 0.2
+
+
+def test_several_classes_are_told_apart(tmp_path: Path) -> None:
+    """Three cultivars of wine, sites with different columns."""
+    schedule = {"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 4}
+    plan = make_plan(schedule=schedule, optimiser={"name": "adamw", "learning_rate": 0.01})
+    families = (slice(0, 7), slice(3, 10), slice(6, 13))
+    studies = [
+        make_study(make_site(tmp_path / name, name, table="wine", columns=own), plan)[1]
+        for name, own in zip(NAMES, families, strict=True)
+    ]
+
+    shared = run_rounds(plan, studies)
+
+    for study in studies:
+        metrics = study.conclude(shared).evaluation.metrics
+        assert metrics["auroc"] is not None
+        assert metrics["auroc"] > 0.85
+        assert metrics["balanced_accuracy"] is not None
+        assert metrics["balanced_accuracy"] > 0.6
+
+
+def _aligned_plan(folder: Path, **changes: object) -> Plan:
+    columns: dict[str, None] = {}
+    for name in NAMES:
+        contract = read_contract(Path(read_hospital(folder / name / "hospital.yaml").data.contract))
+        columns |= dict.fromkeys(contract.encoded_columns)
+    return make_plan(method={"name": "fedavg"}, columns=list(columns), outputs=1, **changes)
+
+
+def test_averaging_aligns_columns_by_name(tmp_path: Path) -> None:
+    """What a site does not record is zero; the whole network is shared and equal everywhere at the end."""
+    configs = [make_site(tmp_path / name, name, columns=own) for name, own in zip(NAMES, OWN_FAMILIES, strict=True)]
+    plan = _aligned_plan(tmp_path, checkpoint="latest", weighting={"name": "rows", "largest_rows": 1024})
+    studies = [make_study(config, plan)[1] for config in configs]
+
+    shared = run_rounds(plan, studies)
+    outcomes = [study.conclude(shared) for study in studies]
+
+    for study in studies:
+        places = [plan.columns.index(name) for name in study.own.columns]
+        features = study.dataset.training.features
+        np.testing.assert_array_equal(features[:, places], study.own.training.features)
+        assert not np.delete(features, places, axis=1).any()
+        assert study.rows == 128  # 114 training rows on the public grid of two significant bits
+    for name, array in outcomes[0].values.items():
+        np.testing.assert_array_equal(array, outcomes[1].values[name])
+
+
+def test_one_network_for_different_outcomes_is_refused(tmp_path: Path) -> None:
+    """FedAvg shares the output too, so every site needs the plan's number of outputs."""
+    config = make_site(tmp_path, table="wine")
+    columns = read_contract(Path(read_hospital(config).data.contract)).encoded_columns
+
+    with pytest.raises(ConfigurationError, match="1 outputs, this site's outcome needs 3"):
+        make_study(config, make_plan(method={"name": "fedavg"}, columns=list(columns), outputs=1))
+
+
+def test_tensors_without_a_network_are_refused(tmp_path: Path) -> None:
+    """Named tensors serve modules of a hospital's own, which no trainer of ours can build."""
+    architecture = {"name": "named-tensors", "tensors": [{"name": "a", "shape": [2], "bound": 1.0}]}
+
+    with pytest.raises(ConfigurationError, match="has no network"):
+        make_study(make_site(tmp_path), make_plan(architecture=architecture))
+
+
+@pytest.mark.skipif(not HEART.exists(), reason="the heart studies are not on this machine")
+def test_global_layers_learns_on_the_heart_studies(tmp_path: Path) -> None:
+    """The paper's recipe, one seed: every site far above chance, near the paper's means over 101 seeds."""
+    files = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
+    names = list(files)
+    identities = [{"name": name, "identity": "-".join(["aaa" + name[0]] * 8)} for name in names]
+    plan = make_plan(
+        architecture={"name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False},
+        schedule={"aggregate": "every-epoch", "epochs": 10, "batches_per_epoch": 5},
+        optimiser={"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
+        sites=identities,
+    )
+    studies = []
+    for name, file in files.items():
+        config = make_site(tmp_path / name)
+        hospital = yaml.safe_load(config.read_text()) | {"site": name}
+        contract = REPOSITORY / "deploy" / "data" / f"{name}.yaml"
+        hospital["data"] = {"table": str(HEART / file), "contract": str(contract), "split": {"seed": 0}}
+        config.write_text(yaml.safe_dump(hospital))
+        studies.append(make_study(config, plan)[1])
+
+    shared = run_rounds(plan, studies)
+    reached = [study.conclude(shared).evaluation.metrics["auroc"] for study in studies]
+
+    assert [len(study.dataset.training) for study in studies] == [182, 278, 180]
+    for auroc, least in zip(reached, (0.82, 0.65, 0.78), strict=True):
+        assert auroc is not None
+        assert auroc > least
