@@ -2,7 +2,8 @@
 
 The rates that bound it are measured between the cases that they judge, on one thread:
 
-* `aes`: AES-256-CTR by `update_into` between two buffers of 1 MiB, the cipher's own speed;
+* `aes`: AES-256-CTR by `update_into` between two buffers of 256 KiB, the cipher's own speed: larger
+  ones leave the cache and are slower;
 * `add`: uint32 addition in place of 128 KiB blocks that stay in a core's cache;
 * `copy`: copying 64 MiB, more than the caches hold; uint32 addition out of the cache is shown beside it.
 
@@ -12,7 +13,11 @@ in cache; once it has to come from memory and go back, which costs no less than 
     floor = 4 * parameters * (peers * (1 / aes + 1 / add) + 1 / copy) seconds
 
 Measured is everything that a round costs a site: deriving the round's keys, building the ciphers
-and masking the whole vector. Medians; the ratio is floor / measured, so 1 is the best possible.
+and masking the whole vector. Rates and masking are measured in turns, in seconds of this thread's
+own processor time, so that other programs of a shared machine disturb the ratio little; each figure
+is the median over the turns. The ratio is floor / measured, so 1 is the best possible; a little above
+it is noise, or memory that is read and written in place being faster than a copy. The speed-up
+of two threads is in seconds of the wall clock, the shortest of each: it needs two idle cores.
 """
 
 from __future__ import annotations
@@ -31,10 +36,12 @@ from protos.masking.stream import Masker
 from protos.tensors import Layout
 
 MIB = 1 << 20
+AES_BYTES = MIB // 4
 SIZES = {"300k": 300_000, "1m": 1_000_000, "25m": 25_000_000}
 PEERS = (2, 9, 29)
-SECONDS_A_CASE = 3.0
-FEWEST, MOST = 7, 201
+SECONDS_A_CASE = 6.0
+SHORTEST_BURST_SECONDS = 0.004
+FEWEST_TURNS, MOST_TURNS = 5, 101
 
 
 @dataclass(frozen=True)
@@ -51,31 +58,33 @@ class Rates:
         return 4 * parameters * (peers * (1 / self.aes + 1 / self.add) + 1 / self.copy)
 
 
-def seconds(act: Callable[[], object]) -> float:
-    """How long one call takes."""
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
+def processor_seconds(act: Callable[[], object], repetitions: int = 1) -> float:
+    """Seconds of this thread's processor time for one call, averaged over some."""
+    start = time.thread_time()
+    for _ in range(repetitions):
+        act()
+    return (time.thread_time() - start) / repetitions
 
 
-def median_seconds(act: Callable[[], object], repetitions: int) -> float:
-    """The median of several calls, after one that warms caches and pages."""
-    act()
-    return statistics.median(seconds(act) for _ in range(repetitions))
+class Machine:
+    """The buffers with which this machine's rates are measured."""
 
+    def __init__(self) -> None:
+        self._cipher = Cipher(algorithms.AES256(bytes(32)), modes.CTR(bytes(16))).encryptor()
+        self._zeros, self._stream = bytes(AES_BYTES), bytearray(AES_BYTES)
+        self._small = np.zeros(1 << 15, np.uint32), np.ones(1 << 15, np.uint32)
+        self._large = np.zeros(16 * MIB, np.uint32), np.ones(16 * MIB, np.uint32)
 
-def measure_rates() -> Rates:
-    """This machine's rates, now."""
-    cipher = Cipher(algorithms.AES256(bytes(32)), modes.CTR(bytes(16))).encryptor()
-    zeros, stream = bytes(MIB), bytearray(MIB)
-    small, other = np.zeros(1 << 15, np.uint32), np.ones(1 << 15, np.uint32)
-    large, more = np.zeros(16 * MIB, np.uint32), np.ones(16 * MIB, np.uint32)
-    return Rates(
-        aes=16 * MIB / median_seconds(lambda: [cipher.update_into(zeros, stream) for _ in range(16)], 15),
-        add=32 * MIB / median_seconds(lambda: [np.add(small, other, out=small) for _ in range(256)], 15),
-        add_out_of_cache=large.nbytes / median_seconds(lambda: np.add(large, more, out=large), 7),
-        copy=large.nbytes / median_seconds(lambda: np.copyto(large, more), 7),
-    )
+    def rates(self) -> Rates:
+        """The rates of this moment."""
+        small, one = self._small
+        large, ones = self._large
+        return Rates(
+            aes=AES_BYTES / processor_seconds(lambda: self._cipher.update_into(self._zeros, self._stream), 96),
+            add=small.nbytes / processor_seconds(lambda: np.add(small, one, out=small), 256),
+            add_out_of_cache=large.nbytes / processor_seconds(lambda: np.add(large, ones, out=large)),
+            copy=large.nbytes / processor_seconds(lambda: np.copyto(large, ones)),
+        )
 
 
 def masking(layout: Layout, peers: int, buffer: bytearray, threads: int) -> Callable[[], None]:
@@ -92,41 +101,56 @@ def masking(layout: Layout, peers: int, buffer: bytearray, threads: int) -> Call
     return act
 
 
-def measure(parameters: int, peers: int, threads: int, budget_seconds: float) -> float:
-    """Median seconds of masking a vector."""
+@dataclass(frozen=True)
+class Turn:
+    """One measurement of the rates and of masking, next to each other."""
+
+    rates: Rates
+    floor_seconds: float
+    measured_seconds: float
+
+
+def take_turns(machine: Machine, parameters: int, peers: int) -> list[Turn]:
+    """Measure for some seconds, on one thread."""
     layout = Layout(parameters, 4)
-    act = masking(layout, peers, bytearray(layout.total_bytes), threads)
-    once = seconds(act)
-    return median_seconds(act, max(FEWEST, min(MOST, int(budget_seconds / once))))
+    act = masking(layout, peers, bytearray(layout.total_bytes), threads=1)
+    act()  # warms pages and caches
+    repetitions = max(1, round(SHORTEST_BURST_SECONDS / processor_seconds(act)))
+    turns: list[Turn] = []
+    begin = time.monotonic()
+    while len(turns) < FEWEST_TURNS or (time.monotonic() - begin < SECONDS_A_CASE and len(turns) < MOST_TURNS):
+        rates = machine.rates()
+        turns.append(Turn(rates, rates.floor_seconds(parameters, peers), processor_seconds(act, repetitions)))
+    return turns
 
 
 def compare_threads(parameters: int, peers: int) -> float:
-    """Speed-up of two threads over one, measured in turns so that both meet the same machine."""
+    """Speed-up of two threads over one by the wall clock, measured in turns, the shortest of each."""
     layout = Layout(parameters, 4)
     buffer = bytearray(layout.total_bytes)
-    one, two = masking(layout, peers, buffer, 1), masking(layout, peers, buffer, 2)
-    one()
-    two()
-    turns = [(seconds(one), seconds(two)) for _ in range(FEWEST)]
-    return statistics.median(alone / both for alone, both in turns)
+    shortest = {1: float("inf"), 2: float("inf")}
+    for threads in (1, 2) * 60:
+        act = masking(layout, peers, buffer, threads)
+        start = time.perf_counter()
+        act()
+        shortest[threads] = min(shortest[threads], time.perf_counter() - start)
+    return shortest[1] / shortest[2]
 
 
 def main() -> None:
     """Measure and print."""
-    fractions: dict[str, float] = {}
+    machine, fractions, seen = Machine(), {}, []
     print(f"{'parameters':>12} {'peers':>5} {'floor ms':>10} {'measured ms':>12} {'ratio':>6}")
-    seen: list[Rates] = []
     for name, parameters in SIZES.items():
         for peers in PEERS:
-            before = measure_rates()
-            measured = measure(parameters, peers, 1, SECONDS_A_CASE)
-            after = measure_rates()
-            # Other programs slow a shared machine now and then; the rates of the same moments judge.
-            floor = statistics.mean(rates.floor_seconds(parameters, peers) for rates in (before, after))
-            fractions[f"fraction_{name}_{peers}"] = floor / measured
-            print(f"{parameters:>12,} {peers:>5} {floor * 1e3:>10.3f} {measured * 1e3:>12.3f} {floor / measured:>6.2f}")
-            seen += [before, after]
-    speedup = compare_threads(SIZES["25m"], 9)
+            turns = take_turns(machine, parameters, peers)
+            floor = statistics.median(turn.floor_seconds for turn in turns) * 1e3
+            measured = statistics.median(turn.measured_seconds for turn in turns) * 1e3
+            ratio = statistics.median(turn.floor_seconds / turn.measured_seconds for turn in turns)
+            print(f"{parameters:>12,} {peers:>5} {floor:>10.3f} {measured:>12.3f} {ratio:>6.2f}", flush=True)
+            fractions[f"fraction_{name}_{peers}"] = ratio
+            seen += [turn.rates for turn in turns]
+    speedup = compare_threads(4_000_000, 9)
     for label in ("aes", "add", "add_out_of_cache", "copy"):
         rate = statistics.median(getattr(rates, label) for rates in seen) / 1e9
         print(f"{label.replace('_', ' ')}: {rate:.2f} GB/s")
