@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,16 +20,6 @@ COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=T
 SMALL = GlobalLayersNetwork(
     name="global-layers-network", latent=8, gate=True, input_normalisation=True, transformer_blocks=2
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_deterministic_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
 
 
 def started(architecture: Architecture, columns: int, outputs: int, seed: int = 0) -> nn.Module:
