@@ -5,7 +5,7 @@ losses, so the reference really trains. Shapes are those of a heart site: 182 ro
 batches an epoch, s = 128. Epochs alternate between the two in one process on one thread; a step
 is forward, loss, backward and optimiser. Ours uses the fused AdamW, the reference torch's default.
 
-    python benchmarks/training_step.py
+    python -m benchmarks.training_step
 """
 
 from __future__ import annotations
