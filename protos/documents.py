@@ -1,8 +1,9 @@
 """Files that people write: YAML in, a checked frozen record out, or every mistake at once.
 
 Each mistake is told with file, line and column and, for an unknown key, the nearest known one.
-Anchors, tags, duplicate keys and files above a megabyte are refused: a configuration needs none of
-them, and each has been used to surprise a reader.
+Anchors, tags, duplicate keys, deep nesting and files above a megabyte are refused: a configuration
+needs none of them, and each has been used to surprise a reader. A number is what a reader takes it
+for: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31 and 90 of YAML 1.1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -34,13 +36,24 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without dates, which would turn an unquoted version or day into another type."""
+    """YAML with decimal numbers only, and without dates, which would turn a word into another type."""
 
 
+_REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float")}
 _PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, expression) for tag, expression in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        rf"^(?:{_WHOLE}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
 _PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
@@ -71,14 +84,15 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
     """As `read_document`, from bytes; `source` stands where the file name would."""
     try:
         root = _compose(raw)
-        data = _construct(root, depth=0)
+        data = _construct(root)
         return model.model_validate_json(json.dumps(data, allow_nan=False))
     except _Mistakes as mistakes:
         found = mistakes.found
     except ValidationError as error:
         schema = model.model_json_schema()
         found = [_describe(dict(detail), root, schema) for detail in error.errors(include_url=False)]
-    lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in sorted(set(found)))
+    found = sorted(set(found))
+    lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in found)
     count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
     raise ConfigurationError(
         what=f"{source} has {count}:\n{lines}",
@@ -99,10 +113,7 @@ def _compose(raw: bytes) -> Node:
         raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
     try:
         text = raw.decode("utf-8-sig")
-        for event in yaml.parse(text, Loader=_PlainLoader):
-            start = event.start_mark
-            if start and (isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None)):
-                raise _Mistakes([(start.line + 1, start.column + 1, "anchors and aliases are not allowed")])
+        _refuse_surprises(text)
         root = yaml.compose(text, Loader=_PlainLoader)
     except UnicodeDecodeError as cause:
         raise _Mistakes([(1, 1, "the file is not UTF-8 text")]) from cause
@@ -117,17 +128,32 @@ def _compose(raw: bytes) -> Node:
     return root
 
 
-def _construct(node: Node, depth: int) -> Any:
+def _refuse_surprises(text: str) -> None:
+    """Stop at the first anchor, alias, tag or too deep nesting, before anything is built from it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_PlainLoader):
+        start = event.start_mark
+        line, column = (start.line + 1, start.column + 1) if start else (1, 1)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _Mistakes([(line, column, "anchors and aliases are not allowed")])
+        if tag := getattr(event, "tag", None):
+            raise _Mistakes([(line, column, f"the tag {tag} is not allowed")])
+        # Counted here and not in the finished tree, because the reader's effort grows with the
+        # square of the depth: 20,000 brackets kept it busy for a minute.
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_NESTING:
+            raise _Mistakes([(line, column, "nested too deeply")])
+
+
+def _construct(node: Node) -> Any:
     """Plain values from a node; only the types that JSON has."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
-    if depth > DEEPEST_NESTING:
-        raise _Mistakes([(line, column, "nested too deeply")])
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
     if isinstance(node, MappingNode):
-        return _construct_mapping(node, depth)
+        return _construct_mapping(node)
     if isinstance(node, SequenceNode):
-        return [_construct(item, depth + 1) for item in node.value]
+        return [_construct(item) for item in node.value]
     try:
         value = _PlainLoader("").construct_object(node)
     except ValueError as cause:
@@ -137,7 +163,7 @@ def _construct(node: Node, depth: int) -> Any:
     return value
 
 
-def _construct_mapping(node: MappingNode, depth: int) -> dict[str, Any]:
+def _construct_mapping(node: MappingNode) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in node.value:
         line, column = key.start_mark.line + 1, key.start_mark.column + 1
@@ -145,7 +171,7 @@ def _construct_mapping(node: MappingNode, depth: int) -> dict[str, Any]:
             raise _Mistakes([(line, column, "a key has to be a plain word")])
         if key.value in values:
             raise _Mistakes([(line, column, f"{key.value} is given twice")])
-        values[key.value] = _construct(value, depth + 1)
+        values[key.value] = _construct(value)
     return values
 
 
