@@ -46,7 +46,8 @@ class Step:
     """One attempt at one round, shared by the phases that work on it.
 
     `present` are the connected sites, bound or entering; `entering` become contributors with the
-    next round. `agreed` are the sites that hold the masking keys of `epoch`.
+    next round. `agreed` are the sites that hold the masking keys of `epoch`. `corruptions` counts
+    the attempts at this round whose sums did not add up.
     """
 
     round: int
@@ -56,6 +57,7 @@ class Step:
     entering: Sites = frozenset()
     epoch: int = 0
     agreed: Sites = frozenset()
+    corruptions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,9 @@ def begin(terms: Terms, now: float) -> Gathering:
 
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
-    """The next state and what has to be done, in order."""
+    """The next state and what has to be done, in order; who is not listed changes nothing."""
+    if getattr(event, "site", None) not in {None, *terms.sites}:
+        return state, ()
     match state:
         case Gathering():
             return _gather(terms, state, event, now)
@@ -135,14 +137,16 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _return(terms, state, site, epoch, now)
         case Left(site=site):
             return _lose(terms, state, site, now)
-        case Declined(site=site, reason=reason) if site in state.step.bound:
+        case Declined(site=site) if site not in state.step.bound:
+            return _lose(terms, state, site, now)  # it was to enter with the next round
+        case Declined(site=site, reason=reason):
             text = f"{site} takes no further part ({reason.name.lower().replace('_', ' ')})"
             return _end(is_complete=False, reason=text, missing=frozenset({site}))
         case Advertised() | Acknowledged() if isinstance(state, Agreeing):
             return _agree(terms, state, event, now)
         case BecameReady() if isinstance(state, Training):
             return _make_ready(terms, state, event, now)
-        case Completed(site=site) if isinstance(state, Collecting):
+        case Completed(site=site) if isinstance(state, Collecting) and site in state.step.bound:
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.step, now)
@@ -173,14 +177,14 @@ def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -
     ready = state.ready | {event.site}
     if ready < step.bound:
         return replace(state, ready=ready), ()
-    deadline = now + terms.deadlines.contribute_seconds
+    deadline = _deadline(terms, step.bound - step.present, now)
     return Collecting(step=step, deadline=deadline), (_bind(step),)
 
 
 def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
-    if step.attempt + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
+    if step.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
         return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
-    again = replace(step, attempt=step.attempt + 1, agreed=frozenset())
+    again = replace(step, attempt=step.attempt + 1, agreed=frozenset(), corruptions=step.corruptions + 1)
     after, effects = _begin_step(terms, again, now)
     return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
 
@@ -223,7 +227,8 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     if state.complete < step.bound:
         return state, ()
     close = CloseRound(step.round, step.bound)
-    following = replace(step, round=step.round + 1, attempt=0, bound=step.bound | step.entering, entering=frozenset())
+    bound = step.bound | step.entering
+    following = replace(step, round=step.round + 1, attempt=0, bound=bound, entering=frozenset(), corruptions=0)
     if following.round < terms.rounds:
         after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
