@@ -1,0 +1,130 @@
+"""What the documentation tells people to type and to read has to exist."""
+
+from __future__ import annotations
+
+import functools
+import re
+import runpy
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from coordinator.cli import cli as coordinator
+from pki.cli import commands as pki
+from site_agent.cli import cli as site_agent
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+SCRIPTS = {"tests/run.sh", "deploy/quickstart.sh"}
+
+
+@functools.cache
+def programs() -> dict[str, click.Command]:
+    """Every command line that the documentation may show, by its name there."""
+    quickstart = runpy.run_path(str(ROOT / "deploy/quickstart"), run_name="rehearsal")["rehearse"]
+    return {"coordinator": coordinator, "pki": pki, "site-agent": site_agent, "deploy/quickstart.sh": quickstart}
+
+
+def fenced(page: Path, language: str) -> Iterator[str]:
+    """The contents of a page's fenced blocks in one language."""
+    return iter(re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of ours in the pages: in fenced blocks, and in backquotes with arguments."""
+    names = {*programs(), *SCRIPTS}
+    for page in PAGES:
+        lines = [line for block in fenced(page, "console") for line in block.splitlines()]
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        lines += [span for span in re.findall(r"`([^`\n]+)`", prose) if span.split()[0] in names]
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            words = words[3:] if words[:2] == ["sudo", "-u"] else words
+            if words and words[0] in names and len(words) > 1:
+                yield page.name, words
+
+
+def refusal(words: list[str]) -> str | None:
+    """Why a program would not understand its command line, or None."""
+    command, arguments = programs()[words[0]], words[1:]
+    context = click.Context(command, info_name=words[0])
+    try:
+        while isinstance(command, click.Group):
+            _, inner, arguments = command.resolve_command(context, arguments)
+            assert inner is not None
+            command, context = inner, click.Context(inner, info_name=inner.name, parent=context)
+        if arguments:  # a command that is only named, as in "run `pki list`", is complete
+            command.parse_args(context, list(arguments))
+    except click.exceptions.Exit:
+        return None  # --help and --version end where they are read
+    except click.ClickException as error:
+        return error.format_message()
+    return None
+
+
+def test_there_is_something_to_check() -> None:
+    """The pages show at least a dozen of our commands, so the checks below do not pass over nothing."""
+    assert len(list(commands())) >= 12
+
+
+@pytest.mark.parametrize(("page", "words"), list(commands()), ids=lambda value: str(value)[:60])
+def test_every_command_is_understood(page: str, words: list[str]) -> None:
+    """Each shown command has the options, arguments and choices that its program has."""
+    if words[0] in SCRIPTS - programs().keys():
+        assert (ROOT / words[0]).is_file()
+        return
+
+    assert refusal(words) is None, f"{page}: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize("words", [["pki", "invite", "st-mary", "--frobnicate"], ["site-agent", "fly"]])
+def test_a_wrong_command_is_noticed(words: list[str]) -> None:
+    """The check above can fail: an option and a command that do not exist are told."""
+    assert refusal(words) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Files and headings that a page links to exist."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if "://" in target:
+            continue
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings as links spell them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("script", [*sorted(SCRIPTS), ".ci/run"])
+def test_scripts_can_be_started(script: str) -> None:
+    """Each script is executable and free of mistakes that bash finds by reading."""
+    path = ROOT / script
+
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+
+    assert path.stat().st_mode & 0o111
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_methods_in_the_readme_are_the_catalogue() -> None:
+    """The README's table names every method that a plan may name, and no other."""
+    from protos.plan import Plan
+
+    catalogue = Plan.model_json_schema()["properties"]["method"]["discriminator"]["mapping"]
+
+    named = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert set(named) == set(catalogue)
