@@ -72,7 +72,7 @@ class Connection:
         try:
             async with self._writing:
                 await self._stream.write(encode_site_message(message))
-        except (grpc.RpcError, grpc.aio.UsageError) as cause:
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as cause:
             raise self._unavailable(cause) from cause
 
     async def receive(self) -> CoordinatorMessage:
