@@ -5,7 +5,8 @@ same network trained alone, with the same budget and the same rule of choice (`t
 
 * what `train` hands out is exactly the plan's manifest: names, shapes and order are read from the
   network's own memory and compared before the first step;
-* rounds only rise; one that was trained is never trained again;
+* rounds only rise. One is made again only from its own start and the same shared values, as often as
+  this hospital's policy allows, for a set of sites that lost a member;
 * a model whose validation loss is not finite is never chosen, and none is reported where none is left.
 
 What a site draws for itself (first values of private layers, order of batches, dropout) follows from
@@ -28,6 +29,7 @@ from protos.errors import ConfigurationError
 from protos.fixed_point import round_rows
 from protos.manifest import Manifest, describe_difference, manifest_of
 from protos.messages import MalformedMessage
+from protos.parameters import parameters_digest
 from protos.plan import Plan, RowWeights
 from site_agent.config import Hospital
 from site_agent.trainer.checkpoints import BestCheckpoint, Json
@@ -37,7 +39,7 @@ from site_agent.trainer.evaluation import Evaluation, evaluate, scores_of, targe
 from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 from site_agent.trainer.models.catalogue import build_network
 from site_agent.trainer.training.bridge import FlatNetwork, Vector
-from site_agent.trainer.training.local import LocalTraining, Rows, predict
+from site_agent.trainer.training.local import LocalTraining, Rows, TrainingState, predict
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Study:
         self._choice = _Choice(BestCheckpoint(rule=plan.checkpoint))
         self._rounds_taken = 0
         self._has_taken_in = False
+        self._redraw_budget = hospital.policy.lost_site_budget
+        self._redrawn: set[tuple[int, int]] = set()
+        self._start_of_round: tuple[bytes, TrainingState] | None = None
 
     @property
     def rows(self) -> int:
@@ -90,26 +95,35 @@ class Study:
             case _:
                 return 0
 
-    def train(self, round_number: int, received: Vector) -> Vector:
+    def train(self, round_number: int, received: Vector, redraw: int = 0) -> Vector:
         """Take in the shared values, train one round, return the change.
 
         Args:
-            round_number: rounds are asked for in rising order, each at most once; a site may enter
-                late and may miss some.
+            round_number: rounds are asked for in rising order; a site may enter late and may miss some.
             received: finite float32 in the manifest's order.
+            redraw: 0 for the ordinary draw of batches and dropout, otherwise the number that, with the
+                round, keys another one; equal numbers give equal bits. PROTOCOL.md, section 3, rule 3.
 
         Returns:
             float32 in the manifest's order: the federated parameters now minus `received`.
 
         Raises:
-            MalformedMessage: the round is over, is none of the plan's, or the values do not fit.
+            MalformedMessage: the round is over, is none of the plan's, was drawn afresh more often than
+                this site allows, or the values do not fit.
         """
-        if not self._rounds_taken <= round_number < self.plan.schedule.rounds:
+        is_again = round_number == self._rounds_taken - 1 and self._start_of_round is not None
+        if not (is_again or self._rounds_taken <= round_number < self.plan.schedule.rounds):
             raise MalformedMessage("a round that is over, or that the plan does not have")
-        self._take_in(received)
-        if self._training.epoch_ended:
-            self._choice.consider(round_number, self._training.validation_loss(), self._flat)
-        self._rounds_taken = round_number + 1
+        asked = self._redrawn | ({(round_number, redraw)} if redraw else set())
+        if len(asked) > self._redraw_budget and asked != self._redrawn:
+            raise MalformedMessage("a round to be drawn afresh more often than this site allows")
+        if is_again:
+            self._return_to_start(received)
+        else:
+            self._begin(round_number, received)
+        self._redrawn = asked
+        if redraw:
+            self._training.draw_afresh(self._own_seed(f"round {round_number} redraw {redraw}"))
         self._training.train(self.plan.schedule.steps_per_round)
         return self._flat.change(received)
 
@@ -145,6 +159,19 @@ class Study:
             return choice.outcome(flat, self.own, self.preprocessing)
         except TrainingDiverged:
             return None  # an opponent that cannot stand is a result of the comparison, not a failure
+
+    def _begin(self, round_number: int, received: Vector) -> None:
+        self._take_in(received)
+        if self._training.epoch_ended:
+            self._choice.consider(round_number, self._training.validation_loss(), self._flat)
+        self._rounds_taken = round_number + 1
+        if self._redraw_budget:  # otherwise the copy of three models would be made for nothing
+            self._start_of_round = parameters_digest(received), self._training.state()
+
+    def _return_to_start(self, received: Vector) -> None:
+        if self._start_of_round is None or parameters_digest(received) != self._start_of_round[0]:
+            raise MalformedMessage("other shared values for the same round")
+        self._training.restore(self._start_of_round[1])
 
     def _take_in(self, received: Vector) -> None:
         if received.shape != (self.manifest.parameters,) or (received.size and not _is_finite(received)):

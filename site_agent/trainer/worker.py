@@ -4,7 +4,7 @@ This process has the patients and no network. It answers the agent through the h
 answers may leave the site; so explanations are printed here and never sent. The rules:
 
 * it trains only under an approval that it finds on its own disk, and hands out only what the approved
-  manifest names, once per round;
+  manifest names, once per round unless this hospital's policy allows a round to be drawn afresh;
 * a question that no honest agent asks ends the process;
 * of a defect only its kind and place in our own code are told, never its words, which might quote a
   patient.
@@ -60,19 +60,29 @@ class Worker:
 
     def serve(self) -> int:
         """Answer until the agent has gone or something failed; the exit status."""
+        while (question := self._receive()) is not None:
+            answer = question if isinstance(question, Failed) else self._answer(question)
+            is_heard = self._send(answer)
+            if isinstance(answer, Failed):
+                return answer.exit_status
+            if not is_heard:
+                break
+        return 0
+
+    def _send(self, answer: Message) -> bool:
+        """Whether the agent was still there; where it has gone, nobody needs the answer."""
         try:
-            while (question := self._receive()) is not None:
-                answer = question if isinstance(question, Failed) else self._answer(question)
-                self._hatch.send(answer)
-                if isinstance(answer, Failed):
-                    return answer.exit_status
+            self._hatch.send(answer)
         except ConnectionError:
             self._log.warning("agent_gone_without_its_answer")
-        return 0
+            return False
+        return True
 
     def _receive(self) -> Message | None:
         try:
             return self._hatch.receive()
+        except ConnectionError:
+            return None
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
 
@@ -83,8 +93,8 @@ class Worker:
                     return _check_in_child(self._hospital)
                 case Prepare(run=run, payload=payload):
                     return self._prepare(run, plan_from_wire(bytes(payload)))
-                case Train(round=number, payload=payload):
-                    return self._train(number, payload)
+                case Train(round=number, redraw=redraw, payload=payload):
+                    return self._train(number, redraw, payload)
                 case Conclude(round=number, payload=payload):
                     return self._conclude(number, payload)
                 case Agreed() | Prepared() | Trained() | Failed():
@@ -120,9 +130,9 @@ class Worker:
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns))
         return Prepared(found)
 
-    def _train(self, number: int, payload: bytes | memoryview) -> Trained:
+    def _train(self, number: int, redraw: int, payload: bytes | memoryview) -> Trained:
         study = self._ready()
-        change = study.train(number, _numbers(payload))
+        change = study.train(number, _numbers(payload), redraw)
         return Trained(number, study.rows, change.view(np.uint8).data)
 
     def _conclude(self, number: int, payload: bytes | memoryview) -> Agreed:

@@ -11,8 +11,10 @@ in this process changes no bit.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,18 @@ class Rows:
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.features)
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that the next step depends on; it stays at the site."""
+
+    parameters: Tensor
+    optimiser: dict[str, Any]
+    order: Mapping[str, Any]
+    permutation: Tensor
+    dropout: Tensor
+    steps_made: int
 
 
 class LocalTraining:
@@ -92,6 +106,32 @@ class LocalTraining:
                 self._step(self._next_rows())
             self._dropout_state = torch.get_rng_state()
 
+    def state(self) -> TrainingState:
+        """A copy of the network and of everything that trains it."""
+        return TrainingState(
+            parameters=self._flat.snapshot(),
+            optimiser=copy.deepcopy(self._optimiser.state_dict()),
+            order=self._order.bit_generator.state,
+            permutation=self._permutation,
+            dropout=self._dropout_state,
+            steps_made=self.steps_made,
+        )
+
+    def restore(self, state: TrainingState) -> None:
+        """Go back to a state of this training; the next steps are then those that followed it."""
+        self._flat.restore(state.parameters)
+        # The optimiser would otherwise go on writing into the kept state.
+        self._optimiser.load_state_dict(copy.deepcopy(state.optimiser))
+        self._order.bit_generator.state = state.order
+        self._permutation, self._dropout_state = state.permutation, state.dropout
+        self.steps_made = state.steps_made
+
+    def draw_afresh(self, seed: int) -> None:
+        """From here on draw batches and dropout by another seed, what is left of this epoch included."""
+        self._order = np.random.default_rng(seed)
+        self._permutation = self._draw()
+        self._dropout_state = torch.Generator().manual_seed(seed).get_state()
+
     def validation_loss(self) -> float:
         """The mean task loss over the validation rows, without penalty terms."""
         outputs = torch.from_numpy(predict(self._flat, self._validation.features))
@@ -107,8 +147,11 @@ class LocalTraining:
     def _next_rows(self) -> Tensor:
         batch = self.steps_made % self._batches
         if batch == 0:
-            self._permutation = torch.from_numpy(self._order.permutation(len(self._training)))
+            self._permutation = self._draw()
         return self._permutation[batch * self._batch_rows : (batch + 1) * self._batch_rows]
+
+    def _draw(self) -> Tensor:
+        return torch.from_numpy(self._order.permutation(len(self._training)))
 
 
 def loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ def make_site(
     *,
     table: Table = "breast-cancer",
     columns: slice = slice(0, 6),
+    lost_site_budget: int = 0,
     **training: object,
 ) -> Path:
     """A hospital's folder; the path of its hospital.yaml. Every third patient is in each site's table."""
@@ -84,6 +85,7 @@ def make_site(
             "largest_rounds": 1000,
             "largest_megabytes": 1000.0,
             "largest_clipping_range": 8.0,
+            "lost_site_budget": lost_site_budget,
         },
         "data": {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}},
         "training": training,

@@ -235,6 +235,48 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
     assert torch.equal(study._flat.snapshot(), before)
 
 
+@pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_round_drawn_afresh_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
+    """Another draw is another change, the same draw the same bits, and the first one is as if alone."""
+    schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
+    plan = make_plan(schedule=schedule, architecture=make_plan().architecture.model_dump() | {"dropout": dropout})
+    config, other = make_site(tmp_path / "a", lost_site_budget=2), make_site(tmp_path / "b")
+    (_, study), (_, undisturbed) = make_study(config, plan), make_study(other, plan)
+    shared = first_values(plan, study)
+    shared = shared + study.train(0, shared)
+    undisturbed.train(0, first_values(plan, study))
+
+    draws = [study.train(1, shared, redraw) for redraw in (0, 1, 2, 1, 0)]
+
+    np.testing.assert_array_equal(draws[0], undisturbed.train(1, shared))
+    np.testing.assert_array_equal(draws[0], draws[4])
+    np.testing.assert_array_equal(draws[1], draws[3])
+    assert len({draw.tobytes() for draw in draws}) == 3
+    following = shared + draws[0]
+    np.testing.assert_array_equal(study.train(2, following), undisturbed.train(2, following))
+    for losses in (study._choice._losses, undisturbed._choice._losses):
+        assert [number for number, _ in losses] == ([1, 2] if aggregate == "every-epoch" else [])
+
+
+def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
+    """One round drawn afresh uses it up; other shared values for the same round are never taken."""
+    plan = make_plan()
+    _, study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
+    shared = first_values(plan, study)
+    study.train(0, shared)
+    study.train(0, shared, 4)
+
+    with pytest.raises(MalformedMessage, match="more often"):
+        study.train(0, shared, 5)
+    with pytest.raises(MalformedMessage, match="more often"):
+        study.train(1, shared, 1)
+    with pytest.raises(MalformedMessage, match="other shared values"):
+        study.train(0, shared + np.float32(1), 4)
+
+    assert study.train(0, shared, 4).size == study.train(1, shared).size
+
+
 @pytest.mark.parametrize("flaw", ["short", "long", "nan", "infinite"])
 def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) -> None:
     """Another number of values, or one that is not finite; the network stays as it was."""

@@ -1,0 +1,402 @@
+"""The real trainer in a process of its own, asked over a real socket: what it answers and what it never says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from protos.manifest import manifest_of
+from protos.messages import SiteReason
+from protos.plan import Plan
+from site_agent.config import read_hospital
+from site_agent.hatch import (
+    AgentEnd,
+    Agreed,
+    Check,
+    Conclude,
+    Failed,
+    Message,
+    Prepare,
+    Prepared,
+    Train,
+    Trained,
+    TrainerGone,
+)
+from site_agent.trainer import worker as worker_module
+from site_agent.trainer.report import conclude
+from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.worker import Worker
+from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
+
+REPOSITORY = Path(__file__).parents[3]
+CANARY = "Zebra4711"
+
+
+class Asked:
+    """A trainer process and the agent's end of its hatch; every byte it sent is kept."""
+
+    def __init__(self, process: subprocess.Popen[str], ours: socket.socket) -> None:
+        self.process, self._socket = process, ours
+        self.received = b""
+
+    def ask(self, message: Message) -> Message:
+        """One question, one answer."""
+
+        async def once() -> Message:
+            end = AgentEnd(self._socket.dup())
+            end.largest_payload = 1 << 24
+            try:
+                return await end.ask(message)
+            finally:
+                end.close()
+
+        answer = asyncio.run(once())
+        self.received += repr(answer).encode() + bytes(answer.payload)
+        return answer
+
+    def end(self) -> tuple[int, str]:
+        """Close our end; its exit status and what it printed for its operator."""
+        self._socket.close()
+        _, said = self.process.communicate(timeout=120)
+        return self.process.returncode, said
+
+
+@contextmanager
+def trainer(config: Path) -> Iterator[Asked]:
+    """Start the trainer as the agent does."""
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, "-m", "site_agent.trainer", "--config", str(config), "--hatch", str(theirs.fileno())]
+    with theirs:
+        process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    asked = Asked(process, ours)
+    try:
+        yield asked
+    finally:
+        if process.poll() is None:
+            process.kill()
+        ours.close()
+        process.communicate()
+
+
+def _bytes(vector: Vector) -> memoryview:
+    return vector.view(np.uint8).data
+
+
+def _start(plan: Plan) -> Vector:
+    return manifest_of(plan).initial_parameters(plan.seed)
+
+
+def test_a_whole_study_over_the_hatch(tmp_path: Path) -> None:
+    """Check, prepare, train, conclude: the answers are those of a study in this process, to the bit."""
+    plan, config = make_plan(), make_site(tmp_path / "asked")
+    approve_plan(config, plan)
+    hospital, study = make_study(make_site(tmp_path / "here"), plan)
+    shared = mine = _start(plan)
+
+    with trainer(config) as asked:
+        assert asked.ask(Check()) == Agreed(payload=memoryview(b""))
+        prepared = asked.ask(Prepare("law-1", plan.canonical))
+        assert isinstance(prepared, Prepared)
+        assert prepared.manifest_digest == manifest_of(plan).digest.hex()
+        for number in range(plan.schedule.rounds):
+            trained = asked.ask(Train(number, 0, _bytes(shared)))
+            assert isinstance(trained, Trained)
+            assert (trained.round, trained.rows) == (number, 0)
+            shared, mine = shared + np.frombuffer(trained.payload, "<f4"), mine + study.train(number, mine)
+            np.testing.assert_array_equal(shared, mine)
+        assert isinstance(asked.ask(Conclude(plan.schedule.rounds, _bytes(shared))), Agreed)
+        status, said = asked.end()
+
+    conclude(hospital, study, "law-1", mine)
+    assert status == 0, said
+    for name in ("models/law-1/model.safetensors", "reports/law-1.json"):
+        assert (tmp_path / "asked/state" / name).read_bytes() == (tmp_path / "here/state" / name).read_bytes()
+
+
+def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
+    """Every change is empty, and still the site ends with a model."""
+    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path)
+    approve_plan(config, plan)
+
+    with trainer(config) as asked:
+        assert isinstance(asked.ask(Prepare("law-1", plan.canonical)), Prepared)
+        for number in range(plan.schedule.rounds):
+            answer = asked.ask(Train(number, 0, b""))
+            assert isinstance(answer, Trained)
+            assert len(answer.payload) == 0
+        assert isinstance(asked.ask(Conclude(plan.schedule.rounds, b"")), Agreed)
+
+    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
+
+
+class _Hatch:
+    """An agent that asks from a list and keeps what it is told."""
+
+    def __init__(self, *questions: Message) -> None:
+        self._questions, self.answers = iter(questions), list[Message]()
+        self.largest_payload = 0
+
+    def receive(self) -> Message | None:
+        return next(self._questions, None)
+
+    def send(self, message: Message) -> None:
+        self.answers.append(message)
+
+
+def _refused(config: Path, *questions: Message) -> Failed:
+    """The answer to the last question, which is also the exit status; asked in this process."""
+    hatch = _Hatch(*questions)
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+    *_, answer = hatch.answers
+    assert len(hatch.answers) == len(questions)
+    assert isinstance(answer, Failed)
+    assert answer.exit_status == status
+    return answer
+
+
+def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither an unknown plan nor one that differs in a single number from the approved one."""
+    config = make_site(tmp_path)
+    approve_plan(config, make_plan(seed=1))
+
+    answer = _refused(config, Prepare("law-1", make_plan(seed=2).canonical))
+
+    assert answer == Failed(SiteReason.PLAN_NOT_APPROVED, 77)
+    assert "site-agent approve" in capfd.readouterr().err
+
+
+def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
+    """The file has the plan's digest and names something else to be sent."""
+    plan, config = make_plan(), make_site(tmp_path)
+    approve_plan(config, plan)
+    path = read_hospital(config).state_path / "approvals" / f"{plan.digest.hex()}.json"
+    path.write_text(path.read_text().replace(manifest_of(plan).digest.hex(), "0" * 64))
+
+    answer = _refused(config, Prepare("law-1", plan.canonical))
+
+    assert answer.reason == SiteReason.PLAN_NOT_APPROVED
+
+
+@pytest.mark.parametrize(
+    "last", ["again", "redrawn", "beyond", "early end", "short", "odd", "nan", "unprepared", "answer", "run", "plan"]
+)
+def test_what_no_honest_agent_asks_ends_the_trainer(
+    tmp_path: Path, last: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It says why on its own side, hands out nothing, and tells the agent a reason of the closed list."""
+    plan, config = make_plan(), make_site(tmp_path)
+    approve_plan(config, plan)
+    prepare, first = Prepare("law-1", plan.canonical), _start(plan)
+    poisoned = first.copy()
+    poisoned[5] = np.nan
+    questions: dict[str, tuple[Message, ...]] = {
+        "redrawn": (prepare, Train(0, 0, _bytes(first)), Train(0, 1, _bytes(first))),
+        "again": (prepare, Train(0, 0, _bytes(first)), Train(0, 0, _bytes(first))),
+        "beyond": (prepare, Train(plan.schedule.rounds, 0, _bytes(first))),
+        "early end": (prepare, Conclude(1, _bytes(first))),
+        "short": (prepare, Train(0, 0, _bytes(first[:-1]))),
+        "odd": (prepare, Train(0, 0, b"123")),
+        "nan": (prepare, Train(0, 0, _bytes(poisoned))),
+        "unprepared": (Train(0, 0, _bytes(first)),),
+        "answer": (Agreed(),),
+        "run": (Prepare("..", plan.canonical),),
+        "plan": (Prepare("law-1", b"{}"),),
+    }
+
+    answer = _refused(config, *questions[last])
+
+    said = capfd.readouterr().err
+    assert answer == Failed(SiteReason.TRAINER_FAILED, 1)
+    assert "site-trainer: The " in said
+    assert "defect" not in said
+
+
+def test_bytes_that_are_no_message_end_the_trainer(tmp_path: Path) -> None:
+    """A frame of another protocol, or one that announces more than any message holds."""
+    config = make_site(tmp_path)
+    frames = (b"x" * 17, struct.pack("<4sBIQ", b"GLH1", 2, 10, 1 << 40))
+
+    for frame in frames:
+        with trainer(config) as asked:
+            asked._socket.sendall(frame)
+            status, said = asked.end()
+
+        assert status == 1
+        assert "Traceback" not in said
+        assert "a frame that this hatch does not know" in said
+
+
+def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:
+    """Between two questions, or while an answer is on its way."""
+    plan, config = make_plan(), make_site(tmp_path)
+    approve_plan(config, plan)
+
+    with trainer(config) as asked:
+        assert asked.end()[0] == 0
+    with trainer(config) as asked:
+        asked._socket.sendall(worker_module.Check.__name__.encode()[:3])
+        assert asked.end()[0] == 0
+
+
+def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """No model is written; the federation learns that values were not finite."""
+    plan = make_plan(
+        method={"name": "local"}, optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99},
+        schedule={"aggregate": "every-round", "epochs": 50, "batches_per_epoch": 4, "epochs_per_round": 50},
+    )  # fmt: skip
+    config = make_site(tmp_path, table="diabetes")
+    approve_plan(config, plan)
+
+    answer = _refused(config, Prepare("law-1", plan.canonical), Train(0, 0, b""), Conclude(1, b""))
+
+    assert answer.reason == SiteReason.VALUE_NOT_FINITE
+    assert "Training diverged" in capfd.readouterr().err
+    assert not (tmp_path / "state/models").exists()
+
+
+def _plant(config: Path) -> list[str]:
+    """Put words nobody must learn into every place that concerns patients."""
+    folder = config.parent
+    columns = [f"{CANARY}column", f"{CANARY}second"]
+    table, contract = folder / "table.csv", folder / "contract.yaml"
+    for old, new in zip(("mean_radius", "mean_texture"), columns, strict=True):
+        table.write_text(table.read_text().replace(old, new))
+        contract.write_text(contract.read_text().replace(old, new))
+    table.write_text(table.read_text().replace("P0", f"{CANARY}P0"))
+    table.rename(folder / f"{CANARY}table.csv")
+    hospital = yaml.safe_load(config.read_text())
+    hospital["data"]["table"] = f"{CANARY}table.csv"
+    config.write_text(yaml.safe_dump(hospital))
+    return columns
+
+
+def test_nothing_of_a_patient_passes_the_hatch(tmp_path: Path) -> None:
+    """No column, file, identifier or value is in any byte of any answer, in text or as numbers."""
+    plan, config = make_plan(), make_site(tmp_path)
+    _plant(config)
+    approve_plan(config, plan)
+    _, study = make_study(config, plan)
+
+    with trainer(config) as asked:
+        asked.ask(Check())
+        asked.ask(Prepare("law-1", plan.canonical))
+        shared = _start(plan)
+        for number in range(plan.schedule.rounds):
+            trained = asked.ask(Train(number, 0, _bytes(shared)))
+            shared = shared + np.frombuffer(trained.payload, "<f4")
+        asked.ask(Conclude(plan.schedule.rounds, _bytes(shared)))
+        sent = asked.received
+
+    assert len(sent) > 4 * study.manifest.parameters * plan.schedule.rounds
+    assert b"canary" not in sent.lower()
+    assert CANARY.encode() not in sent
+    private = [values for name, values in study._flat.values().items() if not name.startswith("body.")]
+    for rows in (study.dataset.training.features, study.dataset.test.features, *private):
+        for number in np.unique(rows):
+            # 0 and 1 are everywhere; three bytes more than a sign make any other number telling.
+            if number not in (0.0, 1.0):
+                assert np.float32(number).tobytes() * 2 not in sent
+        if rows.size > 3:
+            assert rows.astype("<f4").tobytes()[:16] not in sent
+
+
+@pytest.mark.parametrize("kind", ["cell", "missing", "contract", "absent"])
+def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str) -> None:
+    """The operator reads what is wrong; the agent gets a number and no word."""
+    config = make_site(tmp_path)
+    columns = _plant(config)
+    table, contract = tmp_path / f"{CANARY}table.csv", tmp_path / "contract.yaml"
+    match kind:
+        case "cell":
+            lines = table.read_text().splitlines()
+            lines[4] = lines[4].replace(",", f",{CANARY}", 1)
+            table.write_text("\n".join(lines))
+        case "missing":
+            table.write_text(table.read_text().replace(columns[0], "other"))
+        case "contract":
+            contract.write_text(contract.read_text() + f"\n{CANARY}: 1\n")
+        case _:
+            table.unlink()
+
+    approve_plan(config, make_plan())
+    with trainer(config) as asked:
+        answer = asked.ask(Check())
+        status, said = asked.end()
+
+    assert answer == _refused(config, Prepare("law-1", make_plan().canonical))
+    assert answer == Failed(answer.reason, status, payload=memoryview(b"")) if isinstance(answer, Failed) else False
+    assert status == 78
+    assert said
+    assert CANARY.encode() not in asked.received
+
+
+def test_a_defect_is_told_without_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An exception of a library may quote a cell; neither the agent nor the log gets its text."""
+    plan, config = make_plan(), make_site(tmp_path)
+    approve_plan(config, plan)
+
+    def defective(*_: object) -> None:
+        raise KeyError(f"{CANARY} 63 years old")
+
+    monkeypatch.setattr(worker_module, "begin_study", defective)
+    hatch = _Hatch(Prepare("law-1", plan.canonical))
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+
+    said = capfd.readouterr()
+    assert status == 70
+    assert hatch.answers == [Failed(SiteReason.TRAINER_FAILED, 70)]
+    assert CANARY not in said.err + said.out
+    assert "KeyError at test_worker.py" in said.err
+
+
+def test_a_network_that_was_not_approved_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The digest is computed from what the network would hand out, not from the plan."""
+    plan, other = make_plan(), make_plan(architecture=make_plan().architecture.model_dump() | {"latent": 16})
+    config = make_site(tmp_path)
+    approve_plan(config, plan)
+    _, study = make_study(config, other)
+    monkeypatch.setattr(worker_module, "begin_study", lambda *_: study)
+
+    hatch = _Hatch(Prepare("law-1", plan.canonical))
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+
+    assert hatch.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
+    assert status == 78
+    assert "something else than was approved here" in capfd.readouterr().err
+
+
+def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -> None:
+    """The trainer ends quietly; a failure of its own keeps its exit status."""
+
+    class Gone(_Hatch):
+        def send(self, message: Message) -> None:
+            raise BrokenPipeError
+
+    config = make_site(tmp_path)
+
+    assert Worker(read_hospital(config), Gone(Check())).serve() == 0  # type: ignore[arg-type]
+    assert Worker(read_hospital(config), Gone(Agreed())).serve() == 1  # type: ignore[arg-type]
+
+
+def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:
+    """The agent's question ends with a reason instead of waiting for ever."""
+    with trainer(make_site(tmp_path)) as asked:
+        asked.process.kill()
+        asked.process.wait()
+
+        with pytest.raises(TrainerGone):
+            asked.ask(Check())
