@@ -134,7 +134,7 @@ def _build(kind: type[Message], text: bytes, payload: bytes | memoryview) -> Mes
             if type(value).__name__ != wanted[name]:
                 raise ValueError
         return kind(**facts, payload=payload)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise MalformedMessage("a frame whose facts are wrong") from cause
 
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,12 @@ class AuditLog:
         except OSError as cause:
             raise _cannot_write(cause) from cause
         self._head, self._size = Head(), 0
-        with self._locked():
-            self._set_torn_tail_aside()
-            self._catch_up()
+        try:
+            with self._locked():
+                self._set_torn_tail_aside()
+                self._catch_up()
+        except OSError as cause:
+            raise _cannot_write(cause) from cause
 
     def write(self, event: str, **facts: Any) -> None:
         """Append one record and sync it.
@@ -96,10 +99,20 @@ class AuditLog:
         content = self._path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
-            torn = self._path.with_name(f"{self._path.name}.torn-{self._now():%Y%m%dT%H%M%S}")
-            torn.write_bytes(content[whole:])
-            torn.chmod(0o600)
+            self._keep_torn(content[whole:])
             os.ftruncate(self._file, whole)
+
+    def _keep_torn(self, tail: bytes) -> None:
+        stem = f"{self._path.name}.torn-{self._now():%Y%m%dT%H%M%S}"
+        for name in (stem, *(f"{stem}-{number}" for number in range(2, 1000))):
+            with suppress(FileExistsError):
+                torn = os.open(self._path.with_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(torn, "wb") as file:
+                    file.write(tail)
+                    file.flush()
+                    os.fsync(file.fileno())
+                return
+        raise _cannot_write(OSError(errno.EEXIST, os.strerror(errno.EEXIST)))
 
 
 def verify_log(path: Path) -> Head:

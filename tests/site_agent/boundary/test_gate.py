@@ -1,0 +1,177 @@
+"""The one door out of a site: what it refuses, and that the log is written before a byte leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.messages import Bind, SiteReason
+from protos.plan import Plan
+from protos.tensors import Layout
+from site_agent.boundary.audit import AuditError, AuditLog
+from site_agent.boundary.gate import Contribution, Gate, GateRefusal
+from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
+
+POSITION = bytes(32)
+BIND = Bind(0, 0, tuple(SITES), 0)
+ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    """An empty audit log."""
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    yield log
+    log.close()
+
+
+def gate_for(plan: Plan, audit: AuditLog) -> Gate:
+    """A gate in the clear."""
+    return Gate("run", plan, manifest_of(plan), audit, None)
+
+
+def built(gate: Gate, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
+    """The contribution for a change."""
+    return gate.build(POSITION, memoryview(change.astype("<f4")).cast("B"), rows=rows, redraw=0)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The facts in a log."""
+    return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("index", "tensor"), [(0, "first"), (2, "first"), (3, "second"), (131_072, "second"), (THREE_CHUNKS - 1, "second")]
+)
+def test_a_value_that_is_not_finite_never_leaves(audit: AuditLog, value: float, index: int, tensor: str) -> None:
+    """One such value anywhere refuses the whole vector and names its tensor, not its value."""
+    gate = gate_for(plan_with(made_up_identities(), parameters=THREE_CHUNKS), audit)
+    change = np.ones(THREE_CHUNKS, np.float32)
+    change[index] = value
+
+    with pytest.raises(GateRefusal) as refusal:
+        built(gate, change)
+
+    assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.VALUE_NOT_FINITE, tensor)
+    assert tensor in refusal.value.what
+    assert "nan" not in refusal.value.what
+
+
+@pytest.mark.parametrize("parameters", [0, 9, 11, 20])
+def test_a_change_of_another_length_is_refused_not_padded(audit: AuditLog, parameters: int) -> None:
+    """What is not exactly as long as the manifest says does not leave."""
+    gate = gate_for(plan_with(made_up_identities()), audit)
+
+    with pytest.raises(GateRefusal) as refusal:
+        built(gate, np.zeros(parameters, np.float32))
+
+    assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
+
+
+@pytest.mark.parametrize(("clipped", "is_refused"), [(0, False), (100, False), (101, True), (1000, True)])
+def test_too_much_clipping_stops_the_round(audit: AuditLog, clipped: int, is_refused: bool) -> None:
+    """Up to the agreed share values are clipped and counted; one more stops this site."""
+    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
+    gate = gate_for(plan_with(made_up_identities(), parameters=1000, changes=encoding), audit)
+    change = np.ones(1000, np.float32)
+    change[:clipped] = 9.0
+
+    if is_refused:
+        with pytest.raises(GateRefusal) as refusal:
+            built(gate, change)
+        assert refusal.value.reason is SiteReason.TOO_MUCH_CLIPPED
+    else:
+        assert built(gate, change).clipped == clipped
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_encoded_value_lies_beyond_the_clipping_range(audit: AuditLog, seed: int) -> None:
+    """Whatever a trainer computes, the sum over all sites stays in 32 bits."""
+    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
+    gate = gate_for(plan_with(made_up_identities(), parameters=5000, changes=encoding), audit)
+    generator = np.random.default_rng(seed)
+    change = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
+    layout = Layout(5000, 0)
+
+    contribution = built(gate, change)
+
+    values = layout.changes(layout.body(contribution.buffer, 0), 0).astype(np.int64)
+    assert np.abs(values).max() * len(SITES) <= 2**31 - 1
+    assert contribution.clipped == int((np.abs(change) > 8).sum())
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
+def test_a_row_count_outside_the_manifest_is_refused(audit: AuditLog, rows: int) -> None:
+    """A count that the manifest's bound does not cover could overflow the sum; it does not leave."""
+    gate = gate_for(plan_with(made_up_identities(), changes=ROWS), audit)
+
+    with pytest.raises(GateRefusal):
+        built(gate, np.zeros(10, np.float32), rows=rows)
+
+
+def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) -> None:
+    """Numerator and denominator hold the same rows: the change times rows / cap, and the rows."""
+    plan = plan_with(made_up_identities(), changes=ROWS)
+    layout = Layout(10, 1)
+
+    contribution = built(gate_for(plan, audit), np.ones(10, np.float32), rows=16)
+
+    body = layout.body(contribution.buffer, 0)
+    assert list(layout.words(body, 0)) == [1, 16]
+    assert set(layout.changes(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
+
+
+def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
+    """When the first chunk can be taken, the record of the release is on the disk already."""
+    gate = gate_for(plan_with(made_up_identities(), parameters=THREE_CHUNKS), audit)
+    contribution = built(gate, np.ones(THREE_CHUNKS, np.float32))
+    assert records(tmp_path / "audit.log") == []
+
+    chunks = gate.release(contribution, BIND)
+
+    (record,) = records(tmp_path / "audit.log")
+    assert record["event"] == "contribution_released"
+    assert record["bytes"] == sum(len(chunk.body) for chunk in chunks)
+    assert (record["contributors"], record["masked"], record["tensors"]) == (list(SITES), False, 2)
+
+
+@pytest.mark.parametrize("failing", ["write", "fdatasync"])
+def test_a_full_disk_lets_nothing_out(
+    audit: AuditLog, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the record cannot be written or synced, there is no chunk, and the log is as it was."""
+    gate = gate_for(plan_with(made_up_identities()), audit)
+    contribution = built(gate, np.ones(10, np.float32))
+    audit.write("run_joined")
+    before = (tmp_path / "audit.log").read_bytes()
+
+    def full(*_: object) -> int:
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        with pytest.raises(AuditError, match="No space left on device"):
+            gate.release(contribution, BIND)
+    assert (tmp_path / "audit.log").read_bytes() == before
+
+    assert len(list(gate.release(contribution, BIND))) == 1  # there is room again
+    assert [record["event"] for record in records(tmp_path / "audit.log")] == ["run_joined", "contribution_released"]
+
+
+def test_a_masked_plan_has_no_gate_without_masks(audit: AuditLog) -> None:
+    """A gate in the clear cannot be made for a plan that asks for masking, nor the other way round."""
+    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+
+    with pytest.raises(ValueError, match="masked"):
+        Gate("run", plan, manifest_of(plan), audit, None)

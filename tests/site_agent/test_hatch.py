@@ -1,0 +1,247 @@
+"""The hatch between a site's two processes: what passes, and what does not whatever the other side writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import struct
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+
+import pytest
+
+from protos.messages import MalformedMessage, SiteReason
+from site_agent.hatch import (
+    PLAN_BYTES,
+    AgentEnd,
+    Agreed,
+    Check,
+    Conclude,
+    Failed,
+    Message,
+    Prepare,
+    Prepared,
+    Train,
+    Trained,
+    TrainerEnd,
+    TrainerGone,
+)
+
+HEADER = struct.Struct("<4sBIQ")
+MAGIC = b"GLH1"
+EVERY_MESSAGE: list[Message] = [
+    Check(),
+    Prepare("run", b"plan"),
+    Train(round=3, redraw=0, payload=b"\x00\x00\x80\x3f"),
+    Conclude(4, b"\x00\x00\x80\x3f"),
+    Agreed(),
+    Prepared("ab" * 32),
+    Trained(round=3, rows=12, payload=b"\x00\x00\x80\x3f"),
+    Failed(SiteReason.DATA_UNFIT, 78, "first"),
+]
+KIND = {type(message): number for number, message in enumerate(EVERY_MESSAGE)}
+
+
+@contextmanager
+def ends() -> Iterator[tuple[socket.socket, TrainerEnd]]:
+    """A raw socket and the trainer's end behind it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, TrainerEnd(theirs)
+
+
+def frame(kind: int, facts: object, payload: bytes = b"", *, magic: bytes = MAGIC) -> bytes:
+    """A frame as it lies on the wire."""
+    text = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+    return HEADER.pack(magic, kind, len(text), len(payload)) + text + payload
+
+
+def received(raw: bytes, largest_payload: int = PLAN_BYTES) -> Message | None:
+    """What the trainer's end makes of these bytes, after which the other side has gone."""
+    with ends() as (ours, hatch):
+        hatch.largest_payload = largest_payload
+        writing = threading.Thread(target=lambda: (ours.sendall(raw), ours.shutdown(socket.SHUT_WR)))
+        writing.start()
+        try:
+            return hatch.receive()
+        finally:
+            writing.join()
+
+
+def asked(answer: bytes, largest_payload: int = 0) -> Message:
+    """What the agent's end makes of an answer in these bytes."""
+    ours, theirs = socket.socketpair()
+
+    def reply() -> None:
+        theirs.recv(1 << 16)
+        theirs.sendall(answer)
+        theirs.shutdown(socket.SHUT_WR)
+
+    async def scene() -> Message:
+        agent = AgentEnd(ours)
+        agent.largest_payload = largest_payload
+        return await agent.ask(Check())
+
+    with ours, theirs:
+        thread = threading.Thread(target=reply)
+        thread.start()
+        try:
+            return asyncio.run(scene())
+        finally:
+            thread.join()
+
+
+@pytest.mark.parametrize("message", EVERY_MESSAGE, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
+    """Every message passes the hatch in both directions unchanged."""
+    with ends() as (ours, hatch):
+        TrainerEnd(ours).send(message)
+
+        arrived = hatch.receive()
+
+    assert type(arrived) is type(message)
+    for item in fields(message):
+        got = getattr(arrived, item.name)
+        assert (bytes(got) if item.name == "payload" else got) == getattr(message, item.name)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 1 << 20, 5_000_001])
+def test_large_payloads_arrive_whole(size: int) -> None:
+    """A vector of any allowed size passes from process to process byte for byte."""
+    payload = random.Random(size).randbytes(size)
+    ours, theirs = socket.socketpair()
+    trainer = TrainerEnd(theirs)
+    trainer.largest_payload = size
+
+    def answer() -> None:
+        question = trainer.receive()
+        assert isinstance(question, Train)
+        trainer.send(Trained(round=1, rows=0, payload=bytes(question.payload)[::-1]))
+
+    async def scene() -> Message:
+        agent = AgentEnd(ours)
+        agent.largest_payload = size
+        return await agent.ask(Train(round=1, redraw=0, payload=payload))
+
+    with ours, theirs:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        got = asyncio.run(scene())
+        thread.join()
+
+    assert isinstance(got, Trained)
+    assert bytes(got.payload) == payload[::-1]
+
+
+AGREED = KIND[Agreed]
+WRONG_FRAMES = {
+    "another magic": frame(AGREED, {}, magic=b"GLH2"),
+    "an unknown kind": frame(8, {}),
+    "the last kind": frame(255, {}),
+    "too many facts": HEADER.pack(MAGIC, AGREED, 4097, 0),
+    "facts of four gigabytes": HEADER.pack(MAGIC, AGREED, (1 << 32) - 1, 0),
+    "a payload one byte too large": HEADER.pack(MAGIC, AGREED, 2, PLAN_BYTES + 1),
+    "a payload of all memory": HEADER.pack(MAGIC, AGREED, 2, (1 << 64) - 1),
+    "facts that are no JSON": frame(AGREED, b"{"),
+    "facts that are no UTF-8": frame(AGREED, b"\xff\xff"),
+    "facts that are a list": frame(AGREED, []),
+    "facts that are null": frame(AGREED, None),
+    "a fact that nobody knows": frame(AGREED, {"note": "free text"}),
+    "the payload as a fact": frame(AGREED, {"payload": "x"}),
+    "a missing fact": frame(KIND[Prepared], {}),
+    "a text for a number": frame(KIND[Trained], {"round": "3", "rows": 0}),
+    "a truth for a number": frame(KIND[Trained], {"round": True, "rows": 0}),
+    "a fraction for a number": frame(KIND[Trained], {"round": 3.0, "rows": 0}),
+    "a number for a text": frame(KIND[Prepared], {"manifest_digest": 3}),
+    "nested facts": frame(KIND[Prepared], {"manifest_digest": {"a": 1}}),
+    "a reason of nobody's list": frame(KIND[Failed], {"reason": 99, "exit_status": 1, "tensor": ""}),
+    "deeply nested facts": frame(AGREED, b"[" * 4000),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FRAMES)
+def test_a_wrong_frame_is_refused_by_the_trainer(name: str) -> None:
+    """Whatever is not exactly a message of this hatch is a MalformedMessage and nothing else."""
+    with pytest.raises(MalformedMessage):
+        received(WRONG_FRAMES[name])
+
+
+@pytest.mark.parametrize("name", WRONG_FRAMES)
+def test_a_wrong_frame_is_refused_by_the_agent(name: str) -> None:
+    """The agent believes its trainer no more than the trainer believes its agent."""
+    with pytest.raises(MalformedMessage):
+        asked(WRONG_FRAMES[name], largest_payload=PLAN_BYTES)
+
+
+def test_sizes_are_refused_before_memory_is_reserved() -> None:
+    """A header that announces eight gigabytes costs no memory: less than a hundred kilobytes are reserved."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedMessage):
+            received(HEADER.pack(MAGIC, AGREED, 2, 8 << 30))
+        with pytest.raises(MalformedMessage):
+            asked(HEADER.pack(MAGIC, AGREED, 2, 8 << 30))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 100_000
+
+
+def test_the_agent_takes_no_payload_before_it_expects_one() -> None:
+    """Until a plan says how much may leave, an answer with even one byte of payload is refused."""
+    with pytest.raises(MalformedMessage):
+        asked(frame(AGREED, {}, b"x"))
+
+
+@pytest.mark.parametrize("cut", range(1, HEADER.size + 2))
+def test_an_end_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
+    """A process that dies while it writes is gone; half a message is never taken for one."""
+    whole = frame(AGREED, {})
+
+    assert received(whole[:-cut]) is None
+    with pytest.raises(TrainerGone):
+        asked(whole[:-cut])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_bytes_are_refused(seed: int) -> None:
+    """Random bytes behind a good or a random beginning are refused, or are an end; nothing else happens."""
+    generator = random.Random(seed)
+    beginning = [
+        b"",
+        MAGIC,
+        HEADER.pack(MAGIC, generator.randrange(8), generator.randrange(64), generator.randrange(64)),
+    ]
+    raw = generator.choice(beginning) + generator.randbytes(generator.randrange(1, 300))
+
+    with suppress(MalformedMessage):
+        assert received(raw) is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_mutated_frames_are_refused_or_are_messages(seed: int) -> None:
+    """A frame with a few changed bytes is refused, an end, or a well-formed message; never a crash."""
+    generator = random.Random(seed)
+    message = generator.choice(EVERY_MESSAGE)
+    facts = {item.name: getattr(message, item.name) for item in fields(message) if item.name != "payload"}
+    raw = bytearray(frame(KIND[type(message)], facts, bytes(message.payload)))
+    for _ in range(generator.randrange(1, 4)):
+        raw[generator.randrange(len(raw))] = generator.randrange(256)
+
+    try:
+        outcome = received(bytes(raw))
+    except MalformedMessage:
+        return
+    assert outcome is None or type(outcome) in KIND
+
+
+def test_a_payload_is_not_shown() -> None:
+    """What a message prints of itself holds no value of a model."""
+    for message in EVERY_MESSAGE:
+        assert "payload" not in repr(message)
