@@ -1,0 +1,122 @@
+"""One example of everything that travels or is agreed on; a new message or key is added here once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final
+
+from protos.fingerprints import fingerprint
+from protos.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Done,
+    EnrolmentReply,
+    EnrolmentRequest,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
+    Farewell,
+    Finish,
+    Hello,
+    Join,
+    KeyAdvert,
+    Offer,
+    Ready,
+    Refusal,
+    SiteMessage,
+    SiteReason,
+)
+from protos.plan import Plan
+
+GLOBAL_LAYERS: Final = {"name": "global-layers"}
+FEDERATED_AVERAGING: Final = {"name": "fedavg"}
+LOCAL_ONLY: Final = {"name": "local"}
+METHODS: Final = (GLOBAL_LAYERS, FEDERATED_AVERAGING, LOCAL_ONLY)
+NETWORK: Final = {
+    "name": "global-layers-network",
+    "latent": 8,
+    "gate": False,
+    "input_normalisation": False,
+    "transformer_blocks": 1,
+}
+COLUMNS: Final = ("age", "chol", "cp")
+
+
+def listed(count: int) -> list[dict[str, str]]:
+    """So many sites as a plan lists them, with the fingerprints of keys that nobody holds."""
+    keys = [hashlib.sha256(str(index).encode()).digest() for index in range(count)]
+    return [{"name": f"site-{index:03d}", "identity": fingerprint(key)} for index, key in enumerate(keys)]
+
+
+def plan_document(**changes: Any) -> dict[str, Any]:
+    """A plan as a person would write it; `changes` replaces whole keys."""
+    return {
+        "study": "heart",
+        "version": 1,
+        "method": GLOBAL_LAYERS,
+        "architecture": NETWORK,
+        "schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 4},
+        "optimiser": {"name": "adamw", "learning_rate": 0.001},
+        "weighting": {"name": "equal"},
+        "seed": 7,
+        "sites": listed(3),
+        "quorum": 3,
+    } | changes
+
+
+def plan_with(**changes: Any) -> Plan:
+    """The checked plan of `plan_document`."""
+    return Plan.model_validate_json(json.dumps(plan_document(**changes)))
+
+
+def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:
+    """A plan of the catalogue's method, with the columns and outputs that it needs."""
+    aligned = {"columns": list(COLUMNS), "outputs": 1} if method == FEDERATED_AVERAGING else {}
+    return plan_with(method=method, **aligned, **changes)
+
+
+_ADVERTS: Final = tuple(
+    KeyAdvert(site, 3, bytes([number] * 32), b"n" * 32, b"i" * 32, b"s" * 64)
+    for number, site in enumerate(("berlin", "lyon"), start=1)
+)
+_ACKNOWLEDGEMENTS: Final = tuple(EpochAcknowledgement(site, 3, b"t" * 32, b"s" * 64) for site in ("berlin", "lyon"))
+
+SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
+    Hello(1, "0.1.0"),
+    Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
+    Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
+    Ready(0, 0),
+    Ready(1 << 31, (1 << 20) - 1),
+    Chunk(0, 0, 0, b""),
+    Chunk(1 << 31, (1 << 20) - 1, (1 << 20) - 1, bytes(range(256))),
+    Chunk(5, 2, 1, bytes(524_296)),
+    Done("heart"),
+    *(Refusal("heart", reason, "body.layer2.inner.weight") for reason in SiteReason),
+    Refusal("heart", SiteReason.DATA_UNFIT),
+    *_ADVERTS,
+    *_ACKNOWLEDGEMENTS,
+)
+COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
+    Announcement("heart", b"{}"),
+    Offer(3, 1, b"d" * 32),
+    Bind(3, 1, ("berlin", "lyon"), 0),
+    Bind(3, 1, tuple(f"site-{index:03d}" for index in range(100)), 7),
+    Chunk(0, 0, 0, b""),
+    Chunk(3, 1, 2, bytes(range(256))),
+    Finish(4, b"d" * 32),
+    *(Farewell(reason, "one line for the site's operator") for reason in CoordinatorReason),
+    EpochOpen(3, ("berlin", "lyon")),
+    EpochRoster(3, _ADVERTS),
+    EpochSeal(3, _ACKNOWLEDGEMENTS),
+)
+ENROLMENT_REQUEST: Final = EnrolmentRequest(b"t" * 24, b"request", b"k" * 32, b"s" * 64)
+ENROLMENT_REPLIES: Final = (
+    EnrolmentReply(b"chain", "", ""),
+    EnrolmentReply(b"", "abcd-efgh", ""),
+    EnrolmentReply(b"", "", "the invitation has expired"),
+)

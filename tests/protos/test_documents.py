@@ -1,0 +1,265 @@
+"""What people write: every mistake is told where it stands, and no file does anything else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+from protos.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Document, parse_document, read_document
+from protos.errors import ConfigurationError
+from protos.plan import Plan
+
+
+class Cat(Document):
+    """One choice of a union."""
+
+    name: Literal["cat"]
+    whiskers: int = 0
+
+
+class Dog(Document):
+    """The other one."""
+
+    name: Literal["dog"]
+    tail: float = 0.0
+
+
+class Household(Document):
+    """A record with every kind of value."""
+
+    street: str = "none"
+    number: int = 0
+    rent: float = 0.0
+    is_open: bool = False
+    pets: tuple[Cat | Dog, ...] = ()
+    favourite: Cat | Dog | None = Field(default=None, discriminator="name")
+
+
+def parse(text: str | bytes) -> Household:
+    """A household from YAML."""
+    raw = text.encode() if isinstance(text, str) else text
+    return parse_document(raw, Household, source="house.yaml", consequence="Nobody moved in.")
+
+
+def mistakes(text: str | bytes) -> list[str]:
+    """The lines in which a refused file's mistakes are told."""
+    with pytest.raises(ConfigurationError) as refusal:
+        parse(text)
+    return re.findall(r"^    house\.yaml:(.*)$", refusal.value.what, re.MULTILINE)
+
+
+def test_a_right_file_becomes_its_record() -> None:
+    """A file without mistakes becomes the record that it describes."""
+    text = "street: Elm\nnumber: -3\nrent: 1e-3\nis_open: true\nfavourite: {name: cat, whiskers: 12}\n"
+
+    household = parse(text)
+
+    favourite = Cat(name="cat", whiskers=12)
+    assert household == Household(street="Elm", number=-3, rent=0.001, is_open=True, favourite=favourite)
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
+    """Three mistakes in one file are three lines, each with its line and column."""
+    text = "number: many\nstret: Elm\nfavourite:\n  name: cat\n  whisker: 3\n"
+
+    told = mistakes(text)
+
+    assert told == [
+        "1:9: number: input should be a valid integer",
+        "2:1: stret: unknown key; did you mean street?",
+        "5:3: favourite.whisker: unknown key; did you mean whiskers?",
+    ]
+
+
+def test_a_key_like_no_other_is_answered_with_all_that_are_known() -> None:
+    """Where no known key is near, all of them are named."""
+    told = mistakes("qqqqqq: 1")
+
+    assert told == ["1:1: qqqqqq: unknown key; known are favourite, is_open, number, pets, rent, street"]
+
+
+def test_a_missing_key_is_told_where_it_is_missing() -> None:
+    """A missing key names itself and stands at the record that lacks it."""
+    with pytest.raises(ConfigurationError) as refusal:
+        parse_document(b"\nwhiskers: 3\n", Cat, source="cat.yaml", consequence="No cat.")
+
+    assert "cat.yaml:2:1: name: this key is missing" in refusal.value.what
+
+
+def test_the_count_of_mistakes_is_the_number_of_lines() -> None:
+    """The first line counts exactly what follows it."""
+    with pytest.raises(ConfigurationError) as refusal:
+        parse("number: x\nrent: y\npets: [{name: bird}]\n")
+
+    counted = re.search(r"has (\d+) mistakes", refusal.value.what)
+    assert counted is not None
+    assert int(counted[1]) == refusal.value.what.count("house.yaml:")
+
+
+def test_the_error_carries_the_callers_consequence() -> None:
+    """The middle sentence is the caller's, because only it knows what did not happen."""
+    with pytest.raises(ConfigurationError) as refusal:
+        parse("number: x")
+
+    assert refusal.value.consequence == "Nobody moved in."
+    assert refusal.value.exit_status == 78
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("number: 1\nnumber: 2\n", "2:1: number is given twice"),
+        ("favourite: {name: cat, name: dog}\n", "1:24: name is given twice"),
+        ("street: &here Elm\n", "1:9: anchors and aliases are not allowed"),
+        ("street: *here\n", "1:9: anchors and aliases are not allowed"),
+        ("street: !!python/object:os.system x\n", "1:9: the tag tag:yaml.org,2002:python/object:os.system is not"),
+        ("street: !!str 5\n", "1:9: the tag tag:yaml.org,2002:str is not allowed"),
+        ("is_open: !!bool perhaps\n", "1:10: the tag tag:yaml.org,2002:bool is not allowed"),
+        ("number: !!int ''\n", "1:9: the tag tag:yaml.org,2002:int is not allowed"),
+        ("street: !secret x\n", "1:9: the tag !secret is not allowed"),
+        ("? [1, 2]\n: 3\n", "1:3: a key has to be a plain word"),
+        ("rent: .nan\n", "1:7: a number has to be finite"),
+        ("rent: -.inf\n", "1:7: a number has to be finite"),
+        ("rent: 1e999\n", "1:7: a number has to be finite"),
+        ("number: 1\n---\nnumber: 2\n", "2:1: not YAML: but found another document"),
+        ("street: 'Elm\n", "2:1: not YAML: found unexpected end of stream"),
+        ("street:\tElm\n", "1:8: not YAML: found character '\\t' that cannot start any token"),
+        ("", "1:1: the file is empty"),
+        ("# nothing\n", "1:1: the file is empty"),
+        ("- street\n", "1:1: the file: input should be an object"),
+        ("street\n", "1:1: the file: input should be an object"),
+        (b"\xff\xfe\x00", "1:1: the file is not UTF-8 text"),
+        (b"\x7fELF\x02\x01\x00", "1:1: not YAML"),
+        (b"street: \x00", "1:1: not YAML"),
+    ],
+)
+def test_what_surprises_is_refused_where_it_stands(text: str | bytes, told: str) -> None:
+    """Duplicates, anchors, tags, infinities, second documents and binary are refused by name and place."""
+    lines = mistakes(text)
+
+    assert len(lines) == 1
+    assert lines[0].startswith(told)
+
+
+@pytest.mark.parametrize("written", ["010", "1_000", "0x1F", "0b11", "1:30", "1:30:00", "2026-03-01", "+", "1.2.3"])
+def test_a_number_is_only_what_a_reader_takes_for_one(written: str) -> None:
+    """YAML 1.1's octal, hexadecimal, base-60 and dated words stay words: refused as numbers, kept as text."""
+    told = mistakes(f"number: {written}")
+
+    assert told == ["1:9: number: input should be a valid integer"]
+    assert parse(f"street: {written}").street == written
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("0", 0.0), ("-7", -7.0), ("+3", 3.0), ("1.5", 1.5), ("1.", 1.0), (".5", 0.5), ("1e-3", 1e-3), ("2.5E+2", 250.0)],
+)
+def test_decimal_numbers_are_numbers(written: str, value: float) -> None:
+    """Every way in which people write a decimal number is read as one, 1e-3 included."""
+    household = parse(f"rent: {written}")
+
+    assert household.rent == value
+
+
+@pytest.mark.parametrize("word", ["yes", "no", "on", "off"])
+def test_a_word_that_yaml_takes_for_a_truth_is_never_a_text(word: str) -> None:
+    """The country code no is refused as a text instead of becoming false; in quotes it is taken."""
+    told = mistakes(f"street: {word}")
+
+    assert told == ["1:9: street: input should be a valid string"]
+    assert parse(f"street: '{word}'").street == word
+
+
+@pytest.mark.parametrize("text", ["street: 5", "number: '5'", "number: 5.0", "is_open: 1", "rent: '1.5'", "rent: true"])
+def test_no_value_is_bent_into_another_type(text: str) -> None:
+    """A number is no text, a text no number, and a truth neither."""
+    told = mistakes(text)
+
+    assert len(told) == 1
+
+
+def test_a_byte_order_mark_is_no_mistake() -> None:
+    """An editor's byte order mark changes nothing."""
+    marked = parse(b"\xef\xbb\xbfnumber: 4\n")
+
+    assert marked.number == 4
+
+
+def test_deep_nesting_is_refused_without_effort() -> None:
+    """A megabyte of brackets is refused at the first one too many, whatever follows."""
+    told = mistakes(b"[" * LARGEST_DOCUMENT_BYTES)
+
+    assert told == [f"1:{DEEPEST_NESTING + 1}: nested too deeply"]
+
+
+def test_a_huge_file_is_refused_before_it_is_read() -> None:
+    """One byte above the limit is refused, whatever the bytes are."""
+    told = mistakes(b"#" * (LARGEST_DOCUMENT_BYTES + 1))
+
+    assert told == [f"1:1: the file is larger than {LARGEST_DOCUMENT_BYTES} bytes"]
+
+
+@pytest.mark.parametrize("digits", [4301, 100_000])
+def test_a_number_of_thousands_of_digits_is_a_mistake(digits: int) -> None:
+    """A number too long to be read is told like any other mistake."""
+    told = mistakes("number: " + "9" * digits)
+
+    assert told == ["1:9: this number cannot be read"]
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """A missing file and a directory are configuration mistakes with the system's own reason."""
+    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ConfigurationError, match=reason):
+            read_document(path, Household, consequence="Nobody moved in.")
+
+
+@settings(max_examples=400, deadline=None)
+@given(raw=st.binary(max_size=200))
+@example(raw=b"number: 0x" + b"f" * 5000)
+@example(raw=b'street: "\\ud800"')
+@example(raw=b"<<: {number: 1}")
+@example(raw=b"=: =")
+@example(raw=b"%TAG ! tag:x,2000:\n---\n!y z")
+def test_arbitrary_bytes_are_a_record_or_a_configuration_error(raw: bytes) -> None:
+    """No bytes make the reader fail in any other way than by its own error."""
+    try:
+        household = parse(raw)
+    except ConfigurationError as refusal:
+        assert "house.yaml:" in refusal.what
+    else:
+        assert isinstance(household, Household)
+
+
+_WORDS = st.sampled_from(
+    [
+        "study",
+        "sites",
+        "method",
+        "name",
+        "schedule",
+        "architecture",
+        "tensors",
+        "global-layers",
+        "fedavg",
+        "named-tensors",
+    ]
+    + [": ", "\n", "\n  ", "- ", "{", "}", "[", "]", ", ", "'", '"', "!", "&a", "*a", "? ", "|", ">", "1", "-1", "1e9"]
+    + [".nan", "~", "true", "no", "#", "%", "---\n", "...\n", "\t", "<<", "=", "\N{SNOWMAN}", "\x85"]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(words=st.lists(_WORDS, max_size=40))
+def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> None:
+    """Files that are nearly right make the reader of plans fail in no other way than by its own error."""
+    try:
+        parse_document("".join(words).encode(), Plan, source="plan.yaml", consequence="Nothing began.")
+    except ConfigurationError as refusal:
+        assert "plan.yaml:" in refusal.what

@@ -1,0 +1,172 @@
+"""The manifest: exactly what travels, from the plan alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.architecture import Constant, Part, TensorSpec, Uniform
+from protos.manifest import Manifest, Scalar, describe_difference, manifest_of
+from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
+
+HEART = NETWORK | {"latent": 128}
+LARGE = NETWORK | {"latent": 176, "gate": True}
+ROWS = {"name": "rows", "largest_rows": 1024}
+
+
+@pytest.mark.parametrize(("architecture", "tensors", "numbers"), [(HEART, 16, 298_688), (LARGE, 18, 717_640)])
+def test_the_papers_counts(architecture: dict[str, Any], tensors: int, numbers: int) -> None:
+    """The paper's two networks federate 298,688 and 717,640 numbers, in 16 and 18 tensors."""
+    manifest = manifest_of(plan_with(architecture=architecture))
+
+    assert (len(manifest.tensors), manifest.parameters) == (tensors, numbers)
+    assert sum(tensor.number_count for tensor in manifest.tensors) == numbers
+
+
+def test_global_layers_sends_the_body_and_nothing_else() -> None:
+    """No tensor of the parts input and head is ever in the manifest of Global Layers."""
+    manifest = manifest_of(plan_with())
+
+    assert {tensor.part for tensor in manifest.tensors} == {Part.BODY}
+    assert all(tensor.name.startswith("body.") for tensor in manifest.tensors)
+
+
+def test_fedavg_sends_every_part_for_the_plans_columns() -> None:
+    """One model for all sites travels whole, as wide as the plan's columns."""
+    manifest = manifest_of(plan_of_method(FEDERATED_AVERAGING))
+
+    shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
+    assert {tensor.part for tensor in manifest.tensors} == set(Part)
+    assert shapes["input.embedding.weight"][0] == len(COLUMNS)
+
+
+def test_local_training_sends_no_number() -> None:
+    """A site that trains alone sends neither parameters nor, with equal weights, scalars."""
+    manifest = manifest_of(plan_of_method(LOCAL_ONLY))
+
+    assert (manifest.parameters, manifest.tensors, manifest.scalars) == (0, (), ())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_rows_travel_only_where_they_weigh(method: dict[str, Any]) -> None:
+    """The row count is a scalar of the manifest exactly where the plan weighs by rows, with its cap."""
+    equal = manifest_of(plan_of_method(method))
+    by_rows = manifest_of(plan_of_method(method, weighting=ROWS))
+
+    assert equal.scalars == ()
+    assert by_rows.scalars == (Scalar("rows", 1024),)
+    assert by_rows.digest != equal.digest
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_names_are_unique(method: dict[str, Any]) -> None:
+    """No two tensors of a manifest share a name, so a name is a place."""
+    names = [tensor.name for tensor in manifest_of(plan_of_method(method)).tensors]
+
+    assert len(set(names)) == len(names)
+
+
+def tensors(*shapes: tuple[int, ...]) -> Manifest:
+    """A manifest of tensors t0, t1, ... with these shapes."""
+    specs = tuple(TensorSpec(f"t{i}", shape, Part.BODY, Uniform(0.5)) for i, shape in enumerate(shapes))
+    return Manifest(tensors=specs, scalars=())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [tensors((2, 3), (4,)), tensors((6,)), tensors((3, 2)), tensors()],
+    ids=["one more", "flat", "turned", "none"],
+)
+def test_the_digest_is_of_names_and_shapes(other: Manifest) -> None:
+    """Another shape, order or number of tensors is another digest; how tensors start is not part of it."""
+    manifest = tensors((2, 3))
+    same = Manifest(tensors=(TensorSpec("t0", (2, 3), Part.BODY, Constant(0.0)),), scalars=())
+
+    assert other.digest != manifest.digest
+    assert same.digest == manifest.digest
+
+
+def test_the_digest_knows_the_order_and_the_bounds() -> None:
+    """Two tensors that change places, and a scalar with another bound, are other manifests."""
+    one, other = tensors((2,), (2,)).tensors
+    digests = {
+        Manifest(tensors=(one, other), scalars=()).digest,
+        Manifest(tensors=(other, one), scalars=()).digest,
+        Manifest(tensors=(one, other), scalars=(Scalar("rows", 8),)).digest,
+        Manifest(tensors=(one, other), scalars=(Scalar("rows", 16),)).digest,
+    }
+
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
+    """Writing every view writes every number of the vector once, in the manifest's order."""
+    generator = np.random.default_rng(seed)
+    shapes = [tuple(generator.integers(1, 5, generator.integers(0, 4))) for _ in range(generator.integers(1, 8))]
+    manifest = tensors(*(tuple(map(int, shape)) for shape in shapes))
+    vector = np.zeros(manifest.parameters, np.float32)
+
+    views = manifest.views(vector)
+    for number, view in enumerate(views.values(), start=1):
+        view += number
+
+    expected = np.concatenate([np.full(t.number_count, n, np.float32) for n, t in enumerate(manifest.tensors, start=1)])
+    np.testing.assert_array_equal(vector, expected)
+    assert [view.shape for view in views.values()] == [tensor.shape for tensor in manifest.tensors]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
+    """For each number of the vector, tensor_at names the tensor whose view holds it."""
+    generator = np.random.default_rng(seed)
+    manifest = tensors(*((int(size),) for size in generator.integers(1, 6, 7)))
+    vector = np.arange(manifest.parameters, dtype=np.float32)
+
+    named = [manifest.tensor_at(index) for index in range(manifest.parameters)]
+
+    held = {int(number): name for name, view in manifest.views(vector).items() for number in view}
+    assert named == [held[index] for index in range(manifest.parameters)]
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 1000])
+def test_no_tensor_lies_beyond_the_vector(beyond: int) -> None:
+    """A place behind the last number is a programmer's mistake."""
+    manifest = tensors((2, 3))
+
+    with pytest.raises(ValueError, match="beyond the vector"):
+        manifest.tensor_at(manifest.parameters + beyond)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_seeds_start_equal_and_others_do_not(seed: int) -> None:
+    """Two programs that read the same plan compute the same first bits; another seed gives others."""
+    manifest, again = (manifest_of(plan_with(seed=seed)) for _ in range(2))
+
+    vector = manifest.initial_parameters(seed)
+
+    assert vector.dtype == np.float32
+    assert vector.tobytes() == again.initial_parameters(seed).tobytes()
+    assert vector.tobytes() != manifest.initial_parameters(seed + 1).tobytes()
+
+
+def test_a_tensor_starts_the_same_in_every_method() -> None:
+    """The body starts with the same values under Global Layers as under FedAvg, by name."""
+    ours, theirs = manifest_of(plan_with()), manifest_of(plan_of_method(FEDERATED_AVERAGING))
+
+    shared, whole = (manifest.views(manifest.initial_parameters(7)) for manifest in (ours, theirs))
+
+    assert shared.keys() <= whole.keys()
+    assert all(np.array_equal(view, whole[name]) for name, view in shared.items())
+
+
+def test_a_difference_is_told_in_words() -> None:
+    """A missing, a foreign and a misshapen tensor are named; equal ones are not."""
+    manifest = tensors((2, 3), (4,), (5,))
+
+    told = describe_difference(manifest, {"t0": (3, 2), "t2": (5,), "t9": (1,)})
+
+    assert told == "t0 has shape (3, 2), the plan says (2, 3); t1 is missing; t9 is not in the plan"
+    assert describe_difference(manifest, {"t0": (2, 3), "t1": (4,), "t2": (5,)}) == ""

@@ -1,0 +1,56 @@
+"""Parameters on their way down: chunks, their digest, and the position they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from protos.parameters import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
+
+SIZES = (0, 1, DOWN_CHUNK_PARAMETERS - 1, DOWN_CHUNK_PARAMETERS, DOWN_CHUNK_PARAMETERS + 1, 717_640)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_chunks_tile_the_vector(size: int) -> None:
+    """The chunks' slices hold every number once and in order, none above 512 KiB."""
+    vector = np.arange(size, dtype=np.float32)
+
+    parts = [vector[down_slice(index)] for index in range(down_chunks(size))]
+
+    assert all(0 < part.nbytes <= 512 << 10 for part in parts)
+    np.testing.assert_array_equal(np.concatenate([*parts, np.empty(0, np.float32)]), vector)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_digest_is_of_the_little_endian_bytes(seed: int) -> None:
+    """BLAKE3 over all chunks in order is the digest, so it can be computed while they arrive."""
+    vector = np.random.default_rng(seed).standard_normal(seed * 977).astype(np.float32)
+    hasher = blake3()
+
+    for index in range(down_chunks(vector.size)):
+        hasher.update(vector[down_slice(index)].astype("<f4").tobytes())
+
+    assert parameters_digest(vector) == hasher.digest()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_changed_bit_changes_the_digest(seed: int) -> None:
+    """A single flipped bit anywhere, even the sign of a zero, is seen."""
+    generator = np.random.default_rng(seed)
+    vector = np.zeros(1000, np.float32)
+    before = parameters_digest(vector)
+
+    vector.view(np.uint32)[generator.integers(1000)] ^= np.uint32(1 << generator.integers(32))
+
+    assert parameters_digest(vector) != before
+
+
+def test_a_position_names_run_round_and_bytes() -> None:
+    """Another run, round or digest is another position."""
+    here = position("run", 3, b"d" * 32)
+
+    others = {position("run2", 3, b"d" * 32), position("run", 4, b"d" * 32), position("run", 3, b"e" * 32)}
+
+    assert len(here) == 32
+    assert len(others | {here}) == 4

@@ -1,0 +1,275 @@
+"""The plan: one digest for one agreement, and no agreement that is unsafe or impossible."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from protos.canonical import digest
+from protos.errors import ProtocolError
+from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from tests.protos.examples import (
+    FEDERATED_AVERAGING,
+    LOCAL_ONLY,
+    METHODS,
+    NETWORK,
+    listed,
+    plan_document,
+    plan_of_method,
+    plan_with,
+)
+
+OTHER_VALUES: dict[str, Any] = {
+    "study": "lung",
+    "version": 2,
+    "method": {"name": "global-layers", "update_rate": 0.5},
+    "architecture": NETWORK | {"latent": 16},
+    "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
+    "optimiser": {"name": "adamw", "learning_rate": 0.002},
+    "weighting": {"name": "rows", "largest_rows": 1024},
+    "seed": 8,
+    "sites": listed(4),
+    "quorum": 2,
+    "assumed_colluders": 0,
+    "secure_aggregation": "off",
+    "on_lost_site": "continue",
+    "encoding": {"clipping_range": 4.0},
+    "deadlines": {"grace_seconds": 60.0},
+    "checkpoint": "latest",
+}
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "quorum": {"secure_aggregation": "off"},
+    "columns": {"method": FEDERATED_AVERAGING, "outputs": 1},
+    "outputs": {"method": FEDERATED_AVERAGING, "columns": ["age"]},
+    "two_sites": {"sites": listed(2), "quorum": 2, "secure_aggregation": "off"},
+}
+OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}
+FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_a_plan_survives_the_wire(method: dict[str, Any], rounds: int) -> None:
+    """What a coordinator announces is read back as the same plan, bytes and digest."""
+    schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 3}
+    plan = plan_of_method(method, schedule=schedule)
+
+    read = plan_from_wire(plan.canonical)
+
+    assert read == plan
+    assert read.canonical == plan.canonical
+    assert read.digest == plan.digest == digest("plan", plan.canonical)
+
+
+def test_every_field_has_another_value_to_be_tried() -> None:
+    """The list below misses no field of the plan, so that a new one cannot escape the digest unseen."""
+    assert OTHER_VALUES.keys() == Plan.model_fields.keys()
+
+
+@pytest.mark.parametrize("field", sorted(OTHER_VALUES))
+def test_each_field_is_part_of_the_digest(field: str) -> None:
+    """Two plans that differ in one field only have different digests and different runs."""
+    companions = COMPANIONS.get(field, {}) | ({field: FIRST_VALUES[field]} if field in FIRST_VALUES else {})
+    before = plan_with(**companions)
+    after = plan_with(**companions | {field: OTHER_VALUES[field]})
+
+    differing = {name for name in Plan.model_fields if getattr(before, name) != getattr(after, name)}
+
+    assert differing == {field}
+    assert before.digest != after.digest
+    assert before.run_name != after.run_name
+
+
+def test_defaults_are_written_out_before_they_are_agreed() -> None:
+    """A plan that names a default and one that leaves it out are the same agreement."""
+    silent = plan_with()
+    spoken = plan_with(secure_aggregation="required", checkpoint="local", assumed_colluders=1)
+
+    assert spoken.digest == silent.digest
+    assert set(json.loads(silent.canonical)) == set(Plan.model_fields)
+
+
+def test_the_order_in_which_keys_are_written_does_not_matter() -> None:
+    """A YAML with its keys in another order is the same plan."""
+    turned = dict(reversed(list(plan_document().items())))
+
+    assert Plan.model_validate_json(json.dumps(turned)).digest == plan_with().digest
+
+
+@pytest.mark.parametrize(
+    ("sites", "colluders", "smallest"),
+    [(3, 0, 3), (3, 1, 3), (4, 1, 3), (5, 1, 4), (6, 1, 4), (7, 1, 5), (5, 2, 4), (5, 3, 5), (10, 1, 6), (10, 4, 8)]
+    + [(100, 0, 51), (100, 1, 51), (100, 2, 52), (100, 98, 100)],
+)
+def test_the_smallest_quorum_follows_the_formula(sites: int, colluders: int, smallest: int) -> None:
+    """max(3, c + 2, floor((N + c) / 2) + 1), by hand for sites N and colluders c."""
+    plan = plan_with(sites=listed(sites), quorum=sites, assumed_colluders=colluders)
+
+    assert plan.smallest_masked_quorum == smallest
+
+
+@pytest.mark.parametrize("sites", range(3, 101))
+def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
+    """Two quorums of N sites overlap in more than c of them, for every c that a plan can assume."""
+    for colluders in range(sites - 1):
+        plan = plan_with(sites=listed(sites), quorum=sites, assumed_colluders=colluders)
+
+        assert 2 * plan.smallest_masked_quorum - sites > colluders
+        assert plan.smallest_masked_quorum <= sites
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quorum": 4}, "quorum 4 is more than the 3 listed sites"),
+        ({"quorum": 2}, "needs a quorum of 3 or more"),
+        ({"sites": listed(5), "quorum": 3}, "needs a quorum of 4 or more"),
+        ({"assumed_colluders": 2}, "needs a quorum of 4 or more"),
+        ({"sites": listed(2), "quorum": 2}, "needs a quorum of 3 or more"),
+        ({"two_sites": "each-sees-the-other"}, "two_sites goes with a plan that lists two sites"),
+        ({"quorum": 0}, "greater than or equal to 1"),
+        ({"assumed_colluders": -1}, "greater than or equal to 0"),
+        ({"sites": []}, "at least 1 item"),
+        ({"sites": listed(101)}, "at most 100 items"),
+        ({"sites": [*listed(3), listed(4)[3] | {"name": "site-000"}]}, "a site's name is listed twice"),
+        ({"sites": [*listed(3), listed(1)[0] | {"name": "other"}]}, "same identity key"),
+        ({"sites": [{"name": "Upper", "identity": listed(1)[0]["identity"]}]}, "match pattern"),
+        ({"sites": [{"name": "a\n", "identity": listed(1)[0]["identity"]}]}, "match pattern"),
+        ({"sites": [{"name": "a", "identity": listed(1)[0]["identity"] + "\n"}]}, "match pattern"),
+        ({"sites": [{"name": "a", "identity": "abcd"}]}, "match pattern"),
+        ({"columns": ["age"]}, "stay private with global-layers"),
+        ({"outputs": 2}, "stay private with global-layers"),
+        ({"method": LOCAL_ONLY, "columns": ["age"]}, "stay private with local"),
+        ({"method": FEDERATED_AVERAGING}, "needs columns and outputs"),
+        ({"method": FEDERATED_AVERAGING, "columns": ["age"]}, "needs columns and outputs"),
+        ({"method": FEDERATED_AVERAGING, "columns": ["a", "a"], "outputs": 1}, "a column is listed twice"),
+        ({"method": {"name": "fedprox"}}, "does not match any of the expected tags"),
+        ({"method": {"name": "fedavg", "strength": 1}}, "Extra inputs are not permitted"),
+        ({"method": {"name": "global-layers", "update_rate": 0}}, "greater than 0"),
+        ({"method": {"name": "global-layers", "update_rate": 1.5}}, "less than or equal to 1"),
+        (
+            {"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 1, "epochs_per_round": 2}},
+            "goes with",
+        ),
+        (
+            {"schedule": {"aggregate": "every-round", "epochs": 5, "batches_per_epoch": 1, "epochs_per_round": 2}},
+            "multiple",
+        ),
+        ({"schedule": {"aggregate": "every-batch", "epochs": 0, "batches_per_epoch": 1}}, "greater than or equal to 1"),
+        (
+            {"schedule": {"aggregate": "every-batch", "epochs": 10**5, "batches_per_epoch": 10**5}},
+            "more than the 2147483648",
+        ),
+        ({"weighting": {"name": "rows", "largest_rows": 1000}}, "power of two"),
+        ({"weighting": {"name": "rows"}}, "Field required"),
+        ({"encoding": {"clipping_range": 3.0}}, "power of two"),
+        ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
+        ({"optimiser": {"name": "sgd", "learning_rate": 0}}, "greater than 0"),
+        ({"optimiser": {"name": "sgd", "learning_rate": 1, "momentum": 1}}, "less than 1"),
+        ({"deadlines": {"grace_seconds": 0}}, "greater than 0"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"seed": 1 << 63}, "less than"),
+        ({"seed": "7"}, "valid integer"),
+        ({"seed": 7.0}, "valid integer"),
+        ({"version": True}, "valid integer"),
+        ({"notes": "x"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_bad_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
+    """A plan that is unsafe, impossible or misspelt never becomes a record."""
+    with pytest.raises(ValidationError, match=reason):
+        plan_with(**changes)
+
+
+@pytest.mark.parametrize("field", sorted(plan_document()))
+def test_what_decides_has_no_default(field: str) -> None:
+    """Sites, quorum, weighting and everything else that a study consists of has to be written."""
+    document = plan_document()
+    del document[field]
+
+    with pytest.raises(ValidationError, match="Field required"):
+        Plan.model_validate_json(json.dumps(document))
+
+
+def test_two_sites_mask_only_where_the_plan_says_so_in_words() -> None:
+    """Two sites may be masked with a quorum of two once the plan says that each sees the other's change."""
+    plan = plan_with(sites=listed(2), quorum=2, two_sites="each-sees-the-other")
+
+    assert plan.smallest_masked_quorum == 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds", "steps"),
+    [
+        ({"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4}, 12, 1),
+        ({"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 4}, 3, 4),
+        ({"aggregate": "every-round", "epochs": 6, "batches_per_epoch": 4, "epochs_per_round": 2}, 3, 8),
+        ({"aggregate": "every-round", "epochs": 1, "batches_per_epoch": 1}, 1, 1),
+    ],
+)
+def test_rounds_and_steps_make_up_the_whole_training(schedule: dict[str, Any], rounds: int, steps: int) -> None:
+    """Rounds times steps is epochs times batches, however often the sites aggregate."""
+    plan = plan_with(schedule=schedule)
+
+    assert (plan.schedule.rounds, plan.schedule.steps_per_round) == (rounds, steps)
+    assert rounds * steps == plan.schedule.epochs * plan.schedule.batches_per_epoch
+
+
+CANONICAL = plan_with().canonical
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        CANONICAL + b"\n",
+        b" " + CANONICAL,
+        CANONICAL.replace(b'"seed":7', b'"seed":7.0'),
+        CANONICAL.replace(b'"seed":7', b'"seed":7,"seed":7'),
+        CANONICAL.replace(b'"seed":7', b'"extra":1,"seed":7'),
+        CANONICAL.replace(b"0.001", b"1e-3"),
+        CANONICAL.replace(b'"heart"', b'"\\u0068eart"'),
+        json.dumps(plan_document()).encode(),
+        json.dumps(json.loads(CANONICAL), sort_keys=True, indent=1).encode(),
+        b"[" * 100_000,
+        CANONICAL + b" " * (LARGEST_PLAN_BYTES - len(CANONICAL)),
+        CANONICAL + b" " * LARGEST_PLAN_BYTES,
+        b"\xff\xfe",
+    ],
+)
+def test_only_the_canonical_bytes_are_a_plan(raw: bytes) -> None:
+    """Another spelling, a key twice, a defaulted, too long or broken plan is a ProtocolError."""
+    with pytest.raises(ProtocolError, match="Nothing left this site"):
+        plan_from_wire(raw)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_changed_byte_is_another_plan_or_none(data: st.DataObject) -> None:
+    """Whatever is done to an announced plan, it is refused or has another digest."""
+    raw = bytearray(CANONICAL)
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] ^= data.draw(st.integers(1, 255))
+
+    try:
+        plan = plan_from_wire(bytes(raw))
+    except ProtocolError:
+        return
+
+    assert plan.digest != plan_with().digest
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.binary(max_size=300))
+def test_garbage_is_a_protocol_error(raw: bytes) -> None:
+    """No bytes make the reading of a plan fail in any other way."""
+    with pytest.raises(ProtocolError):
+        plan_from_wire(raw)
