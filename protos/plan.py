@@ -18,6 +18,7 @@ from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.fixed_point import is_power_of_two
 from protos.ingredients import Everything, Method
+from protos.messages import MOST_ROUNDS
 from protos.methods import MethodChoice
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
@@ -53,6 +54,8 @@ class Schedule(Document):
             raise ValueError("epochs_per_round goes with aggregate: every-round")
         if self.epochs % self.epochs_per_round:
             raise ValueError(f"epochs has to be a multiple of epochs_per_round ({self.epochs_per_round})")
+        if self.rounds > MOST_ROUNDS:
+            raise ValueError(f"{self.rounds} aggregations are more than the {MOST_ROUNDS} that messages can count")
         return self
 
     @property
