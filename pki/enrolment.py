@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki.authority import Authority
 from pki.certificates import public_key_sha256, requested_key
-from pki.fingerprints import fingerprint
 from pki.invitation import TOKEN_BYTES, Invitation, new_token, token_sha256
 from pki.names import FederationName, SiteName, is_name
 from pki.register import Redemption, Register, SiteRecord, SiteState
 from pki.signatures import public_bytes, sign, verify
 from protos.errors import RefusedError
+from protos.fingerprints import fingerprint
 
 ENROLMENT_LABEL = "enrolment"
 RENEWAL_LABEL = "renewal"

@@ -1,38 +1,8 @@
-"""Digests that people read to each other over the telephone.
-
-Base32 in lowercase, in groups of four: no letter is mistaken for a digit, because base32 has no
-0, 1, 8 or 9. What a person types is accepted in capitals, with spaces, and without hyphens.
-"""
+"""Fingerprints as people type them: capitals, spaces and missing hyphens do not matter."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
-
-_GROUP = 4
-
-
-def fingerprint(public_key: bytes) -> str:
-    """The fingerprint of an identity key: 160 bits, 8 groups of 4 characters.
-
-    Args:
-        public_key: the raw Ed25519 public key, 32 bytes.
-
-    Raises:
-        ValueError: the key does not have 32 bytes.
-    """
-    if len(public_key) != 32:
-        raise ValueError("an Ed25519 public key has 32 bytes")
-    return grouped(hashlib.sha256(public_key).digest()[:20])
-
-
-def grouped(digest: bytes) -> str:
-    """A digest as it is read aloud; its length is a multiple of 5 bytes, or a ValueError is raised."""
-    if not digest or len(digest) % 5:
-        raise ValueError("base32 without padding needs a multiple of 5 bytes")
-    text = base64.b32encode(digest).decode("ascii").lower()
-    return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
 
 
 def is_same_fingerprint(typed: str, expected: str) -> bool:

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives import hashes
 
 from pki import store, strict_json
 from pki.chain import certificates_in
-from pki.fingerprints import grouped
 from pki.names import Address, FederationName, SiteName, federation_name, site_name
-from pki.signatures import statement
+from protos.canonical import pack
 from protos.errors import ConfigurationError, RefusedError
+from protos.fingerprints import grouped
 
 FORMAT_VERSION = 1
 TOKEN_BYTES = 24
@@ -86,7 +86,7 @@ class Invitation:
         # not help, because the honest side does not let a stranger choose the other half.
         root = certificates_in(self.root_pem)[0]
         parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment))
-        covered = statement("invitation", *(part.encode() for part in parts), root.fingerprint(hashes.SHA256()))
+        covered = pack("invitation", *(part.encode() for part in parts), root.fingerprint(hashes.SHA256()))
         return grouped(hashlib.sha256(covered).digest()[:10])
 
     def check_not_expired(self, now: datetime) -> None:

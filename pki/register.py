@@ -25,9 +25,10 @@ from pathlib import Path
 from types import TracebackType
 
 from pki import register_tables
-from pki.fingerprints import fingerprint, is_same_fingerprint
+from pki.fingerprints import is_same_fingerprint
 from pki.names import SiteName
 from protos.errors import ConfigurationError, RefusedError
+from protos.fingerprints import fingerprint
 
 
 class SiteState(StrEnum):

@@ -11,26 +11,8 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from pki.fingerprints import fingerprint
+from protos.canonical import pack
 from protos.errors import RefusedError
-
-__all__ = ["fingerprint", "public_bytes", "sign", "statement", "verify"]
-
-_LENGTH_BYTES = 8
-_FAMILY = b"global-layers signed statement 1"
-
-
-def statement(label: str, *parts: bytes) -> bytes:
-    """The bytes that are signed: a family name, the label and the parts, each preceded by its length.
-
-    Lengths are 8 bytes, big-endian. The label is ASCII and not empty, or a ValueError is raised.
-    """
-    if not label or not label.isascii():
-        raise ValueError("a label is ASCII and not empty")
-    # Each piece is preceded by its length, so two different sequences never give the same bytes.
-    return b"".join(
-        len(piece).to_bytes(_LENGTH_BYTES, "big") + piece for piece in (_FAMILY, label.encode("ascii"), *parts)
-    )
 
 
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
@@ -40,7 +22,7 @@ def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
 
 def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
     """Sign a statement; 64 bytes."""
-    return identity_key.sign(statement(label, *parts))
+    return identity_key.sign(pack(label, *parts))
 
 
 def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
@@ -56,7 +38,7 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         RefusedError: the key is not a key, or the signature is not its signature.
     """
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement(label, *parts))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, pack(label, *parts))
     except (InvalidSignature, ValueError) as cause:
         raise RefusedError(
             what=f"A statement ({label}) does not bear the signature of the identity key that it names.",

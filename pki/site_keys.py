@@ -23,8 +23,9 @@ from pki import certificates, store
 from pki.chain import certificates_in, verified_leaf
 from pki.identity import identify_site
 from pki.names import SiteName
-from pki.signatures import fingerprint, public_bytes
+from pki.signatures import public_bytes
 from protos.errors import ConfigurationError, RefusedError
+from protos.fingerprints import fingerprint
 
 
 @dataclass(frozen=True, slots=True)

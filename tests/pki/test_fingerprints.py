@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from pki.fingerprints import fingerprint, grouped, is_same_fingerprint
+from pki.fingerprints import is_same_fingerprint
+from protos.fingerprints import fingerprint, grouped
 
 
 @pytest.mark.parametrize("seed", range(20))

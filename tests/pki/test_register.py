@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pki.fingerprints import fingerprint
 from pki.invitation import new_token, token_sha256
 from pki.names import SiteName
 from pki.register import IssuedCertificate, Redemption, Register, SiteState
 from protos.errors import ConfigurationError, OperatorError, RefusedError
+from protos.fingerprints import fingerprint
 
 MARY = SiteName("st-mary")
 

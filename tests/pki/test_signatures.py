@@ -7,7 +7,7 @@ import random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from pki.signatures import public_bytes, sign, statement, verify
+from pki.signatures import public_bytes, sign, verify
 from protos.errors import RefusedError
 
 
@@ -32,9 +32,3 @@ def test_a_statement_is_good_only_as_it_was_signed(seed: int) -> None:
     ):
         with pytest.raises(RefusedError):
             verify(public, signature, label, *changed)
-
-
-def test_a_statement_needs_a_label() -> None:
-    """An empty label would separate nothing."""
-    with pytest.raises(ValueError, match="label"):
-        statement("", b"x")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pki.fingerprints import fingerprint
+from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
 from protos.messages import (
