@@ -1,0 +1,354 @@
+"""Masked studies in one process: real agents with real gates and ledgers, made-up hospitals and lines.
+
+An agent here is the site's own program without a network: its stream is a `Line`, its trainer a
+`MadeUpTrainer` whose change follows from site, round, draw and the parameters alone. Whoever plays
+the coordinator speaks through `Site.tell` and reads what the site said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protos.errors import UnavailableError
+from protos.fingerprints import fingerprint
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
+    Join,
+    KeyAdvert,
+    SiteMessage,
+)
+from protos.plan import Plan, plan_from_wire
+from protos.tensors import Layout
+from site_agent.approval import approve
+from site_agent.boundary.agent import Agent
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection
+from site_agent.config import Data, Hospital, Policy, Split
+from site_agent.hatch import AgentEnd, Agreed, Conclude, Prepare, Prepared, Train, Trained
+from site_agent.hatch import Message as HatchMessage
+from tests.rehearsal.study import offer, plan_with
+
+Vector = npt.NDArray[np.float32]
+Kind = TypeVar("Kind")
+DEAD = 100.0  # parameters beyond this give a change of zero, as a layer of dead units does
+SETTLED_SECONDS = 1e-3  # in made-up time: whatever can happen without a clock has then happened
+
+
+@cache
+def identity_key(site: str) -> Ed25519PrivateKey:
+    """A site's long-term key, the same in every test."""
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity of {site}".encode()).digest())
+
+
+def identity_of(site: str) -> str:
+    """The fingerprint of a site's long-term key."""
+    return fingerprint(identity_key(site).public_key().public_bytes_raw())
+
+
+def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, **changes: Any) -> Plan:
+    """A plan with masking and the smallest quorum; `changes` replaces whole keys."""
+    names = sorted(sites)
+    colluders = changes.get("assumed_colluders", 1)
+    quorum = max(3, colluders + 2, (len(names) + colluders) // 2 + 1)
+    keys = {"secure_aggregation": "required", "quorum": quorum} | changes
+    return plan_with({name: identity_of(name) for name in names}, rounds=rounds, parameters=parameters, changes=keys)
+
+
+def change_of(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+    """What training gives at a made-up hospital: the same for the same step, nothing where units are dead."""
+    seed = hashlib.sha256(f"{site}|{number}|{redraw}".encode()).digest()
+    draw = np.random.default_rng(list(seed)).standard_normal(parameters.size).astype(np.float32)
+    return np.where(np.abs(parameters) < DEAD, draw / 8, np.float32(0)).astype(np.float32)
+
+
+def rows_of(site: str) -> int:
+    """A made-up hospital's training rows, on the public grid."""
+    return (1, 2, 3, 4, 6, 8)[hashlib.sha256(site.encode()).digest()[0] % 6] * 16
+
+
+def encoded(plan: Plan, change: Vector, weight: float = 1.0) -> npt.NDArray[np.int32]:
+    """A change as the integers that the gate makes of it."""
+    out = np.empty(change.size, np.int32)
+    FixedPoint(plan.encoding.clipping_range, len(plan.sites)).encode(change, weight, out)
+    return out
+
+
+class MadeUpTrainer:
+    """The process with the patients, without patients.
+
+    `changes` makes the change of a site, round, draw and parameters; `seconds` how long the next
+    training takes.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        changes: Callable[[str, int, int, Vector], Vector] = change_of,
+        seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.largest_payload = 0
+        self.trained: list[tuple[int, int]] = []
+        self.concluded: Vector | None = None
+        self._site, self._changes, self._seconds = site, changes, seconds
+        self._weighs = False
+
+    async def ask(self, message: HatchMessage) -> HatchMessage:
+        """What a trainer answers."""
+        match message:
+            case Prepare(payload=payload):
+                plan = plan_from_wire(bytes(payload))
+                self._weighs = plan.weighting.name == "rows"
+                return Prepared(manifest_of(plan).digest.hex())
+            case Train(round=number, redraw=redraw, payload=payload):
+                self.trained.append((number, redraw))
+                parameters = np.frombuffer(payload, "<f4").copy()
+                await asyncio.sleep(self._seconds())
+                change = self._changes(self._site, number, redraw, parameters)
+                return Trained(number, rows_of(self._site) if self._weighs else 0, change.tobytes())
+            case Conclude(payload=payload):
+                self.concluded = np.frombuffer(payload, "<f4").copy()
+                return Agreed()
+            case _:
+                raise AssertionError(f"an agent never asks {message}")
+
+    def close(self) -> None:
+        """The agent is gone."""
+
+
+class Line:
+    """A stream in memory. As in gRPC, a write that is cancelled midway ends the stream without a word."""
+
+    def __init__(self, heard: Callable[[SiteMessage], None], opened: Callable[[Line], None]) -> None:
+        self._heard, self._opened = heard, opened
+        self._down: asyncio.Queue[CoordinatorMessage | UnavailableError] = asyncio.Queue()
+        self.is_cut = False
+
+    async def __aenter__(self) -> Line:
+        self._opened(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+
+    async def send(self, message: SiteMessage) -> None:
+        """To the coordinator."""
+        if self.is_cut:
+            raise _gone()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.is_cut = True
+            raise
+        self._heard(message)
+
+    async def receive(self) -> CoordinatorMessage:
+        """From the coordinator."""
+        item = await self._down.get()
+        if isinstance(item, UnavailableError):
+            raise item
+        return item
+
+    def push(self, *messages: CoordinatorMessage) -> None:
+        """What the coordinator says."""
+        for message in messages:
+            if not self.is_cut:
+                self._down.put_nowait(message)
+
+    def cut(self) -> None:
+        """The network breaks; both ends notice."""
+        if not self.is_cut:
+            self.is_cut = True
+            self._down.put_nowait(_gone())
+
+
+def _gone() -> UnavailableError:
+    return UnavailableError(what="The line is cut.", consequence="Nothing is lost.", remedy="Nothing has to be done.")
+
+
+def hospital(site: str, state: Path, **policy: Any) -> Hospital:
+    """A hospital that requires masking and allows what our plans say; `policy` replaces keys."""
+    allowed: dict[str, Any] = {
+        "methods": ("fedavg", "global-layers", "local"),
+        "secure_aggregation": "required",
+        "smallest_sites": 3,
+        "largest_rounds": 10_000,
+        "largest_megabytes": 10_000.0,
+        "largest_clipping_range": 8.0,
+    }
+    data = Data(table="table.csv", contract="contract.yaml", split=Split(seed=0))
+    return Hospital(site=site, state=str(state), policy=Policy(**(allowed | policy)), data=data)
+
+
+class Site:
+    """One hospital: its directory, its agent and the stream that is open."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        directory: Path,
+        *,
+        trainer: MadeUpTrainer | None = None,
+        heard: Callable[[str, SiteMessage], None] | None = None,
+        opened: Callable[[str, Line], None] | None = None,
+        **policy: Any,
+    ) -> None:
+        self.name, self.plan, self.directory = name, plan, directory
+        self.trainer = trainer or MadeUpTrainer(name)
+        self.said: list[SiteMessage] = []
+        self.error: BaseException | None = None
+        self.line: Line | None = None
+        self._heard, self._opened = heard, opened
+        self._hospital = hospital(name, directory, **policy)
+        self._task: asyncio.Task[None] | None = None
+        approve(directory, plan, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
+        self.start()
+
+    def start(self) -> None:
+        """The operator starts the agent."""
+        self.error = None
+        self.audit = AuditLog(self.directory / "audit.jsonl", site=self.name, now=lambda: datetime.now(UTC))
+        agent = Agent(
+            self._hospital,
+            identity_key=identity_key(self.name),
+            trainer=cast(AgentEnd, self.trainer),
+            audit=self.audit,
+            connect=lambda: cast(Connection, Line(self._hear, self._open)),
+            software="test",
+        )
+        self._task = asyncio.create_task(self._live(agent))
+
+    async def stop(self) -> None:
+        """The machine loses its power: the process is gone, with all keys; the disk stays."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self.audit.close()
+        if self.line is not None:
+            self.line.cut()
+
+    async def tell(self, *messages: CoordinatorMessage) -> list[SiteMessage]:
+        """Say something and wait until the site has nothing more to say; what it answered."""
+        before = len(self.said)
+        assert self.line is not None
+        self.line.push(*messages)
+        await settle()
+        return self.said[before:]
+
+    def records(self, event: str) -> list[dict[str, Any]]:
+        """The facts of all records of this kind in the site's audit log."""
+        lines = (self.directory / "audit.jsonl").read_text().splitlines()
+        facts = [json.loads(line)["facts"] for line in lines]
+        return [entry for entry in facts if entry["event"] == event]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """Every chunk that has left this site."""
+        return of_kind(self.said, Chunk)
+
+    def change(self, number: int = 0, redraw: int = 0) -> npt.NDArray[np.int32]:
+        """The secret: the encoded change of a round from ordinary parameters."""
+        parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
+        return encoded(self.plan, change_of(self.name, number, redraw, parameters))
+
+    async def _live(self, agent: Agent) -> None:
+        try:
+            await agent.run()
+        except Exception as error:
+            self.error = error
+
+    def _hear(self, message: SiteMessage) -> None:
+        self.said.append(message)
+        if self._heard is not None:
+            self._heard(self.name, message)
+
+    def _open(self, line: Line) -> None:
+        self.line = line
+        if self._opened is not None:
+            self._opened(self.name, line)
+
+
+async def settle() -> None:
+    """Wait until nothing happens any more without a clock."""
+    await asyncio.sleep(SETTLED_SECONDS)
+
+
+def of_kind(messages: Iterable[SiteMessage], kind: type[Kind]) -> list[Kind]:
+    """The messages of one kind, in order."""
+    return [message for message in messages if isinstance(message, kind)]
+
+
+async def enter(sites: Sequence[Site]) -> None:
+    """All sites join the run of their plan."""
+    await settle()
+    for site in sites:
+        (join,) = of_kind(await site.tell(Announcement(site.plan.run_name, site.plan.canonical)), Join)
+        assert join.plan_digest == site.plan.digest
+
+
+async def agree(sites: Sequence[Site], epoch: int = 1) -> None:
+    """An honest agreement on keys among these sites, in the order of their names."""
+    names = tuple(site.name for site in sites)
+    adverts = [of_kind(await site.tell(EpochOpen(epoch, names)), KeyAdvert)[0] for site in sites]
+    roster = EpochRoster(epoch, tuple(adverts))
+    acknowledgements = [of_kind(await site.tell(roster), EpochAcknowledgement)[0] for site in sites]
+    for site in sites:
+        await site.tell(EpochSeal(epoch, tuple(acknowledgements)))
+
+
+async def ask_for(
+    site: Site, number: int, attempt: int, contributors: Iterable[str | Site], parameters: Vector | None = None
+) -> list[Chunk]:
+    """Offer a step and bind a set; the chunks that the site sends."""
+    vector = np.zeros(manifest_of(site.plan).parameters, np.float32) if parameters is None else parameters
+    names = tuple(sorted(entry if isinstance(entry, str) else entry.name for entry in contributors))
+    await site.tell(*offer(vector, number, attempt))
+    if site.error is not None:
+        return []
+    return of_kind(await site.tell(Bind(number, attempt, names, 0)), Chunk)
+
+
+def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[npt.NDArray[np.int32], bool]:
+    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled."""
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    changes = np.zeros(manifest.parameters, np.int32)
+    checks = np.zeros(layout.chunks, np.int64)
+    count = 0
+    for upload in uploads:
+        count += 1
+        assert [chunk.index for chunk in upload] == list(range(layout.chunks))
+        for chunk in upload:
+            changes[layout.changes_slice(chunk.index)] += layout.changes(chunk.body, chunk.index)
+            checks[chunk.index] += layout.words(chunk.body, chunk.index)[0]
+    return changes, bool((checks == count).all())
+
+
+def found(recovered: npt.NDArray[np.int32], secret: npt.NDArray[np.int32]) -> bool:
+    """Whether a coordinator that came up with this has learnt the secret."""
+    return bool(np.array_equal(recovered, secret))
+
+
+def sites_of(plan: Plan, directory: Path, policies: Mapping[str, Any] | None = None) -> list[Site]:
+    """A running agent for every site of the plan."""
+    return [Site(name, plan, directory / name, **dict(policies or {})) for name in plan.site_names]

@@ -1,0 +1,164 @@
+"""Copies of our program that lack exactly one protection, for as long as a `with` lasts.
+
+An attack is worth a test only where it succeeds against such a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+import protos.masking.context
+import protos.masking.epoch
+import protos.masking.ledger
+import protos.masking.stream
+import site_agent.boundary.masking
+import site_agent.boundary.rounds
+from protos.fingerprints import fingerprint
+from protos.masking.ledger import Compute, Ledger, Masked, Open
+from protos.masking.refusals import MaskingRefused, Reason
+from protos.messages import Bind, Offer
+from site_agent.boundary.rounds import Rounds
+
+_CHECKING = (
+    protos.masking.context,
+    protos.masking.epoch,
+    protos.masking.ledger,
+    protos.masking.stream,
+    site_agent.boundary.masking,
+)
+
+
+@contextmanager
+def without(*reasons: Reason) -> Iterator[pytest.MonkeyPatch]:
+    """Nobody refuses for these reasons."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in _CHECKING:
+            for name in ("require", "_verify"):
+                if hasattr(module, name):
+                    patch.setattr(module, name, _lenient(getattr(module, name), reasons))
+        yield patch
+
+
+def _lenient(check: Callable[..., None], reasons: tuple[Reason, ...]) -> Callable[..., None]:
+    def lenient(*arguments: object) -> None:
+        try:
+            check(*arguments)
+        except MaskingRefused as refused:
+            if refused.reason not in reasons:
+                raise
+
+    return lenient
+
+
+@contextmanager
+def without_the_plans_list() -> Iterator[None]:
+    """A site believes the certificates, so whoever the coordinator shows is a site."""
+    honest = protos.masking.epoch.check_roster
+
+    def check_roster(terms: Any, adverts: Any, own_advert: Any, quorum: int) -> None:
+        shown = tuple((advert.site, fingerprint(advert.identity_key)) for advert in adverts)
+        honest(replace(terms, identities=shown), adverts, own_advert, quorum)
+
+    with without(Reason.SITE_NOT_EXPECTED) as patch:
+        patch.setattr(site_agent.boundary.masking, "check_roster", check_roster)
+        patch.setattr(Rounds, "_are_listed", lambda self, sites: True)
+        yield
+
+
+@contextmanager
+def without_a_quorum() -> Iterator[None]:
+    """A site adds up with however few."""
+    with without(Reason.BELOW_QUORUM) as patch:
+        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
+        yield
+
+
+@contextmanager
+def without_being_a_contributor() -> Iterator[None]:
+    """A site does not look for its own name among the contributors."""
+    with without(Reason.NOT_A_CONTRIBUTOR) as patch:
+        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
+        yield
+
+
+def _accept_any_set(self: Any, bind: Bind) -> None:
+    self._bind = bind
+
+
+@contextmanager
+def without_a_memory() -> Iterator[None]:
+    """A site masks whatever it is asked for, as if it had never masked before."""
+
+    def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
+        entry = Masked(ask.contributors, vector, None)
+        return replace(self, last=ask.mark, position=ask.position, masked=(entry,), open=Open(context, vector))
+
+    def accept_offer(self: Any, message: Offer) -> None:
+        self._highest, self._offer, self._bind = (message.round, message.attempt), message, None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "permit", lambda self, ask, budget=0: Compute())
+        patch.setattr(Ledger, "freeze", freeze)
+        patch.setattr(Rounds, "_accept_offer", accept_offer)
+        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
+        yield
+
+
+@contextmanager
+def without_the_position() -> Iterator[None]:
+    """What was sent down is not bound into the masks."""
+    honest = protos.masking.context.round_context
+
+    def context(transcript: bytes, position: bytes, *others: Any) -> bytes:
+        return honest(transcript, bytes(32), *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_agent.boundary.masking, "round_context", context)
+        yield
+
+
+@contextmanager
+def without_fresh_attempts() -> Iterator[None]:
+    """The attempt is not bound into the masks."""
+    honest = protos.masking.context.round_context
+
+    def context(transcript: bytes, position: bytes, attempt: int, *others: Any) -> bytes:
+        return honest(transcript, position, 0, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_agent.boundary.masking, "round_context", context)
+        yield
+
+
+@contextmanager
+def with_a_careless_exchange() -> Iterator[None]:
+    """The exchange of a library that does not look at its result."""
+    honest = protos.masking.epoch.pair_key
+
+    def pair_key(private: X25519PrivateKey, peer: bytes, transcript: bytes, *, own: str, peer_name: str) -> bytes:
+        try:
+            private.exchange(X25519PublicKey.from_public_bytes(peer))
+        except ValueError:
+            return key_of_zero(transcript, own, peer_name)
+        return honest(private, peer, transcript, own=own, peer=peer_name)
+
+    def named(private: X25519PrivateKey, key: bytes, transcript: bytes, *, own: str, peer: str) -> bytes:
+        return pair_key(private, key, transcript, own=own, peer_name=peer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protos.masking.epoch, "pair_key", named)
+        yield
+
+
+def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:
+    """The key of a pair whose shared secret is zero: anybody can compute it."""
+    extracted = hmac.digest(transcript, bytes(32), hashlib.sha256)
+    return protos.masking.epoch.expand(extracted, protos.masking.epoch.pack("pair", min(own, peer), max(own, peer)))
