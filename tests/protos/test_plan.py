@@ -103,8 +103,10 @@ def test_the_order_in_which_keys_are_written_does_not_matter() -> None:
 
 @pytest.mark.parametrize(
     ("sites", "colluders", "smallest"),
-    [(3, 0, 3), (3, 1, 3), (4, 1, 3), (5, 1, 4), (6, 1, 4), (7, 1, 5), (5, 2, 4), (5, 3, 5), (10, 1, 6), (10, 4, 8)]
-    + [(100, 0, 51), (100, 1, 51), (100, 2, 52), (100, 98, 100)],
+    [
+        *((3, 0, 3), (3, 1, 3), (4, 1, 3), (5, 1, 4), (6, 1, 4), (7, 1, 5), (5, 2, 4), (5, 3, 5), (10, 1, 6)),
+        *((10, 4, 8), (100, 0, 51), (100, 1, 51), (100, 2, 52), (100, 98, 100)),
+    ],
 )
 def test_the_smallest_quorum_follows_the_formula(sites: int, colluders: int, smallest: int) -> None:
     """max(3, c + 2, floor((N + c) / 2) + 1), by hand for sites N and colluders c."""

@@ -1,0 +1,182 @@
+"""Records chained by hash: every change of a log shows, and in which line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos.audit_chain import GENESIS, BrokenChain, Head, append, verify
+
+RECORDS = 8
+
+
+def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], list[Head]]:
+    """A log's lines, and the heads before, between and after them."""
+    heads, lines = [Head()], []
+    for number in range(records):
+        facts = {"event": "contribution_released", "site": name, "round": number, "tensors": ["ä", "b"], "share": 0.25}
+        head, line = append(heads[-1], facts, bytes([number]) * 16)
+        heads.append(head)
+        lines.append(line)
+    return lines, heads
+
+
+LINES, HEADS = log()
+
+
+def broken_at(lines: list[bytes], head: Head | None = None) -> int:
+    """The line in which a log is found broken."""
+    with pytest.raises(BrokenChain) as finding:
+        verify(lines, head)
+    assert str(finding.value).startswith(f"line {finding.value.line}: ")
+    return finding.value.line
+
+
+@pytest.mark.parametrize("records", range(6))
+def test_an_honest_log_leads_to_its_head(records: int) -> None:
+    """A log that nobody touched verifies, from the beginning and from every head on the way."""
+    lines, heads = log(records)
+
+    assert verify(lines) == heads[-1]
+    assert all(verify(lines[start:], heads[start]) == heads[-1] for start in range(records + 1))
+    assert heads[0] == Head(0, GENESIS)
+
+
+def test_a_record_is_readable_without_this_program() -> None:
+    """A line is one JSON object with number, salt, previous hash, facts and own hash."""
+    record = json.loads(LINES[3])
+
+    assert record["sequence"] == 3
+    assert record["previous"] == HEADS[3].hash
+    assert record["hash"] == HEADS[4].hash
+    assert record["facts"]["round"] == 3
+    assert all(line.count(b"\n") == 1 and line.endswith(b"\n") for line in LINES)
+
+
+@settings(max_examples=500, deadline=None)
+@given(line=st.integers(0, RECORDS - 1), data=st.data())
+def test_a_flipped_bit_is_found_in_its_line(line: int, data: st.DataObject) -> None:
+    """Any single flipped bit, in any line, is found in that line."""
+    changed = bytearray(LINES[line])
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
+    assert broken_at([*LINES[:line], bytes(changed), *LINES[line + 1 :]]) == line + 1
+
+
+@pytest.mark.parametrize("line", range(RECORDS))
+def test_a_flipped_digit_is_found(line: int) -> None:
+    """A round that was changed from n to 9 is found in its line."""
+    changed = LINES[line].replace(b'"round":%d' % line, b'"round":9')
+
+    assert changed != LINES[line]
+    assert broken_at([*LINES[:line], changed, *LINES[line + 1 :]]) == line + 1
+
+
+@pytest.mark.parametrize("line", range(RECORDS - 1))
+def test_a_deleted_record_is_found_where_it_is_missing(line: int) -> None:
+    """Without one of its records the log breaks at the next."""
+    assert broken_at([*LINES[:line], *LINES[line + 1 :]]) == line + 1
+
+
+@pytest.mark.parametrize("line", range(RECORDS - 1))
+def test_swapped_records_are_found(line: int) -> None:
+    """Two neighbours that changed places break the log at the first of them."""
+    swapped = [*LINES[:line], LINES[line + 1], LINES[line], *LINES[line + 2 :]]
+
+    assert broken_at(swapped) == line + 1
+
+
+@pytest.mark.parametrize("line", range(RECORDS))
+def test_a_repeated_record_is_found(line: int) -> None:
+    """A record written twice breaks the log at the second."""
+    assert broken_at([*LINES[: line + 1], LINES[line], *LINES[line + 1 :]]) == line + 2
+
+
+@pytest.mark.parametrize("kept", range(RECORDS))
+def test_a_cut_tail_shows_against_a_kept_head(kept: int) -> None:
+    """A shorter log is well formed but does not reach the head that someone else kept."""
+    reached = verify(LINES[:kept])
+
+    assert reached == HEADS[kept] != HEADS[-1]
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_a_torn_line_is_found(cut: int) -> None:
+    """The last line without its last bytes, even without its newline alone, is torn."""
+    assert broken_at([*LINES[:-1], LINES[-1][:-cut]]) == RECORDS
+
+
+@pytest.mark.parametrize("from_line", range(RECORDS))
+def test_a_recomputed_chain_does_not_reach_a_kept_head(from_line: int) -> None:
+    """A log rewritten with right hashes from some record on verifies alone, but not against kept heads."""
+    head, forged = HEADS[from_line], list(LINES[:from_line])
+    for number in range(from_line, RECORDS):
+        head, line = append(head, {"event": "nothing_happened", "round": number}, bytes(16))
+        forged.append(line)
+
+    assert verify(forged) != HEADS[-1]
+    assert all(broken_at(forged[kept:], HEADS[kept]) == 1 for kept in range(from_line + 1, RECORDS))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda record: record | {"note": "approved by Dr. Smith"},
+        lambda record: record | {"facts": record["facts"] | {"tensors": []}},
+        lambda record: record | {"sequence": True},
+        lambda record: record | {"sequence": 1.0},
+        lambda record: record | {"salt": 7},
+        lambda record: record | {"salt": 2**70},
+        lambda record: record | {"salt": None},
+        lambda record: record | {"salt": "not hexadecimal"},
+        lambda record: record | {"previous": None},
+        lambda record: record | {"hash": None},
+        lambda record: record | {"hash": record["hash"].upper()},
+        lambda record: {key: value for key, value in record.items() if key != "salt"},
+        lambda record: [record],
+        lambda record: record["facts"],
+        lambda record: None,
+    ],
+)
+def test_an_edited_record_is_found(edit: Any) -> None:
+    """A field added beside the hashed ones, another type or a missing field is found in its line."""
+    edited = json.dumps(edit(json.loads(LINES[1])), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+    assert broken_at([LINES[0], edited, *LINES[2:]]) == 2
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        LINES[1].replace(b'{"facts":', b'{"facts":{"event":"shown first"},"facts":'),
+        LINES[1].replace(b":", b": ", 1),
+        LINES[1].replace(b"\\u00e4", "ä".encode()),
+        b" " + LINES[1],
+        LINES[1].replace(b"\n", b"\r\n"),
+        b"\n",
+        b"[" * 100_000 + b"\n",
+        b"\xff\n",
+        b"9" * 5000 + b"\n",
+    ],
+)
+def test_another_spelling_of_a_record_is_found(edited: bytes) -> None:
+    """The bytes are what was written: a key given twice, spaces or other escapes are a change."""
+    assert broken_at([LINES[0], edited, *LINES[2:]]) == 2
+
+
+def test_the_salt_keeps_a_hash_from_confirming_a_guess() -> None:
+    """Equal facts with another salt have another hash."""
+    facts = {"event": "run_joined"}
+
+    assert append(Head(), facts, b"a" * 16)[0] != append(Head(), facts, b"b" * 16)[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.binary(max_size=200))
+def test_arbitrary_lines_are_a_finding(raw: bytes) -> None:
+    """No bytes make verification fail in any other way than by its own finding."""
+    assert broken_at([raw]) == 1

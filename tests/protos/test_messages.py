@@ -1,0 +1,150 @@
+"""Each record's limits: what no honest peer sends never becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+from protos.messages import (
+    MOST_ROUNDS,
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorReason,
+    Done,
+    EnrolmentReply,
+    EnrolmentRequest,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
+    Farewell,
+    Finish,
+    Hello,
+    Join,
+    KeyAdvert,
+    MalformedMessage,
+    Offer,
+    Ready,
+    Refusal,
+    SiteReason,
+)
+from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
+
+ALL: tuple[Any, ...] = (*SITE_MESSAGES, *COORDINATOR_MESSAGES, ENROLMENT_REQUEST, *ENROLMENT_REPLIES)
+D = b"d" * 32
+S = b"s" * 64
+ADVERT = KeyAdvert("berlin", 3, D, D, D, S)
+ACKNOWLEDGEMENT = EpochAcknowledgement("berlin", 3, D, S)
+BAD_NAMES = ("", "a" * 201, "with space", "slash/ed", "new\nline", "nul\0", "é", "١")  # the last: a digit, not ASCII
+BAD_LINES = ("two\nlines", "tab\t", "bell\x07", "\N{RIGHT-TO-LEFT OVERRIDE}abc", "\x1b[2J")
+
+BAD: list[Callable[[], object]] = [
+    *(lambda number=number: Hello(number, "1") for number in (0, -1, 1 << 16)),
+    *(lambda line=line: Hello(1, line) for line in (*BAD_LINES, "a" * 201)),
+    *(lambda name=name: Announcement(name, b"{}") for name in BAD_NAMES),
+    lambda: Announcement("run", b""),
+    lambda: Announcement("run", bytes((1 << 20) + 1)),
+    *(lambda name=name: Join(name, D, D, 0) for name in BAD_NAMES),
+    *(lambda size=size: Join("run", bytes(size), D, 0) for size in (0, 31, 33)),
+    *(lambda size=size: Join("run", D, bytes(size), 0) for size in (0, 31, 33)),
+    *(lambda epoch=epoch: Join("run", D, D, epoch) for epoch in (-1, 1 << 32)),
+    *(lambda number=number: Offer(number, 0, D) for number in (-1, MOST_ROUNDS + 1)),
+    *(lambda attempt=attempt: Offer(0, attempt, D) for attempt in (-1, 1 << 20)),
+    *(lambda size=size: Offer(0, 0, bytes(size)) for size in (0, 31, 33)),
+    *(lambda number=number: Ready(number, 0) for number in (-1, MOST_ROUNDS + 1)),
+    lambda: Ready(0, 1 << 20),
+    lambda: Bind(0, 0, (), 0),
+    lambda: Bind(0, 0, ("b", "a"), 0),
+    lambda: Bind(0, 0, ("a", "a"), 0),
+    lambda: Bind(0, 0, tuple(f"{index:03d}" for index in range(101)), 0),
+    *(lambda name=name: Bind(0, 0, (name,), 0) for name in BAD_NAMES),
+    *(lambda first=first: Bind(0, 0, ("a",), first) for first in (-1, 1 << 20)),
+    lambda: Bind(MOST_ROUNDS + 1, 0, ("a",), 0),
+    *(lambda index=index: Chunk(0, 0, index, b"") for index in (-1, 1 << 20)),
+    lambda: Chunk(MOST_ROUNDS + 1, 0, 0, b""),
+    lambda: Chunk(0, 1 << 20, 0, b""),
+    lambda: Finish(MOST_ROUNDS + 1, D),
+    lambda: Finish(0, b""),
+    *(lambda name=name: Done(name) for name in BAD_NAMES),
+    *(lambda name=name: Refusal(name, SiteReason.DATA_UNFIT) for name in BAD_NAMES),
+    *(lambda line=line: Refusal("run", SiteReason.DATA_UNFIT, line) for line in (*BAD_LINES, "a" * 201)),
+    *(lambda line=line: Farewell(CoordinatorReason.REPLACED, line) for line in (*BAD_LINES, "a" * 1001)),
+    *(lambda epoch=epoch: EpochOpen(epoch, ("a",)) for epoch in (-1, 0, 1 << 32)),
+    lambda: EpochOpen(1, ()),
+    lambda: EpochOpen(1, ("b", "a")),
+    *(lambda name=name: replace(ADVERT, site=name) for name in BAD_NAMES),
+    *(lambda epoch=epoch: replace(ADVERT, epoch=epoch) for epoch in (-1, 0, 1 << 32)),
+    *(lambda name=name: replace(ADVERT, **{name: b"k" * 31}) for name in ("exchange_key", "nonce", "identity_key")),
+    *(lambda size=size: replace(ADVERT, signature=bytes(size)) for size in (0, 63, 65)),
+    lambda: EpochRoster(3, ()),
+    lambda: EpochRoster(4, (ADVERT,)),
+    lambda: EpochRoster(3, (ADVERT, ADVERT)),
+    lambda: EpochRoster(3, (ADVERT, replace(ADVERT, site="amsterdam"))),
+    *(lambda name=name: replace(ACKNOWLEDGEMENT, site=name) for name in BAD_NAMES),
+    lambda: replace(ACKNOWLEDGEMENT, epoch=0),
+    lambda: replace(ACKNOWLEDGEMENT, transcript=b""),
+    lambda: replace(ACKNOWLEDGEMENT, signature=D),
+    lambda: EpochSeal(3, ()),
+    lambda: EpochSeal(4, (ACKNOWLEDGEMENT,)),
+    lambda: EpochSeal(3, (ACKNOWLEDGEMENT, replace(ACKNOWLEDGEMENT, site="amsterdam"))),
+    *(lambda size=size: replace(ENROLMENT_REQUEST, token=bytes(size)) for size in (0, 23, 25)),
+    *(lambda size=size: replace(ENROLMENT_REQUEST, signing_request=bytes(size)) for size in (0, 8193)),
+    *(lambda size=size: replace(ENROLMENT_REQUEST, identity_key=bytes(size)) for size in (31, 33)),
+    *(lambda size=size: replace(ENROLMENT_REQUEST, signature=bytes(size)) for size in (63, 65)),
+    lambda: EnrolmentReply(bytes((64 << 10) + 1), "", ""),
+    *(lambda line=line: EnrolmentReply(b"", line, "") for line in (*BAD_LINES, "a" * 201)),
+    *(lambda line=line: EnrolmentReply(b"", "", line) for line in (*BAD_LINES, "a" * 1001)),
+]
+
+
+@pytest.mark.parametrize("build", BAD)
+def test_what_no_honest_peer_sends_is_refused(build: Callable[[], object]) -> None:
+    """A record beyond one of its limits raises MalformedMessage when it is built."""
+    with pytest.raises(MalformedMessage):
+        build()
+
+
+@pytest.mark.parametrize("message", ALL, ids=lambda message: type(message).__name__)
+def test_no_message_can_be_changed(message: Any) -> None:
+    """What was checked once stays what it is."""
+    for field in fields(message):
+        with pytest.raises(FrozenInstanceError):
+            setattr(message, field.name, getattr(message, field.name))
+
+
+def test_secrets_and_bodies_stay_out_of_logs() -> None:
+    """A token and a chunk's body never stand in a repr."""
+    request = EnrolmentRequest(b"SECRETSECRETSECRETSECRET", b"r", D, S)
+    chunk = Chunk(0, 0, 0, b"SECRET")
+
+    assert "SECRET" not in repr(request)
+    assert "SECRET" not in repr(chunk)
+
+
+def test_a_site_knows_which_farewells_are_final() -> None:
+    """A site comes back after a replacement and a restart, and after nothing else."""
+    passing = {reason for reason in CoordinatorReason if not reason.is_final}
+
+    assert passing == {CoordinatorReason.REPLACED, CoordinatorReason.SHUTTING_DOWN}
+
+
+def test_reasons_keep_their_numbers() -> None:
+    """Numbers on the wire are never reused: agents one version apart have to understand each other."""
+    assert [(reason.name, reason.value) for reason in SiteReason][:11] == [
+        ("PLAN_NOT_APPROVED", 1),
+        ("POLICY_FORBIDS", 2),
+        ("NETWORK_DIFFERS", 3),
+        ("DATA_UNFIT", 4),
+        ("VALUE_NOT_FINITE", 5),
+        ("TOO_MUCH_CLIPPED", 6),
+        ("TRAINER_FAILED", 7),
+        ("PARAMETERS_DIFFER", 8),
+        ("COORDINATOR_MISBEHAVED", 9),
+        ("STOPPED_BY_OPERATOR", 10),
+        ("STATE_LOST", 11),
+    ]
+    assert [reason.value for reason in CoordinatorReason][:6] == [1, 2, 3, 4, 5, 6]

@@ -1,0 +1,214 @@
+"""Records and bytes: what is decoded re-encodes equal, and nothing else is ever decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos import wire
+from protos.chunk_frame import decode_chunk, encode_chunk
+from protos.generated import federation_pb2 as generated
+from protos.messages import LARGEST_MESSAGE_BYTES, Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
+from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+
+SITE: tuple[Encode, Decode] = (wire.encode_site_message, wire.decode_site_message)
+COORDINATOR: tuple[Encode, Decode] = (wire.encode_coordinator_message, wire.decode_coordinator_message)
+REQUEST: tuple[Encode, Decode] = (wire.encode_enrolment_request, wire.decode_enrolment_request)
+REPLY: tuple[Encode, Decode] = (wire.encode_enrolment_reply, wire.decode_enrolment_reply)
+EXAMPLES: list[tuple[Encode, Decode, Any]] = [
+    *((*SITE, message) for message in SITE_MESSAGES),
+    *((*COORDINATOR, message) for message in COORDINATOR_MESSAGES),
+    (*REQUEST, ENROLMENT_REQUEST),
+    *((*REPLY, message) for message in ENROLMENT_REPLIES),
+]
+SMALL = [example for example in EXAMPLES if len(example[0](example[2])) < 5000]
+DECODERS = [SITE[1], COORDINATOR[1], REQUEST[1], REPLY[1]]
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
+
+
+@pytest.mark.parametrize(
+    ("examples", "choice"), [(SITE_MESSAGES, SiteMessage), (COORDINATOR_MESSAGES, CoordinatorMessage)]
+)
+def test_every_kind_of_message_has_an_example(examples: tuple[object, ...], choice: object) -> None:
+    """A new message cannot join the contract without joining these laws."""
+    assert {type(example) for example in examples} == set(get_args(choice))
+
+
+@pytest.mark.parametrize(("encode", "decode", "message"), EXAMPLES, ids=_name)
+def test_a_decoded_message_encodes_equal(encode: Encode, decode: Decode, message: object) -> None:
+    """A message survives the wire, and its bytes survive the record."""
+    raw = encode(message)
+
+    decoded = decode(raw)
+
+    assert decoded == message
+    assert encode(decoded) == raw
+    assert len(raw) <= LARGEST_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("outer", "encode", "messages"),
+    [
+        (generated.SiteMessage, SITE[0], SITE_MESSAGES),
+        (generated.CoordinatorMessage, COORDINATOR[0], COORDINATOR_MESSAGES),
+    ],
+    ids=["site", "coordinator"],
+)
+def test_any_reader_of_protobuf_understands_a_message(outer: Any, encode: Encode, messages: tuple[Any, ...]) -> None:
+    """What we write, chunks by hand included, is protobuf with exactly the fields of its record."""
+    for message in messages:
+        parsed = outer.FromString(encode(message))
+        inner = getattr(parsed, parsed.WhichOneof("content"))
+
+        assert type(inner).__name__ == type(message).__name__
+        if isinstance(message, Chunk):
+            assert (inner.round, inner.attempt, inner.index) == (message.round, message.attempt, message.index)
+            assert inner.body == message.body
+
+
+@pytest.mark.parametrize(
+    ("outer", "codec"), [(generated.SiteMessage, SITE), (generated.CoordinatorMessage, COORDINATOR)]
+)
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 1 << 31])
+def test_a_chunk_that_another_program_wrote_is_read(outer: Any, codec: tuple[Encode, Decode], number: int) -> None:
+    """Protobuf's own shortest encoding of a chunk is the same chunk."""
+    raw = outer(chunk=generated.Chunk(round=number, attempt=3, index=9, body=b"body")).SerializeToString()
+
+    decoded = codec[1](raw)
+
+    assert decoded == Chunk(number, 3, 9, b"body")
+
+
+@given(
+    number=st.integers(0, 1 << 31),
+    attempt=st.integers(0, (1 << 20) - 1),
+    index=st.integers(0, (1 << 20) - 1),
+    body=st.binary(max_size=300),
+    field=st.integers(1, 15),
+)
+def test_a_chunks_frame_holds_every_number(number: int, attempt: int, index: int, body: bytes, field: int) -> None:
+    """The hand-written frame gives back what it was given, and leaves the body at a multiple of eight."""
+    chunk = Chunk(number, attempt, index, body)
+
+    raw = encode_chunk(chunk, field)
+
+    assert decode_chunk(raw, field) == chunk
+    assert len(raw) - len(body) == 24
+    assert decode_chunk(raw, field % 15 + 1) is None
+
+
+@pytest.mark.parametrize("size", [LARGEST_MESSAGE_BYTES + 1, LARGEST_MESSAGE_BYTES * 2])
+@pytest.mark.parametrize("decode", DECODERS, ids=_name)
+def test_an_oversized_message_is_refused_unread(decode: Decode, size: int) -> None:
+    """Above 2 MiB nothing is parsed, not even what would be a message."""
+    chunk = wire.encode_site_message(Chunk(0, 0, 0, bytes(1000)))
+
+    with pytest.raises(MalformedMessage, match="message size"):
+        decode(chunk + bytes(size - len(chunk)))
+
+
+def test_an_oversized_chunk_is_never_written() -> None:
+    """A body above any message's size is a programmer's mistake."""
+    with pytest.raises(ValueError, match="larger than any message"):
+        wire.encode_site_message(Chunk(0, 0, 0, bytes(LARGEST_MESSAGE_BYTES + 1)))
+
+
+@pytest.mark.parametrize("number", [0, 999, 2**32 - 1])
+def test_an_unknown_reason_is_refused(number: int) -> None:
+    """A reason that this version does not know never becomes one that it knows."""
+    refusal = generated.SiteMessage(refusal=generated.Refusal(run="heart", reason=number)).SerializeToString()
+    farewell = generated.CoordinatorMessage(farewell=generated.Farewell(reason=number)).SerializeToString()
+
+    with pytest.raises(MalformedMessage, match="unknown reason"):
+        wire.decode_site_message(refusal)
+    with pytest.raises(MalformedMessage, match="unknown reason"):
+        wire.decode_coordinator_message(farewell)
+
+
+@pytest.mark.parametrize("decode", [SITE[1], COORDINATOR[1]], ids=_name)
+@pytest.mark.parametrize("raw", [b"", b"\xfa\x07\x00", b"\x0a", b"\xff" * 30], ids=["empty", "unknown", "cut", "noise"])
+def test_what_is_no_known_message_is_refused(decode: Decode, raw: bytes) -> None:
+    """Nothing, a message of a later version, a torn one and noise are malformed."""
+    with pytest.raises(MalformedMessage):
+        decode(raw)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        generated.SiteMessage(ready=generated.Ready(round=2**32 - 1)),
+        generated.SiteMessage(ready=generated.Ready(attempt=2**32 - 1)),
+        generated.SiteMessage(chunk=generated.Chunk(index=2**32 - 1)),
+        generated.SiteMessage(hello=generated.Hello(protocol=2**32 - 1)),
+        generated.SiteMessage(join=generated.Join(run="../../etc", plan_digest=b"p" * 32, manifest_digest=b"m" * 32)),
+        generated.SiteMessage(advert=generated.KeyAdvert(site="berlin")),
+        generated.SiteMessage(done=generated.Done()),
+    ],
+    ids=["round", "attempt", "index", "protocol", "run", "advert", "done"],
+)
+def test_numbers_and_names_of_the_wire_meet_the_records_limits(inner: Any) -> None:
+    """Whatever fits protobuf's types still has to fit the record's limits."""
+    with pytest.raises(MalformedMessage):
+        wire.decode_site_message(inner.SerializeToString())
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_a_mutated_message_is_a_message_or_malformed(data: st.DataObject) -> None:
+    """Flipped, cut, repeated and inserted bytes raise MalformedMessage or give a message that re-encodes."""
+    encode, decode, message = data.draw(st.sampled_from(SMALL))
+    raw = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw)))
+        match data.draw(st.sampled_from(("flip", "cut", "insert", "repeat"))):
+            case "flip" if place < len(raw):
+                raw[place] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del raw[place:]
+            case "insert":
+                raw[place:place] = data.draw(st.binary(min_size=1, max_size=8))
+            case "repeat":
+                raw += raw[place:]
+
+    try:
+        decoded = decode(bytes(raw))
+    except MalformedMessage:
+        return
+
+    assert decode(encode(decoded)) == decoded
+
+
+@settings(max_examples=400, deadline=None)
+@given(raw=st.binary(max_size=400), decode=st.sampled_from(DECODERS))
+def test_random_bytes_are_a_message_or_malformed(raw: bytes, decode: Decode) -> None:
+    """No bytes make decoding fail in any other way than by MalformedMessage."""
+    with suppress(MalformedMessage):
+        decode(raw)
+
+
+def test_the_compiled_messages_are_those_of_the_proto(tmp_path: Path) -> None:
+    """Compiling federation.proto now gives the very files that are kept in the tree."""
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    source = Path(wire.__file__).parent
+    kept = source / "generated"
+
+    status = protoc.main(
+        ["protoc", f"-I{source}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", str(source / "federation.proto")]
+    )
+
+    assert status == 0
+    compiled = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert compiled.keys() == {path.name for path in kept.glob("federation*")}
+    assert all((kept / name).read_text() == text for name, text in compiled.items())
