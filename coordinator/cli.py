@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.config import read_configuration, read_plans
-from protos.errors import OperatorError
+from protos.errors import OperatorError, UnavailableError
 from protos.manifest import manifest_of
 
 _config = click.option(
@@ -126,6 +126,14 @@ def run(command: Callable[..., Any], program: str) -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
+    except OSError as cause:
+        explained = UnavailableError(
+            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
+            consequence="The command did not finish; what was recorded of earlier runs is unchanged.",
+            remedy="Check the disk's free space and the permissions of the state directory, then try again.",
+        )
+        print(explained.lines(program), file=sys.stderr)
+        sys.exit(explained.exit_status)
 
 
 def main() -> NoReturn:

@@ -100,8 +100,15 @@ async def _status_server(engine: Engine, state: Path) -> asyncio.Server:
         await writer.drain()
         writer.close()
 
-    status_path(state).unlink(missing_ok=True)
-    return await asyncio.start_unix_server(answer, status_path(state))
+    try:
+        status_path(state).unlink(missing_ok=True)
+        return await asyncio.start_unix_server(answer, status_path(state))
+    except OSError as cause:  # most often a path of more than a hundred characters, which Linux does not take
+        raise ConfigurationError(
+            what=f"The status socket {status_path(state)} cannot be made: {cause.strerror or cause}.",
+            consequence="The coordinator did not start.",
+            remedy="Name a state directory in coordinator.yaml with a shorter path that this user may write.",
+        ) from cause
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
@@ -112,14 +119,16 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
     """
     try:
         reader, writer = await asyncio.open_unix_connection(status_path(Path(configuration.state)))
+        answer = await reader.read()
+        writer.close()
+        if not answer:
+            raise ConnectionResetError("it is ending")
     except OSError as cause:
         raise UnavailableError(
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
             remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
         ) from cause
-    answer = await reader.read()
-    writer.close()
     return answer
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from protos.documents import read_document
-from protos.errors import OperatorError, UsageError
+from protos.errors import OperatorError, UnavailableError, UsageError
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
 from protos.tensors import Layout
@@ -207,3 +207,11 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
+    except OSError as cause:
+        explained = UnavailableError(
+            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
+            consequence="The command did not finish; nothing more left this site.",
+            remedy="Check the disk's free space and the permissions of the state directory, then try again.",
+        )
+        print(explained.lines("site-agent"), file=sys.stderr)
+        sys.exit(explained.exit_status)

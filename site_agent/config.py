@@ -5,14 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from protos.documents import Document, read_document
 from protos.plan import Name
 
+
+def _with_a_real_port(address: str) -> str:
+    if not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("a port lies between 1 and 65535")
+    return address
+
+
 Address: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260)
+    str,
+    StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
+    AfterValidator(_with_a_real_port),
 ]
+PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
 
 
 class Policy(Document):
@@ -58,8 +68,8 @@ class Split(Document):
 class Data(Document):
     """The hospital's table, its contract, and how its rows are dealt out."""
 
-    table: str = Field(min_length=1)
-    contract: str = Field(min_length=1)
+    table: PathText
+    contract: PathText
     split: Split
 
 
@@ -87,12 +97,12 @@ class Hospital(Document):
 
     site: Name
     coordinator: Address | None = None
-    invitation: str | None = None
-    state: str = Field(min_length=1)
+    invitation: PathText | None = None
+    state: PathText
     policy: Policy
     data: Data
     training: Training = Training()
-    trainer_socket: str | None = None
+    trainer_socket: PathText | None = None
 
     @property
     def state_path(self) -> Path:

@@ -22,8 +22,8 @@ from pki import enrolment, store
 from pki.invitation import Invitation
 from pki.names import site_name
 from pki.site_keys import SiteKeys
-from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from protos.messages import EnrolmentRequest
+from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
+from protos.messages import EnrolmentRequest, MalformedMessage
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.agent import Agent, TrainerFailed
 from site_agent.boundary.audit import AuditLog
@@ -92,8 +92,9 @@ async def enrolled_keys(hospital: Hospital, audit: AuditLog) -> tuple[SiteKeys, 
     record = directory / "federation.json"
     if not keys.is_enrolled():
         invitation = _invitation(hospital)
-        await _enrol(keys, invitation, audit)
+        # The address first: a power cut after the certificate would leave a member that cannot call.
         store.write_public(record, json.dumps({"coordinator": str(invitation.coordinator)}).encode())
+        await _enrol(keys, invitation, audit)
     return keys, hospital.coordinator or json.loads(store.read_public(record))["coordinator"]
 
 
@@ -133,6 +134,12 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
             log.warning("enrolment_unavailable", what=gone.what)
             await asyncio.sleep(ENROLMENT_POLL_SECONDS)
             continue
+        except MalformedMessage as malformed:
+            raise ProtocolError(
+                what=f"The enrolment port answered with something that is no answer: {malformed}.",
+                consequence="This site has no certificate; no data was touched.",
+                remedy="Tell the federation office; start again when they have found the cause.",
+            ) from malformed
         if reply.refusal:
             raise RefusedError(
                 what=f"The coordinator refused the invitation: {reply.refusal}",

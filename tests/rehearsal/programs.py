@@ -1,0 +1,72 @@
+"""The real programs as real processes; each is ended by its own id when its block is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(sys.executable).parent
+END_SECONDS = 20.0
+
+
+def finished(*words: object, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    program, *arguments = map(str, words)
+    return subprocess.run(
+        [PROGRAMS / program, *arguments], capture_output=True, text=True, check=False, timeout=seconds
+    )
+
+
+@contextmanager
+def running(log: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that goes on, what it prints in a log."""
+    program, *arguments = map(str, words)
+    with log.open("ab") as file:
+        process = subprocess.Popen([PROGRAMS / program, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Look again and again until something is so.
+
+    Raises:
+        TimeoutError: it never became so.
+    """
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+def says(log: Path, text: str) -> Callable[[], bool]:
+    """Whether a log says something."""
+    return lambda: log.exists() and text in log.read_text(errors="replace")
+
+
+def status(config: Path) -> dict[str, Any]:
+    """What a running coordinator says of itself."""
+    return dict(json.loads(finished("coordinator", "status", "--config", config, "--json").stdout))
+
+
+def children(process: int) -> list[int]:
+    """The ids of a process's children."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        found += [int(word) for word in path.read_text().split()]
+    return found
