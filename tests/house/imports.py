@@ -1,0 +1,113 @@
+"""What every module of the house imports, read from its text: nothing is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+HOUSE: Final = Path(__file__).parents[2]
+ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One import. `is_lazy`: it stands in a function and happens only when that is called."""
+
+    importer: str
+    imported: str
+    line: int
+    is_lazy: bool
+    function: str = ""
+
+    @property
+    def package(self) -> str:
+        """The first word of what is imported."""
+        return self.imported.split(".")[0]
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Name -> file of every module of the four packages."""
+    files = sorted(path for room in ROOMS for path in (HOUSE / room).rglob("*.py"))
+    return {_module_name(path): path for path in files}
+
+
+@cache
+def all_imports() -> tuple[Imported, ...]:
+    """Every import of the house."""
+    return tuple(found for name in modules() for found in imports_of(name, modules()[name].read_text()))
+
+
+def imports_of(importer: str, text: str) -> Iterator[Imported]:
+    """The imports of one module's text; those for the type checker alone count as well."""
+    for node, function in _walk(ast.parse(text), ""):
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(level=level) if level:
+                raise AssertionError(f"{importer}:{node.lineno} imports relatively")
+            case ast.ImportFrom(module=str(module), names=names):
+                found = [_submodule(module, alias.name) for alias in names]
+            case _:
+                continue
+        for name in dict.fromkeys(found):
+            yield Imported(importer, name, node.lineno, bool(function), function)
+
+
+def reachable(start: str, *, lazily: bool = False) -> set[str]:
+    """Every module of the house that is imported with `start`, parents of packages included.
+
+    `lazily` follows imports inside functions as well, except those of a command line, where each
+    function is a process of its own.
+    """
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in modules():
+            continue
+        seen.add(name)
+        waiting += [found.imported for found in all_imports() if found.importer == name and _happens(found, lazily)]
+        waiting += [name.rpartition(".")[0]] if "." in name else []
+    return seen
+
+
+def outside_packages(names: set[str], *, lazily: bool = False) -> set[str]:
+    """The packages outside the house that these modules import; `lazily` as above."""
+    inside = {found.package for found in all_imports() if found.importer in names and _happens(found, lazily)}
+    return inside - set(ROOMS)
+
+
+def is_command_line(module: str) -> bool:
+    """Whether each function of a module that imports is a command, hence a process of its own."""
+    return module.rpartition(".")[2] == "cli"
+
+
+def _happens(found: Imported, lazily: bool) -> bool:
+    return not found.is_lazy or (lazily and not is_command_line(found.importer))
+
+
+def _submodule(module: str, name: str) -> str:
+    inner = f"{module}.{name}"
+    return inner if inner in modules() else module
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(HOUSE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
+    for child in ast.iter_child_nodes(node):
+        inner = function
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = function or getattr(child, "name", "lambda")
+        yield child, inner
+        yield from _walk(child, inner)

@@ -1,0 +1,264 @@
+"""Who may import whom: the table of rooms, and the proof that no process has both network and patients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from tests.house.imports import (
+    HOUSE,
+    ROOMS,
+    Imported,
+    all_imports,
+    imports_of,
+    is_command_line,
+    modules,
+    outside_packages,
+    reachable,
+)
+
+HEAVY = ("torch", "pandas", "sklearn")
+NETWORK = "grpc"
+# Modules of Python itself that open connections.
+SOCKETS = {"socket", "socketserver", "ssl", "http", "urllib", "ftplib", "smtplib", "telnetlib", "xmlrpc", "poplib"}
+
+
+@dataclass(frozen=True)
+class Room:
+    """One row of the house's table."""
+
+    prefix: str
+    packages: frozenset[str]
+    rooms: tuple[str, ...]
+
+
+TABLE = (
+    Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
+    Room("pki", frozenset({"cryptography", "click"}), ("pki", "protos")),
+    Room(
+        "coordinator",
+        frozenset({"numpy", "grpc", "structlog", "click", "rich", "yaml", "pydantic", "safetensors", "sdnotify"}),
+        ("coordinator", "pki", "protos"),
+    ),
+    Room(
+        "site_agent.boundary",
+        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify"}),
+        ("site_agent.boundary", "site_agent.hatch", "site_agent.config", "site_agent.approval", "pki", "protos"),
+    ),
+    Room(
+        "site_agent.trainer",
+        frozenset({"torch", "pandas", "sklearn", "safetensors", "numpy", "structlog", "pydantic", "click", "blake3"}),
+        (
+            "site_agent.trainer",
+            "site_agent.hatch",
+            "site_agent.config",
+            "site_agent.approval",
+            "site_agent.logs",
+            "protos",
+        ),
+    ),
+    Room("site_agent", frozenset({"click", "rich", "yaml", "pydantic", "structlog"}), ("site_agent", "pki", "protos")),
+)
+# The only files that may import what stands beside them.
+ONE_PLACE = {
+    "grpc": {"coordinator.service", "site_agent.boundary.connection"},
+    "google": {"protos.wire", "protos.generated.federation_pb2"},
+    "protos.generated": {"protos.wire"},
+    "protos.generated.federation_pb2": {"protos.wire"},
+}
+# Who may open a socket. The hatch is a pair between the site's two processes.
+SOCKET_FILES = {"site_agent.hatch", "site_agent.boundary.join", "site_agent.trainer.__main__"}
+
+
+def room_of(module: str) -> Room:
+    """The row of the table for a module; the longest prefix wins."""
+    return max((room for room in TABLE if is_in(module, room.prefix)), key=lambda room: len(room.prefix))
+
+
+def is_in(module: str, prefix: str) -> bool:
+    """Whether a module is this one or inside it."""
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def breach(found: Imported) -> str | None:
+    """Why an import is against the table, or None."""
+    room = room_of(found.importer)
+    if found.package in ROOMS:
+        allowed = any(is_in(found.imported, prefix) for prefix in room.rooms)
+    else:
+        allowed = found.package in sys.stdlib_module_names or found.package in room.packages
+    return None if allowed else f"{found} from the room {room.prefix}"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_point_downwards(module: str) -> None:
+    """A module imports its own room, the floors below and the packages of its row, and nothing else."""
+    breaches = [breach(found) for found in all_imports() if found.importer == module]
+
+    assert [text for text in breaches if text] == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "text"),
+    [
+        ("protos.plan", "import grpc"),
+        ("protos.plan", "from torch import nn"),
+        ("protos.plan", "import coordinator.round"),
+        ("pki.store", "import numpy"),
+        ("pki.store", "from site_agent import config"),
+        ("coordinator.round", "import site_agent.hatch"),
+        ("coordinator.rules", "def f():\n    import torch"),
+        ("site_agent.boundary.gate", "import site_agent.trainer.worker"),
+        ("site_agent.boundary.gate", "import pandas"),
+        ("site_agent.trainer.worker", "from site_agent.boundary import gate"),
+        ("site_agent.trainer.worker", "import grpc.aio"),
+        ("site_agent.trainer.worker", "from pki import store"),
+        ("site_agent.config", "import torch"),
+    ],
+)
+def test_the_table_finds_a_breach(importer: str, text: str) -> None:
+    """Each import that the house forbids is found, also where it stands inside a function."""
+    breaches = [breach(found) for found in imports_of(importer, text)]
+
+    assert len(breaches) == 1
+    assert breaches[0] is not None
+
+
+@pytest.mark.parametrize("imported", sorted(ONE_PLACE))
+def test_what_has_one_place_is_imported_nowhere_else(imported: str) -> None:
+    """The network is one file on each side, and generated messages meet records in wire.py alone."""
+    importers = {found.importer for found in all_imports() if is_in(found.imported, imported)}
+
+    assert importers <= ONE_PLACE[imported] | {"protos.generated"}
+
+
+def test_no_file_opens_a_socket_of_its_own() -> None:
+    """Beside gRPC's two files only the hatch's ends touch sockets, and nothing speaks HTTP or TLS."""
+    importers = {found.importer for found in all_imports() if found.package in SOCKETS}
+
+    assert importers <= SOCKET_FILES
+
+
+def test_lazy_imports_stand_where_they_keep_a_process_small() -> None:
+    """Only command lines and the trainer, which loads torch late, import inside functions."""
+    importers = {found.importer for found in all_imports() if found.is_lazy and found.package in (*ROOMS, *HEAVY)}
+
+    assert {name for name in importers if not is_command_line(name) and not is_in(name, "site_agent.trainer")} == set()
+
+
+def entry_points() -> dict[str, set[str]]:
+    """Everything a process may come to hold: each module, and each command with the imports inside it."""
+    entries = {name: reachable(name, lazily=True) for name in modules()}
+    for found in all_imports():
+        if found.is_lazy and is_command_line(found.importer):
+            key = f"{found.importer}:{found.function}"
+            entries[key] = entries.get(key, entries[found.importer]) | reachable(found.imported, lazily=True)
+    return entries
+
+
+def has_network(names: set[str]) -> bool:
+    """Whether these modules bring in gRPC."""
+    return NETWORK in outside_packages(names, lazily=True)
+
+
+def has_patients(names: set[str]) -> bool:
+    """Whether these modules bring in the patients' tables, or a library that is only there for them."""
+    is_heavy = bool(set(HEAVY) & outside_packages(names, lazily=True))
+    return is_heavy or any(is_in(name, "site_agent.trainer.data") for name in names)
+
+
+ENTRIES = entry_points()
+
+
+@pytest.mark.parametrize("entry", sorted(ENTRIES))
+def test_no_process_reaches_both_network_and_patients(entry: str) -> None:
+    """From no module and no command can both gRPC and the patients' tables be imported."""
+    names = ENTRIES[entry]
+
+    assert not (has_network(names) and has_patients(names))
+
+
+def test_the_proof_sees_both_sides() -> None:
+    """The network is seen behind join and serve, the patients behind the trainer: the proof is not empty."""
+    entries = ENTRIES
+
+    assert has_network(entries["site_agent.boundary.join"])
+    assert has_network(entries["site_agent.cli:join"])
+    assert has_network(entries["coordinator.serve"])
+    assert has_patients(entries["site_agent.trainer.study"])
+    assert has_patients(entries["site_agent.cli:check"])
+    assert has_patients(entries["site_agent.cli:predict"])
+    assert has_patients(entries["site_agent.trainer.worker"])
+    assert not has_network(entries["site_agent.cli"])
+    assert not has_patients(entries["site_agent.cli"])
+
+
+def test_no_module_is_imported_in_a_circle() -> None:
+    """Each module can be read after those that it imports."""
+    edges = [(found.importer, found.imported) for found in all_imports() if not found.is_lazy]
+
+    assert [edge for edge in edges if edge[0] in reachable(edge[1])] == []
+
+
+BLOCKER = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise ImportError(name + " cannot be loaded here")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(program: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """A program in a fresh interpreter where these packages cannot be imported."""
+    text = BLOCKER.replace("{blocked}", repr(set(blocked))) + program
+    return subprocess.run([sys.executable, "-c", text], cwd=HOUSE, capture_output=True, text=True, check=False)
+
+
+WITHOUT_PATIENTS = [
+    "coordinator.cli",
+    "coordinator.serve",
+    "pki.cli",
+    "site_agent.cli",
+    "site_agent.boundary.join",
+    "site_agent.boundary.agent",
+]
+WITHOUT_NETWORK = [
+    "site_agent.trainer.worker",
+    "site_agent.trainer.study",
+    "site_agent.trainer.report",
+    "site_agent.trainer.prediction",
+    "site_agent.trainer.__main__",
+    "site_agent.cli",
+]
+
+
+@pytest.mark.parametrize("module", WITHOUT_PATIENTS)
+def test_who_has_the_network_starts_without_torch_and_pandas(module: str) -> None:
+    """Coordinator and boundary start in an interpreter where torch, pandas and sklearn cannot be loaded."""
+    done = run(f"import {module}\nassert not {set(HEAVY)!r} & set(sys.modules)", HEAVY)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", WITHOUT_NETWORK)
+def test_who_has_the_patients_starts_without_grpc(module: str) -> None:
+    """The trainer starts in an interpreter where gRPC and the boundary cannot be loaded."""
+    done = run(f"import {module}\nassert 'grpc' not in sys.modules", (NETWORK, "grpc_status", "coordinator"))
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", [*HEAVY, NETWORK])
+def test_the_blocked_interpreter_does_block(package: str) -> None:
+    """What is blocked cannot be imported, so the tests above are able to fail."""
+    done = run(f"import {package}", (*HEAVY, NETWORK))
+
+    assert done.returncode != 0
+    assert f"{package} cannot be loaded here" in done.stderr

@@ -1,0 +1,190 @@
+"""Size and shape: what a reader may rely on before opening a file."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.imports import HOUSE, modules
+
+FILES = {name: path for name, path in modules().items() if not name.startswith("protos.generated")}
+LONGEST_FILE, LONGEST_FUNCTION = 400, 40
+LEFT_OVERS = {"utils", "util", "common", "base", "helpers", "helper", "misc", "tools", "shared"}
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+# Ways by which bytes become code, or by which a file could name what is imported.
+CALLS_OF_CODE = {"eval", "exec", "compile", "__import__"}
+ATTRIBUTES_OF_CODE = {
+    ("torch", "load"),
+    ("yaml", "load"),
+    ("yaml", "unsafe_load"),
+    ("yaml", "full_load"),
+    ("importlib", "import_module"),
+    ("os", "system"),
+    ("os", "popen"),
+}
+MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+PROGRAMS = [*FILES.values(), *(HOUSE / "deploy").rglob("*.py")]
+SOURCES = [*PROGRAMS, *(HOUSE / "tests").rglob("*.py")]
+
+
+def tree(name: str) -> ast.Module:
+    """A module's syntax."""
+    return ast.parse(FILES[name].read_text())
+
+
+def definitions(
+    node: ast.AST, path: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
+    """Every function and class with its dotted path, those inside others included."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{path}.{child.name}".lstrip(".")
+            yield inner, child
+            yield from definitions(child, inner)
+        else:
+            yield from definitions(child, path)
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring and decorators."""
+    docstring = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
+    spent = docstring.end_lineno - docstring.lineno + 1 if docstring and docstring.end_lineno else 0
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - spent
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(HOUSE)))
+def test_no_file_has_two_subjects(path: Path) -> None:
+    """A file above 400 lines has two subjects and is parted."""
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_functions_stay_short(name: str) -> None:
+    """No function has more than 40 lines, its docstring not counted; a plain `match` over messages may."""
+    long = {
+        path: lines_of(node)
+        for path, node in definitions(tree(name))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > LONGEST_FUNCTION
+    }
+
+    assert {path: lines for path, lines in long.items() if not _is_one_match(name, path)} == {}
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_everything_public_says_what_it_is(name: str) -> None:
+    """Each module, and each class and function that another file may use, has a docstring."""
+    module = tree(name)
+    silent = [
+        path
+        for path, node in definitions(module)
+        if not any(word.startswith("_") for word in path.split("."))
+        and not ast.get_docstring(node)
+        and not _is_inside_function(module, node)
+    ]
+
+    assert silent == []
+    assert not module.body or ast.get_docstring(module)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOUSE)))
+def test_no_file_is_named_for_what_is_left_over(path: Path) -> None:
+    """A name like utils or common says that nobody knew where things belong."""
+    assert path.stem not in LEFT_OVERS
+    assert path.parent.name not in LEFT_OVERS
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_nothing_is_left_unfinished(name: str) -> None:
+    """No note to do something later, and nothing that is not implemented."""
+    source = FILES[name].read_text()
+    comments = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in (tokenize.COMMENT, tokenize.STRING)
+    ]
+
+    assert [text for text in comments if UNFINISHED.search(text)] == []
+    assert not re.search(r"\bNotImplemented(Error)?\b", _without_protocols(source))
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_nothing_that_arrives_is_executed(name: str) -> None:
+    """No pickle, no eval, no loader that runs what it reads, no import by a name from outside."""
+    dangers = [danger for node in ast.walk(tree(name)) for danger in _dangers(node)]
+
+    assert dangers == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from joblib import load",
+        "eval('1')",
+        "exec(text)",
+        "torch.load(path)",
+        "yaml.load(text, Loader)",
+        "importlib.import_module(name)",
+        "numpy.load(path, allow_pickle=True)",
+        "subprocess.run(x, shell=True)",
+    ],
+)
+def test_the_search_finds_what_executes(text: str) -> None:
+    """Each way in which bytes become code is found where it is used."""
+    assert [danger for node in ast.walk(ast.parse(text)) for danger in _dangers(node)]
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 77, 78])
+def test_exit_statuses_are_documented(status: int) -> None:
+    """Each status with which a program ends is explained where operators look."""
+    pages = [path.read_text() for path in (HOUSE / "docs").glob("operator*.md")]
+
+    assert pages
+    assert any(re.search(rf"(?m)^\|\s*`?{status}`?\s*\|", page) for page in pages)
+
+
+def _is_one_match(name: str, path: str) -> bool:
+    """Whether a function is one `match` over a closed choice, as long as the choice is."""
+    node = next(node for found, node in definitions(tree(name)) if found == path)
+    rest = [part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+    matches = [part for part in rest if isinstance(part, ast.Match)]
+    longest_case = (
+        max((case.body[-1].end_lineno or 0) - case.body[0].lineno + 1 for part in matches for case in part.cases)
+        if matches
+        else LONGEST_FUNCTION
+    )
+    return len(matches) == 1 and len(rest) <= 6 and longest_case < 15
+
+
+def _is_inside_function(module: ast.Module, wanted: ast.AST) -> bool:
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return any(node is wanted for function in functions for part in function.body for node in ast.walk(part))
+
+
+def _without_protocols(source: str) -> str:
+    return "\n".join(line for line in source.splitlines() if "return NotImplemented" not in line)
+
+
+def _dangers(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names if alias.name.split(".")[0] in MODULES_OF_CODE)
+        case ast.ImportFrom(module=str(module)) if module.split(".")[0] in MODULES_OF_CODE:
+            yield module
+        case ast.Call(func=ast.Name(id=called)) if called in CALLS_OF_CODE:
+            yield called
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=called)) if (
+            owner,
+            called,
+        ) in ATTRIBUTES_OF_CODE:
+            yield f"{owner}.{called}"
+        case ast.keyword(arg="allow_pickle" | "shell", value=ast.Constant(value=True)):
+            yield str(node.arg)
+        case _:
+            return
