@@ -95,13 +95,15 @@ class Rounds:
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
-        self._position = b""
+        self._position = b""  # of what was downloaded whole last
+        self._offered = b""  # of what was offered last
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
         self._highest = (0, -1)
         self._is_concluded = False
         self._upload: asyncio.Task[None] | None = None
+        self._upload_number = 0
         self._log = structlog.get_logger()
 
     @property
@@ -111,6 +113,7 @@ class Rounds:
 
     def stream_ended(self) -> None:
         """What belonged to the stream ends with it; what was trained and built stays."""
+        self._stop_upload()
         if self._upload is not None:
             self._upload.cancel()
         self._download = None
@@ -193,11 +196,12 @@ class Rounds:
         if at < self._highest or offer.round >= self.plan.schedule.rounds:
             raise MalformedMessage("a round that is over, or that the plan does not have")
         here = position(self.run, offer.round, offer.parameters_digest)
-        if self._position and offer.round == self._highest[0] and here != self._position:
+        if self._offered and offer.round == self._highest[0] and here != self._offered:
             raise MalformedMessage("other parameters for the same step")
         if self._masking is not None and self._masking.epoch == 0:
             raise MalformedMessage("a round before the sites agreed on masking keys")
-        self._highest, self._offer, self._bind = at, offer, None
+        self._stop_upload()
+        self._highest, self._offered, self._offer, self._bind = at, here, offer, None
 
     def _accept_bind(self, bind: Bind) -> None:
         offer = self._offer
@@ -213,6 +217,7 @@ class Rounds:
     def _check_epoch_sites(self, message: EpochOpen) -> None:
         if not self._are_listed(message.sites):
             raise MalformedMessage("an epoch with sites that the plan does not list")
+        self._stop_upload()
         self._bind = None
 
     def _are_listed(self, sites: tuple[str, ...]) -> bool:
@@ -222,9 +227,8 @@ class Rounds:
         """Send what is built for these contributors, or have it trained."""
         redraw = self._masking.redraw_of(self._position, bind) if self._masking else 0
         if self._contribution is not None and self._contribution.redraw == redraw:
-            if self._upload is not None:
-                self._upload.cancel()
-            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind))
+            self._stop_upload()
+            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind, self._upload_number))
         elif redraw != self._asked_redraw:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
@@ -241,9 +245,20 @@ class Rounds:
         contribution = self._gate.build(here, memoryview(answer.payload), rows=answer.rows, redraw=redraw)
         await self._around.deliver(Built(contribution))
 
-    async def _send_chunks(self, contribution: Contribution, bind: Bind) -> None:
+    def _stop_upload(self) -> None:
+        """Let nothing more of an upload leave, not even one that has not begun.
+
+        It is not cancelled: gRPC takes a write that is cancelled midway for the end of the stream.
+        """
+        self._upload_number += 1
+
+    async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+        if upload_number != self._upload_number:
+            return  # nothing is frozen and logged either
         for chunk in self._gate.release(contribution, bind):
             await self._around.send(chunk)
+            if upload_number != self._upload_number:
+                return
         self._log.info("contribution_released", round=bind.round, attempt=bind.attempt, bytes=len(contribution.buffer))
 
     async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
