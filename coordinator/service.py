@@ -43,7 +43,13 @@ from protos.wire import decode_site_message, encode_coordinator_message
 GREETING_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
 _LONGEST_QUEUE: Final = 1024
+# What a site may send before this program has read it. gRPC would let it grow with the line's speed,
+# and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
+_UNREAD_BYTES: Final = 1 << 20
 _OPTIONS: Final = [
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
+    ("grpc.http2.max_frame_size", _UNREAD_BYTES),
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 4),
@@ -80,7 +86,7 @@ class _Vector:
 
     def messages(self) -> Iterator[bytes]:
         for index in range(down_chunks(self._parameters.size)):
-            body = self._parameters[down_slice(index)].tobytes()
+            body = memoryview(self._parameters[down_slice(index)]).cast("B")
             yield encode_coordinator_message(Chunk(self._round, self._attempt, index, body))
 
 
