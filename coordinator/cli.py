@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.config import read_configuration, read_plans
-from protos.errors import OperatorError, UnavailableError
+from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 
 _config = click.option(
@@ -112,30 +111,18 @@ def _set_up_log() -> None:
     )
 
 
-def run(command: Callable[..., Any], program: str) -> NoReturn:
-    """Run a command line; an operator never sees a traceback."""
+def main() -> NoReturn:
+    """The entry point; an operator never sees a traceback."""
     os.umask(0o077)
     try:
-        command(standalone_mode=False)
+        cli(standalone_mode=False)
         sys.exit(0)
-    except OperatorError as error:
-        print(error.lines(program), file=sys.stderr)
-        sys.exit(error.exit_status)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
-    except OSError as cause:
-        explained = UnavailableError(
-            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
-            consequence="The command did not finish; what was recorded of earlier runs is unchanged.",
-            remedy="Check the disk's free space and the permissions of the state directory, then try again.",
-        )
-        print(explained.lines(program), file=sys.stderr)
-        sys.exit(explained.exit_status)
-
-
-def main() -> NoReturn:
-    """The entry point."""
-    run(cli, "coordinator")
+        sys.exit(UsageError.exit_status)
+    except Exception as error:
+        told = explained(error)
+        print(told.lines("coordinator"), file=sys.stderr)
+        sys.exit(told.exit_status)

@@ -30,6 +30,8 @@ from coordinator.phases import (
     EndRun,
     Event,
     FoundCorrupted,
+    Gathering,
+    Interrupted,
     Joined,
     Left,
     OfferRound,
@@ -246,12 +248,16 @@ class Engine:
         return site
 
     def _add(self, run: Run, site: str, chunk: Chunk) -> None:
-        state = run.state
-        if not isinstance(state, Collecting) or (chunk.round, chunk.attempt) != (state.step.round, state.step.attempt):
-            if chunk.round <= run.rounds_made:
+        state, at = run.state, (chunk.round, chunk.attempt)
+        self._member(site)
+        if isinstance(state, Gathering | Over):
+            raise MalformedMessage("a chunk of a round that is not collecting")
+        current = (state.step.round, state.step.attempt)
+        if not isinstance(state, Collecting) or at != current:
+            if at < current or (at == current and isinstance(state, Interrupted)):
                 return  # of an attempt that became void while the chunk was under way
             raise MalformedMessage("a chunk of a round that is not collecting")
-        if run.running_sum.add(self._member(site), chunk.index, chunk.body):
+        if run.running_sum.add(site, chunk.index, chunk.body):
             is_corrupted = run.running_sum.is_complete and not run.running_sum.is_consistent
             self._happened(FoundCorrupted() if is_corrupted else Completed(site))
 

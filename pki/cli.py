@@ -20,7 +20,7 @@ from pki.certificates import is_renewal_due
 from pki.enrolment import invite_site
 from pki.names import Address, federation_name, site_name
 from pki.register import Register, SiteRecord, SiteState
-from protos.errors import ConfigurationError, OperatorError, UnavailableError, UsageError
+from protos.errors import ConfigurationError, UsageError, explained
 
 _PATH = click.Path(path_type=Path)
 _directory = click.option(
@@ -39,23 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         status = commands.main(args=arguments, prog_name="pki", standalone_mode=False)
-    except OperatorError as error:
-        click.echo(error.lines("pki"), err=True)
-        return error.exit_status
     except click.ClickException as error:
         error.show()
         return UsageError.exit_status
     except (click.Abort, KeyboardInterrupt):
         click.echo("pki: stopped by the person at the keyboard.", err=True)
         return 1
-    except OSError as cause:
-        explained = UnavailableError(
-            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
-            consequence="The command did not finish; no data was sent.",
-            remedy="Check the disk's free space and the permissions of the paths that were given, then try again.",
-        )
-        click.echo(explained.lines("pki"), err=True)
-        return explained.exit_status
+    except Exception as error:
+        told = explained(error)
+        click.echo(told.lines("pki"), err=True)
+        return told.exit_status
     return status if isinstance(status, int) else 0
 
 

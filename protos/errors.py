@@ -7,6 +7,8 @@ caught.
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -54,3 +56,33 @@ class ProtocolError(OperatorError):
 
 class UnavailableError(OperatorError):
     """A peer, a disk or a process is not there at the moment; trying again later is sensible."""
+
+
+class DefectError(OperatorError):
+    """A programmer's mistake; an operator sees its kind and place, never its words or a traceback."""
+
+    exit_status = 70
+
+
+def explained(error: Exception) -> OperatorError:
+    """Any failure of a command in three sentences.
+
+    The words of an unexpected exception are left out, because they may quote what was computed.
+    """
+    match error:
+        case OperatorError():
+            return error
+        case OSError():
+            return UnavailableError(
+                what=f"The operating system refused: {error.strerror or type(error).__name__}.",
+                consequence="The command did not finish; what was recorded before is unchanged.",
+                remedy="Check the disk's free space and the permissions of the paths in use, then try again.",
+            )
+        case _:
+            frames = traceback.extract_tb(error.__traceback__)[-4:]
+            places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+            return DefectError(
+                what=f"The program met a defect of its own: {type(error).__name__} at {places}.",
+                consequence="It stopped; nothing more left this computer.",
+                remedy="Report this line to the project; it holds nothing of any patient.",
+            )

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from protos.documents import read_document
-from protos.errors import OperatorError, UnavailableError, UsageError
+from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
 from protos.tensors import Layout
@@ -199,19 +199,12 @@ def main() -> NoReturn:
     try:
         cli(standalone_mode=False)
         sys.exit(0)
-    except OperatorError as error:
-        print(error.lines("site-agent"), file=sys.stderr)
-        sys.exit(error.exit_status)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
-    except OSError as cause:
-        explained = UnavailableError(
-            what=f"The operating system refused: {cause.strerror or type(cause).__name__}.",
-            consequence="The command did not finish; nothing more left this site.",
-            remedy="Check the disk's free space and the permissions of the state directory, then try again.",
-        )
-        print(explained.lines("site-agent"), file=sys.stderr)
-        sys.exit(explained.exit_status)
+        sys.exit(UsageError.exit_status)
+    except Exception as error:
+        told = explained(error)
+        print(told.lines("site-agent"), file=sys.stderr)
+        sys.exit(told.exit_status)

@@ -82,6 +82,7 @@ class Agent:
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._connection: Connection | None = None
         self._rounds: Rounds | None = None
+        self._run = ""
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -180,7 +181,10 @@ class Agent:
         plan = plan_from_wire(message.plan)
         if message.run != plan.run_name:
             raise MalformedMessage("a run that is not the one of its plan")
-        if self._rounds is None or self._rounds.run != message.run or self._rounds.plan != plan:
+        self._run = message.run
+        if self._rounds is None or self._rounds.run != message.run:  # the name holds the plan's digest
+            if self._rounds is not None:
+                self._rounds.end()
             self._rounds = await self._prepare(message.run, plan)
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
 
@@ -257,16 +261,15 @@ class Agent:
             await self._connection.send(message)
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "") -> None:
-        run = self._rounds.run if self._rounds else ""
         facts = {"because": because} if because else {}
-        self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
-        if run:
-            await self._send(Refusal(run, reason, tensor))
+        self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
+        if self._run:
+            await self._send(Refusal(self._run, reason, tensor))
 
     async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
         self._audit.write("coordinator_refused", reason=str(malformed))
-        if self._rounds is not None:
-            await self._send(Refusal(self._rounds.run, SiteReason.COORDINATOR_MISBEHAVED))
+        if self._run:
+            await self._send(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
         return ProtocolError(
             what=f"The coordinator sent {malformed}.",
             consequence="This site has stopped; nothing was sent in answer.",

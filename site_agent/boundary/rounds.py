@@ -111,6 +111,11 @@ class Rounds:
         """The epoch whose masking keys this site holds, 0 for none."""
         return self._masking.epoch if self._masking else 0
 
+    def end(self) -> None:
+        """Another run takes over: this one's keys are forgotten."""
+        if self._masking is not None:
+            self._masking.forget()
+
     def stream_ended(self) -> None:
         """What belonged to the stream ends with it; what was trained and built stays."""
         self._stop_upload()

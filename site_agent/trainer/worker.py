@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
-from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
 from protos.messages import MalformedMessage, SiteReason
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import find_approval
@@ -45,8 +44,6 @@ from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 
 if TYPE_CHECKING:
     from site_agent.trainer.study import Study
-
-_UNEXPECTED: Final = 70
 
 
 class Worker:
@@ -182,9 +179,10 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
             prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
         except OperatorError as error:
             status = _tell(error).exit_status
-        except BaseException as error:
+        except Exception as error:
             status = _tell_defect(error).exit_status
-        os._exit(status)
+        finally:
+            os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:  # by a signal, so it could not say why itself
         _tell(
@@ -224,12 +222,7 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
     )
 
 
-def _tell_defect(error: BaseException) -> Failed:
-    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-    defect = OperatorError(
-        what=f"The trainer met a defect of its own: {type(error).__name__} at {' < '.join(reversed(places[-4:]))}.",
-        consequence="Nothing of this round left this site.",
-        remedy="Report this line to the project; it holds nothing of any patient.",
-    )
-    print(defect.lines("site-trainer"), file=sys.stderr, flush=True)
-    return Failed(SiteReason.TRAINER_FAILED, _UNEXPECTED)
+def _tell_defect(error: Exception) -> Failed:
+    told = explained(error)
+    print(told.lines("site-trainer"), file=sys.stderr, flush=True)
+    return Failed(SiteReason.TRAINER_FAILED, told.exit_status)
