@@ -46,7 +46,12 @@ class Membership:
 
     def identity_of(self, site: str) -> str | None:
         """The fingerprint of a site's registered identity key."""
-        return self._register.site(site_name(site)).identity_fingerprint if is_name(site) else None
+        if not is_name(site):
+            return None
+        try:
+            return self._register.site(site_name(site)).identity_fingerprint
+        except RefusedError:  # nobody of this name was ever invited
+            return None
 
     def has_changed(self) -> bool:
         """Whether the register has changed since the last time this was asked."""

@@ -1,0 +1,219 @@
+"""The commands `coordinator` and `pki` on files that people have broken, and called with wrong words."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+
+from coordinator.cli import main
+from protos.manifest import manifest_of
+from tests.rehearsal.programs import finished
+from tests.rehearsal.study import made_up_identities, plan_document, plan_with
+
+COORDINATOR: dict[str, Any] = {
+    "listen": "localhost:8443",
+    "enrolment_listen": "localhost:8444",
+    "authority": "authority",
+    "state": "state",
+    "plans": ["plan.yaml"],
+}
+
+
+class Terminal:
+    """The real entry point, as a shell would call it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+        self.out = self.err = ""
+
+    def __call__(self, *words: object) -> int:
+        """Run a command; its exit status."""
+        self._monkeypatch.setattr(sys, "argv", ["coordinator", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.out + self.err
+        code = ended.value.code
+        return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def coordinator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """The command; the log that it sets up writes to this test's terminal and ends with it."""
+    yield Terminal(capsys, monkeypatch)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A configuration with one plan."""
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, configuration: object = COORDINATOR, plan: object = None) -> None:
+    """Write both files."""
+    document = plan or plan_document(made_up_identities())
+    (folder / "coordinator.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True))
+    (folder / "plan.yaml").write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def assert_three_sentences(text: str) -> None:
+    """What, what it means for the data, what to do."""
+    *_, consequence, remedy = text.rstrip("\n").splitlines()
+    assert text.startswith("coordinator: ")
+    assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
+    assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
+
+
+def test_check_shows_the_digests_of_every_plan(coordinator: Terminal, folder: Path) -> None:
+    """What hospitals approve can be compared before anything is started."""
+    plan = plan_with(made_up_identities())
+
+    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
+    assert plan.digest.hex() in coordinator.out
+    assert manifest_of(plan).digest.hex() in coordinator.out
+    assert not (folder / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("listen: localhost:8443", "listn: localhost:8443", "1:1: listn: unknown key; did you mean listen?"),
+        ("listen: localhost:8443", "listen: localhost", "1:9: listen: "),
+        ("localhost:8443", "localhost:0", "1:9: listen: a port lies between 1 and 65535"),
+        ("localhost:8443", "localhost:65536", "1:9: listen: a port lies between 1 and 65535"),
+        ("state: state", 'state: "a\\0b"', "4:8: state: "),
+        ("state: state", "", "state: this key is missing"),
+        ("- plan.yaml", "- 3", "plans.0: "),
+        ("- plan.yaml", "- none.yaml", "none.yaml cannot be read"),
+        ("plans:\n- plan.yaml", "plans: []", "plans: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "start"])
+def test_a_wrong_key_is_told_with_its_place(
+    coordinator: Terminal, folder: Path, command: str, old: str, new: str, finding: str
+) -> None:
+    """A mistake is named with file, line, column and the nearest key; the exit status is 78, nothing starts."""
+    path = folder / "coordinator.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+    assert coordinator(command, "--config", path) == 78
+    assert finding in coordinator.err
+    assert "The coordinator did not start." in coordinator.err
+    assert_three_sentences(coordinator.err)
+    assert not (folder / "state").exists()
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a document."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(found for key, value in inner for found in places(value, (*path, key)))]
+
+
+STRANGE = [None, [], {}, "", "x" * 5000, -1, 0, 1 << 70, 1e308, True, "\x00", "../..", "é\u2028", [[[]]], {"a": {}}]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_mutilated_configuration_or_plan_never_shows_a_traceback(
+    coordinator: Terminal, folder: Path, seed: int
+) -> None:
+    """Keys deleted or replaced at random end with 0 or 78, and with three sentences where it fails."""
+    generator = random.Random(seed)
+    documents = [copy.deepcopy(COORDINATOR), plan_document(made_up_identities())]
+    for _ in range(1 + seed % 2):
+        *path, last = generator.choice(places(documents)[3:])
+        node: Any = documents
+        for step in path:
+            node = node[step]
+        if generator.random() < 0.4 and path:
+            del node[last]
+        else:
+            node[last] = copy.deepcopy(generator.choice(STRANGE))
+    write(folder, *documents)
+
+    status = coordinator("check", "--config", folder / "coordinator.yaml")
+
+    assert status in {0, 78}
+    if status:
+        assert_three_sentences(coordinator.err)
+
+
+@pytest.mark.parametrize("words", [["fly"], ["start"], ["check", "--config"], ["status", "--yaml"], ["start", "x"]])
+def test_wrong_usage_ends_with_2(coordinator: Terminal, words: list[str]) -> None:
+    """A command called with words that do not fit says so."""
+    assert coordinator(*words) == 2
+    assert coordinator.err != ""
+
+
+def test_status_without_a_coordinator_says_how_to_start_one(coordinator: Terminal, folder: Path) -> None:
+    """Nobody answers: the exit status is 1 and the remedy is a command."""
+    assert coordinator("status", "--config", folder / "coordinator.yaml") == 1
+    assert "`coordinator start`" in coordinator.err
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"format": 9}'])
+def test_a_start_without_a_whole_authority_is_a_wrong_configuration(
+    coordinator: Terminal, folder: Path, content: str | None
+) -> None:
+    """Where `pki init` has not been run, or its files are torn, the coordinator does not start."""
+    if content is not None:
+        (folder / "authority").mkdir()
+        (folder / "authority" / "federation.json").write_text(content)
+
+    assert coordinator("start", "--config", folder / "coordinator.yaml") == 78
+    assert_three_sentences(coordinator.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["coordinator", "fly"], 2),
+        (["coordinator", "check", "--config", "none.yaml"], 78),
+        (["site-agent", "check"], 2),
+        (["site-agent", "join", "--config", "none.yaml"], 78),
+        (["pki", "fly"], 2),
+        (["pki", "invite", "UPPER CASE", "--directory", "none", "--output", "x"], 78),
+        (["pki", "list", "--directory", "none"], 78),
+        (["pki", "inspect", "none"], 78),
+        (
+            [
+                "pki",
+                "init",
+                "--federation",
+                "x",
+                "--address",
+                "no port",
+                "--enrolment-address",
+                "a:1",
+                "--directory",
+                "d",
+            ],
+            78,
+        ),
+    ],
+)
+def test_the_installed_commands_keep_to_the_documented_exit_statuses(
+    tmp_path: Path, words: list[str], status: int
+) -> None:
+    """As processes too: 2 for wrong usage, 78 for wrong files, and never a traceback."""
+    words = [
+        str(tmp_path / word) if word in {"none", "none.yaml", "d", "x"} and word != words[3:4] else word
+        for word in words
+    ]
+
+    done = finished(*words)
+
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith((f"{words[0]}: ", "Usage: "))

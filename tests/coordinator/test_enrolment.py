@@ -1,0 +1,226 @@
+"""Enrolment as the coordinator answers it, over its own port and to whatever arrives there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator.enrolment import Membership
+from coordinator.service import enrolment_server
+from pki.authority import Authority
+from pki.enrolment import enrolment_request, invite_site
+from pki.invitation import Invitation
+from pki.names import SiteName
+from pki.register import Register, SiteState
+from pki.site_keys import SiteKeys
+from protos.errors import UnavailableError
+from protos.messages import EnrolmentReply, EnrolmentRequest
+from protos.wire import decode_enrolment_reply, encode_enrolment_request
+from site_agent.boundary.connection import call_enrol
+from tests.rehearsal.federation import Office, free_port, utc_now
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """An office whose authority no test changes."""
+    return Office.found(tmp_path_factory.mktemp("heart"))
+
+
+@pytest.fixture
+def office(made: Office, tmp_path: Path) -> Office:
+    """A copy of it, with a register of its own and no sites."""
+    shutil.copytree(made.folder, tmp_path, dirs_exist_ok=True)
+    return Office(tmp_path, Authority.load(tmp_path / "authority"))
+
+
+@pytest.fixture
+def register(office: Office) -> Iterator[Register]:
+    """Its register."""
+    with Register(office.authority.register_path) as register:
+        yield register
+
+
+@pytest.fixture
+def membership(office: Office, register: Register) -> Membership:
+    """A running coordinator's view of it."""
+    return Membership(office.authority, register, utc_now)
+
+
+def invited(office: Office, register: Register, *, is_pre_approved: bool = True, hours: float = 1) -> Invitation:
+    """An invitation for site a."""
+    return invite_site(
+        office.authority,
+        register,
+        SiteName("a"),
+        valid_for=timedelta(hours=hours),
+        is_pre_approved=is_pre_approved,
+        now=utc_now(),
+    )
+
+
+def request(invitation: Invitation, keys: SiteKeys) -> bytes:
+    """What a site with these keys sends."""
+    made = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+    return encode_enrolment_request(
+        EnrolmentRequest(made.token, made.csr_pem, made.identity_public_key, made.signature)
+    )
+
+
+def answered(membership: Membership, raw: bytes) -> EnrolmentReply:
+    """The answer to a request."""
+    return decode_enrolment_reply(membership.enrol(raw))
+
+
+def test_a_pre_approved_site_gets_its_certificate(
+    office: Office, register: Register, membership: Membership, tmp_path: Path
+) -> None:
+    """The chain is for the site's own key, and asking again gives the same chain."""
+    keys, invitation = SiteKeys.create(tmp_path / "a"), invited(office, register)
+    raw = request(invitation, keys)
+
+    first, second = answered(membership, raw), answered(membership, raw)
+
+    assert first == second
+    keys.install(first.chain, office.authority.root_pem(), site=SiteName("a"), federation="heart", now=utc_now())
+    assert membership.identity_of("a") == keys.identity_fingerprint()
+
+
+def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
+    office: Office, register: Register, membership: Membership, tmp_path: Path
+) -> None:
+    """Without approval there is a fingerprint and no certificate; with it, the same request brings one."""
+    keys, invitation = SiteKeys.create(tmp_path / "a"), invited(office, register, is_pre_approved=False)
+    raw = request(invitation, keys)
+
+    waiting = answered(membership, raw)
+    assert (waiting.chain, waiting.fingerprint, waiting.refusal) == (b"", keys.identity_fingerprint(), "")
+    register.approve(SiteName("a"), keys.identity_fingerprint(), utc_now())
+
+    assert answered(membership, raw).chain != b""
+
+
+def test_a_second_pair_of_keys_does_not_get_in_with_the_same_token(
+    office: Office, register: Register, membership: Membership, tmp_path: Path
+) -> None:
+    """Whoever comes second with an invitation is refused, and the first keeps its place."""
+    invitation = invited(office, register)
+    first, second = SiteKeys.create(tmp_path / "a"), SiteKeys.create(tmp_path / "thief")
+    assert answered(membership, request(invitation, first)).chain != b""
+
+    refused = answered(membership, request(invitation, second))
+
+    assert refused.chain == b""
+    assert refused.refusal != ""
+    assert membership.identity_of("a") == first.identity_fingerprint()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_arrives_is_answered_with_a_refusal(
+    office: Office, register: Register, membership: Membership, tmp_path: Path, seed: int
+) -> None:
+    """Noise, and a good request with a few bits flipped, get a reply without a certificate."""
+    generator = random.Random(seed)
+    raw = bytearray(request(invited(office, register), SiteKeys.create(tmp_path / "a")))
+    if seed % 3 == 0:
+        raw = bytearray(generator.randbytes(generator.randrange(0, 4000)))
+    else:
+        for _ in range(generator.randrange(1, 5)):
+            raw[generator.randrange(len(raw))] ^= 1 << generator.randrange(8)
+
+    reply = answered(membership, bytes(raw))
+
+    assert reply.chain == b""
+    assert reply.refusal != ""
+    assert register.site(SiteName("a")).state is SiteState.INVITED
+
+
+def test_an_expired_invitation_is_refused(
+    office: Office, register: Register, membership: Membership, tmp_path: Path
+) -> None:
+    """A token after its time brings no certificate."""
+    reply = answered(membership, request(invited(office, register, hours=-1), SiteKeys.create(tmp_path / "a")))
+
+    assert reply.chain == b""
+    assert reply.refusal != ""
+
+
+def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(
+    office: Office, register: Register, membership: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locked or broken register is the coordinator's trouble: the site gets a reply, not a dead call."""
+    raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
+    blocker = sqlite3.connect(office.authority.register_path, isolation_level=None)
+    register._connection.execute("PRAGMA busy_timeout = 10")
+    blocker.execute("BEGIN EXCLUSIVE")
+    try:
+        reply = answered(membership, raw)
+    finally:
+        blocker.execute("ROLLBACK")
+        blocker.close()
+
+    assert reply == EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment.")
+    assert answered(membership, raw).chain != b""
+
+
+def test_the_enrolment_port_proves_whose_it_is(
+    office: Office, register: Register, membership: Membership, tmp_path: Path
+) -> None:
+    """A site shows its token to the coordinator of its invitation's authority and to nobody else."""
+    raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
+    stranger = Office.found(tmp_path / "stranger")
+    heard: list[bytes] = []
+
+    def listen(request: bytes) -> bytes:
+        heard.append(request)
+        return membership.enrol(request)
+
+    async def scene() -> None:
+        address = f"localhost:{free_port()}"
+        server = enrolment_server(listen, membership.credentials(), address)
+        await server.start()
+        try:
+            with pytest.raises(UnavailableError):
+                await call_enrol(address, stranger.authority.root_pem(), raw)
+            assert heard == []
+            reply = decode_enrolment_reply(await call_enrol(address, office.authority.root_pem(), raw))
+            assert reply.chain != b""
+        finally:
+            await server.stop(0)
+
+    asyncio.run(scene())
+
+
+def test_a_change_of_the_register_is_noticed_once(office: Office, register: Register, membership: Membership) -> None:
+    """The watch sees each change made by any process, and is quiet in between."""
+    assert not membership.has_changed()
+    office.enrol("a")
+
+    assert membership.has_changed()
+    assert not membership.has_changed()
+
+
+def test_a_revoked_sites_certificate_is_not_accepted(
+    office: Office, register: Register, membership: Membership
+) -> None:
+    """Before revocation the certificate names an accepted caller, afterwards one that is not accepted."""
+    caller = membership.identify(
+        office.enrol("a").certificate_path.read_bytes().split(b"-----END")[0] + b"-----END CERTIFICATE-----\n"
+    )
+    assert membership.is_accepted(caller)
+
+    office.revoke("a")
+
+    assert not membership.is_accepted(caller)
+
+
+@pytest.mark.parametrize("name", ["", "A", "../x", "zebra", "a" * 300, "a\n"])
+def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> None:
+    """A name that nobody has, or nobody can have, is answered with nothing."""
+    assert membership.identity_of(name) is None

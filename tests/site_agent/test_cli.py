@@ -1,0 +1,339 @@
+"""The command `site-agent` on files that people have broken: every mistake is named, no traceback is shown."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+
+from protos.plan import Plan
+from site_agent.cli import main
+from tests.rehearsal.study import made_up_identities, plan_document, plan_with
+
+HOSPITAL: dict[str, Any] = {
+    "site": "a",
+    "coordinator": "localhost:8443",
+    "invitation": "invitation.json",
+    "state": "state",
+    "policy": {
+        "methods": ["fedavg"],
+        "secure_aggregation": "required",
+        "smallest_sites": 3,
+        "largest_rounds": 10,
+        "largest_megabytes": 100.0,
+        "largest_clipping_range": 8.0,
+    },
+    "data": {
+        "table": "table.csv",
+        "contract": "contract.yaml",
+        "split": {"seed": 0, "test_share": 0.33, "validation_share": 0.1},
+    },
+    "training": {"threads": 1, "siloed_baseline": True},
+}
+CONTRACT: dict[str, Any] = {
+    "format": {"header": True},
+    "columns": [
+        {"name": "patient", "role": "patient"},
+        {"name": "age", "role": "feature", "type": "numeric"},
+        {"name": "ill", "role": "target", "task": "binary", "positive": ["yes"], "negative": ["no"]},
+    ],
+}
+
+
+class Terminal:
+    """The real entry point, as a shell would call it."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+        self.out = self.err = ""
+
+    def __call__(self, *words: object) -> int:
+        """Run a command; its exit status."""
+        self._monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.out + self.err
+        code = ended.value.code
+        return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def site_agent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """The command; the log that it sets up writes to this test's terminal and ends with it."""
+    yield Terminal(capsys, monkeypatch)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A hospital with a small table."""
+    rows = [f"P{number},{20 + number % 60},{'yes' if number % 3 else 'no'}" for number in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["patient,age,ill", *rows]) + "\n")
+    (tmp_path / "contract.yaml").write_text(yaml.safe_dump(CONTRACT, sort_keys=False))
+    (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(HOSPITAL, sort_keys=False))
+    return tmp_path
+
+
+def assert_three_sentences(text: str, program: str = "site-agent") -> None:
+    """What, what it means for the data, what to do."""
+    assert text.startswith(f"{program}: ")
+    *_, consequence, remedy = text.rstrip("\n").splitlines()
+    assert re.fullmatch(r"  [A-Z`].*\.", consequence), text
+    assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
+
+
+def test_a_good_configuration_is_checked(site_agent: Terminal, folder: Path) -> None:
+    """`check` counts rows and names the encoded columns."""
+    assert site_agent("check", "--config", folder / "hospital.yaml") == 0
+    assert "60 rows" in site_agent.out
+    assert "age" in site_agent.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("site: a", "sight: a", "1:1: sight: unknown key; did you mean site?"),
+        ("site: a", "", "site: this key is missing"),
+        ("site: a", "site: A b", "1:7: site: "),
+        ("smallest_sites: 3", "smallest_sites: 0", "9:19: policy.smallest_sites: "),
+        ("smallest_sites: 3", "smallest_sites: three", "9:19: policy.smallest_sites: "),
+        (
+            "smallest_sites: 3",
+            "smalest_sites: 3",
+            "9:3: policy.smalest_sites: unknown key; did you mean smallest_sites?",
+        ),
+        ("seed: 0", "seed: -1", "seed: "),
+        ("test_share: 0.33", "test_share: 1.5", "test_share: "),
+        ("test_share: 0.33", "test_share: .nan", "a number has to be finite"),
+        ("localhost:8443", "localhost", "2:14: coordinator: "),
+        ("localhost:8443", "localhost:99999", "2:14: coordinator: a port lies between 1 and 65535"),
+        ("state: state", 'state: "a\\0b"', "4:8: state: "),
+        ("state: state", "state: &x state", "anchors and aliases are not allowed"),
+        ("state: state", "state: state\nstate: other", "state is given twice"),
+        ("state: state", "state: !!python/name:os.system state", "is not allowed"),
+        ("secure_aggregation: required", "secure_aggregation: yes", "policy.secure_aggregation: "),
+        ("threads: 1", "threads: 0", "training.threads: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "join"])
+def test_a_wrong_key_is_told_with_its_place(
+    site_agent: Terminal, folder: Path, command: str, old: str, new: str, finding: str
+) -> None:
+    """A mistake is named with file, line, column and the nearest key; the exit status is 78, nothing is made."""
+    path = folder / "hospital.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+    assert site_agent(command, "--config", path) == 78
+    assert finding in site_agent.err
+    assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", site_agent.err)
+    assert_three_sentences(site_agent.err)
+    assert "nothing left this site" in site_agent.err
+    assert not (folder / "state").exists()
+
+
+def test_every_mistake_is_told_at_once(site_agent: Terminal, folder: Path) -> None:
+    """Five mistakes are five lines, in the order of the file."""
+    path = folder / "hospital.yaml"
+    text = path.read_text().replace("site: a", "sight: a").replace("threads: 1", "treads: 1")
+    path.write_text(text.replace("largest_rounds: 10", "largest_rounds: ten").replace("seed: 0", "seed: x"))
+
+    assert site_agent("check", "--config", path) == 78
+    places = [tuple(map(int, found)) for found in re.findall(r"hospital\.yaml:(\d+):(\d+): ", site_agent.err)]
+    assert len(places) == 5
+    assert places == sorted(places)
+
+
+def mutations() -> list[tuple[str, Callable[[dict[str, Any], random.Random], None]]]:
+    """Ways to break a document: each picks its place by the generator."""
+
+    def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        return [path, *(found for key, value in inner for found in places(value, (*path, key)))]
+
+    def change(value: Callable[[random.Random], Any]) -> Callable[[dict[str, Any], random.Random], None]:
+        def apply(document: dict[str, Any], generator: random.Random) -> None:
+            *path, last = generator.choice(places(document)[1:])
+            node: Any = document
+            for step in path:
+                node = node[step]
+            node[last] = value(generator)
+
+        return apply
+
+    def delete(document: dict[str, Any], generator: random.Random) -> None:
+        *path, last = generator.choice(places(document)[1:])
+        node: Any = document
+        for step in path:
+            node = node[step]
+        del node[last]
+
+    strange = [None, [], {}, "", "x" * 5000, -1, 0, 1 << 70, 1e308, True, "\x00", "../..", "é\u2028", [[[]]], {"a": {}}]
+    return [("delete", delete), ("change", change(lambda generator: copy.deepcopy(generator.choice(strange))))]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_mutilated_configuration_never_shows_a_traceback(site_agent: Terminal, folder: Path, seed: int) -> None:
+    """Keys deleted or replaced at random end with 0, 1, 2 or 78, and with three sentences where it fails."""
+    generator = random.Random(seed)
+    for name, document in (("hospital.yaml", HOSPITAL), ("contract.yaml", CONTRACT)):
+        broken = copy.deepcopy(document)
+        if name == "hospital.yaml" or seed % 2:
+            generator.choice(mutations())[1](broken, generator)
+        (folder / name).write_text(yaml.safe_dump(broken, sort_keys=False, allow_unicode=True))
+
+    status = site_agent("check", "--config", folder / "hospital.yaml")
+
+    assert status in {0, 78}
+    if status:
+        assert_three_sentences(site_agent.err)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_bytes_are_no_configuration(site_agent: Terminal, folder: Path, seed: int) -> None:
+    """A file of noise, or a good file with noise in it, is refused in three sentences."""
+    generator = random.Random(seed)
+    raw = bytearray((folder / "hospital.yaml").read_bytes())
+    for _ in range(generator.randrange(1, 30)):
+        raw[generator.randrange(len(raw))] = generator.randrange(256)
+    (folder / "hospital.yaml").write_bytes(bytes(raw) if seed % 2 else generator.randbytes(500))
+
+    status = site_agent("check", "--config", folder / "hospital.yaml")
+
+    assert status in {0, 78}
+    if status:
+        assert_three_sentences(site_agent.err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly"],
+        ["check"],
+        ["check", "--config"],
+        ["check", "--konfig", "x"],
+        ["approve", "--config", "x"],
+        ["audit", "forget"],
+        ["join", "--config", "a", "b"],
+    ],
+)
+def test_wrong_usage_ends_with_2(site_agent: Terminal, words: list[str]) -> None:
+    """A command called with words that do not fit says so, whatever files there are."""
+    assert site_agent(*words) == 2
+    assert site_agent.err != ""
+
+
+def test_no_words_show_the_help(site_agent: Terminal) -> None:
+    """The help names a real example."""
+    site_agent("--help")
+
+    assert "Example: site-agent join --config hospital.yaml" in site_agent.out
+
+
+@pytest.mark.parametrize("command", ["check", "join", "identity", "review", "audit verify"])
+def test_a_file_that_is_not_there_is_told(site_agent: Terminal, tmp_path: Path, command: str) -> None:
+    """A missing configuration is a configuration error with its path."""
+    assert site_agent(*command.split(), "--config", tmp_path / "none.yaml") == 78
+    assert "none.yaml cannot be read" in site_agent.err
+    assert_three_sentences(site_agent.err)
+
+
+def test_a_directory_is_no_configuration(site_agent: Terminal, tmp_path: Path) -> None:
+    """A path that names a directory is told as such."""
+    assert site_agent("check", "--config", tmp_path) == 78
+    assert_three_sentences(site_agent.err)
+
+
+def test_a_state_directory_in_a_files_place_shows_no_traceback(site_agent: Terminal, folder: Path) -> None:
+    """Where the state directory cannot be made, the operator reads what the system said."""
+    (folder / "state").write_text("a file")
+
+    for command in ("join", "identity"):
+        assert site_agent(command, "--config", folder / "hospital.yaml") in {1, 78}
+        assert_three_sentences(site_agent.err)
+
+
+def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
+    site_agent: Terminal, folder: Path
+) -> None:
+    """`join` without an invitation sends nothing and names the file that is missing."""
+    (folder / "hospital.yaml").write_text(yaml.safe_dump({k: v for k, v in HOSPITAL.items() if k != "invitation"}))
+
+    assert site_agent("join", "--config", folder / "hospital.yaml") == 78
+    assert "no invitation" in site_agent.err
+
+
+def written_plan(folder: Path, **keys: Any) -> Plan:
+    """A plan as a file beside the configuration."""
+    document = plan_document(made_up_identities()) | keys
+    (folder / "plan.yaml").write_text(yaml.safe_dump(document))
+    return plan_with(made_up_identities(), changes=document)
+
+
+def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, folder: Path) -> None:
+    """Review shows what would leave, approval is recorded in the audit log, and the log verifies."""
+    config, plan = folder / "hospital.yaml", written_plan(folder)
+
+    assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
+    for shown in (plan.digest.hex(), "Not approved at this site.", "first 3", "second 7", "144 bytes in all"):
+        assert shown in site_agent.out
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones") == 0
+    assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
+    assert "Approved by A. Jones" in site_agent.out
+    assert site_agent("audit", "verify", "--config", config) == 0
+    assert "1 records" in site_agent.out
+    log = (folder / "state" / "audit.log").read_text()
+    assert "plan_approved" in log
+    assert plan.digest.hex() in log
+
+
+def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folder: Path) -> None:
+    """`audit verify` fails, names the line, and `approve` writes nothing more into a broken log."""
+    config = folder / "hospital.yaml"
+    written_plan(folder)
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones") == 0
+    log = folder / "state" / "audit.log"
+    log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
+
+    assert site_agent("audit", "verify", "--config", config) == 1
+    assert "line 1" in site_agent.err
+    assert_three_sentences(site_agent.err)
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "C") == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "finding"),
+    [
+        ({"quorum": 4}, "quorum 4 is more than the 3 listed sites"),
+        ({"secure_aggregation": "required", "quorum": 2}, "needs a quorum of 3 or more"),
+        ({"encoding": {"clipping_range": 3.0}}, "clipping_range has to be a power of two"),
+        ({"rounds": 3}, "rounds: unknown key"),
+        ({"method": {"name": "fedavgg"}}, "method"),
+    ],
+)
+def test_a_wrong_plan_is_not_approved(site_agent: Terminal, folder: Path, keys: dict[str, Any], finding: str) -> None:
+    """A plan that breaks a rule is told with file, line and column, and no approval is written."""
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(made_up_identities()) | keys))
+
+    assert (
+        site_agent("approve", "--config", folder / "hospital.yaml", "--plan", folder / "plan.yaml", "--by", "A") == 78
+    )
+    assert finding in site_agent.err
+    assert "Nothing was approved" in site_agent.err
+    assert not (folder / "state" / "approvals").exists()
+
+
+def test_review_without_any_plan_is_wrong_usage(site_agent: Terminal, folder: Path) -> None:
+    """Where no plan was announced and none is named, the command says which word is missing."""
+    assert site_agent("review", "--config", folder / "hospital.yaml") == 2
+    assert "--plan" in site_agent.err
