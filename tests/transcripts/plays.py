@@ -1,0 +1,188 @@
+"""Rounds as text: events in, effects out, in words that read like a play.
+
+A scene is a list of lines. `> ...` is what happens, `< ...` what the machine wants done, `= ...` where
+it then stands; time stands before an event, in seconds.
+
+    0    > anna joins
+         = gathering anna
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from coordinator.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    BecameReady,
+    BindRound,
+    CloseRound,
+    Collecting,
+    Completed,
+    Declined,
+    Effect,
+    EndRun,
+    Event,
+    Finishing,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Joined,
+    Left,
+    OfferRound,
+    OpenEpoch,
+    Over,
+    SealEpoch,
+    SendResult,
+    SendRoster,
+    State,
+    Terms,
+    TimePassed,
+    TookResult,
+    Training,
+    VoidRound,
+)
+from coordinator.round import advance, begin
+from protos.messages import SiteReason
+from protos.plan import Deadlines
+
+JOIN, CONTRIBUTE, GRACE, RETURN = 100.0, 50.0, 10.0, 1000.0
+
+
+def terms(**changes: object) -> Terms:
+    """Three sites, two rounds of long local work in the clear, all three needed."""
+    standard: dict[str, object] = {
+        "sites": frozenset({"a", "b", "c"}),
+        "quorum": 3,
+        "rounds": 2,
+        "binds_early": False,
+        "is_masked": False,
+        "on_lost_site": "wait",
+        "deadlines": Deadlines(
+            join_seconds=JOIN, contribute_seconds=CONTRIBUTE, grace_seconds=GRACE, return_seconds=RETURN
+        ),
+    }
+    return Terms(**standard | changes)  # type: ignore[arg-type]  # a table of fields, checked by the record
+
+
+def play(rules: Terms, script: str) -> None:
+    """Act out a script and compare every line that the machine answers.
+
+    Each event line is followed by the effects in order and the state. A line of several events,
+    `a, b, c join`, stands for one after the other, and shows the effects of all and the last state.
+    """
+    state: State = begin(rules, 0.0)
+    now = 0.0
+    expected = [line.strip() for line in script.strip().splitlines() if line.strip()]
+    acted: list[str] = []
+    for line in expected:
+        if not line[0].isdigit():
+            continue
+        time, _, words = line.partition(">")
+        now = float(time)
+        effects: list[Effect] = []
+        for event in _events(words.strip()):
+            state, wanted = advance(rules, state, event, now)
+            effects += wanted
+        acted += [line, *(f"< {tell(effect)}" for effect in effects), f"= {show(state)}"]
+    assert "\n".join(acted) == "\n".join(expected)
+
+
+REASON: Final = SiteReason.DATA_UNFIT
+
+
+def _events(words: str) -> list[Event]:
+    """`a, b join`, `a joins 3`, `a ready 0.1`, `sums do not add up`, `time passes`."""
+    if words == "time passes":
+        return [TimePassed()]
+    if words == "sums do not add up":
+        return [FoundCorrupted()]
+    head, _, rest = words.partition(" ") if "," not in words else _names(words)
+    verb, _, argument = rest.partition(" ")
+    return [_event(site.strip(), verb.rstrip("s"), argument) for site in head.split(",")]
+
+
+def _names(words: str) -> tuple[str, str, str]:
+    *others, last = words.split(", ")
+    name, _, rest = last.partition(" ")
+    return ",".join([*others, name]), " ", rest
+
+
+def _event(site: str, verb: str, argument: str) -> Event:
+    match verb:
+        case "join":
+            return Joined(site, int(argument or 0))
+        case "leave":
+            return Left(site)
+        case "advertise":
+            return Advertised(site, int(argument))
+        case "acknowledge":
+            return Acknowledged(site, int(argument))
+        case "ready":
+            number, attempt = argument.split(".")
+            return BecameReady(site, int(number), int(attempt))
+        case "complete":
+            return Completed(site)
+        case "finishe" | "finish":
+            return TookResult(site)
+        case "decline":
+            return Declined(site, REASON)
+        case _:
+            raise ValueError(f"no event is called {verb}")
+
+
+def tell(effect: Effect) -> str:
+    """An effect in words."""
+    match effect:
+        case OpenEpoch(sites=sites, epoch=epoch):
+            return f"open epoch {epoch} to {names(sites)}"
+        case SendRoster(sites=sites, epoch=epoch):
+            return f"roster {epoch} to {names(sites)}"
+        case SealEpoch(sites=sites, epoch=epoch):
+            return f"seal {epoch} to {names(sites)}"
+        case OfferRound(sites=sites, round=number, attempt=attempt):
+            return f"offer {number}.{attempt} to {names(sites)}"
+        case BindRound(sites=sites, contributors=contributors, round=number, attempt=attempt, resumes=resumes):
+            how = "resume" if resumes else "bind"
+            return f"{how} {number}.{attempt} of {names(contributors)} to {names(sites)}"
+        case CloseRound(round=number, contributors=contributors):
+            return f"close {number} of {names(contributors)}"
+        case VoidRound(round=number, attempt=attempt, missing=missing):
+            return f"void {number}.{attempt} missing {names(missing)}"
+        case SendResult(sites=sites):
+            return f"result to {names(sites)}"
+        case EndRun(over=over):
+            return f"end: {over.reason}, missing {names(over.missing)}"
+        case _:
+            assert_never(effect)
+
+
+def show(state: State) -> str:
+    """A state in words."""
+    match state:
+        case Gathering(joined=joined, declined=declined):
+            return f"gathering {names(joined)}" + (f", declined {names(declined)}" if declined else "")
+        case Agreeing(step=step, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
+            return (
+                f"agreeing on {step.epoch}: {names(advertised)} advertised,"
+                f" {names(acknowledged)} acknowledged until {deadline:g}"
+            )
+        case Training(step=step, ready=ready, deadline=deadline):
+            return f"training {step.round}.{step.attempt} ready {names(ready)} until {deadline:g}"
+        case Collecting(step=step, complete=complete, deadline=deadline):
+            return f"collecting {step.round}.{step.attempt} complete {names(complete)} until {deadline:g}"
+        case Interrupted(step=step, deadline=deadline):
+            away = step.bound - step.present
+            return f"interrupted {step.round}.{step.attempt} without {names(away)} until {deadline:g}"
+        case Finishing(done=done, deadline=deadline):
+            return f"finishing done {names(done)} until {deadline:g}"
+        case Over(is_complete=is_complete):
+            return "over, complete" if is_complete else "over, incomplete"
+        case _:
+            assert_never(state)
+
+
+def names(sites: frozenset[str]) -> str:
+    """Sites in order, or a dash."""
+    return " ".join(sorted(sites)) or "-"

@@ -1,0 +1,292 @@
+"""Laws of the round machine that hold for every sequence of events, likely or absurd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    BecameReady,
+    BindRound,
+    CloseRound,
+    Collecting,
+    Completed,
+    Declined,
+    Effect,
+    EndRun,
+    Event,
+    Finishing,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Joined,
+    Left,
+    OfferRound,
+    OpenEpoch,
+    Over,
+    SealEpoch,
+    SendResult,
+    SendRoster,
+    State,
+    Step,
+    Terms,
+    TimePassed,
+    TookResult,
+    Training,
+    VoidRound,
+)
+from coordinator.round import advance, begin
+from protos.messages import SiteReason
+from tests.transcripts.plays import terms
+
+SITES = ("a", "b", "c", "d")
+STRANGER = "mallory"
+
+
+@dataclass
+class Walk:
+    """One run, its whole history, and the state that it has come to."""
+
+    rules: Terms
+    state: State
+    now: float = 0.0
+    effects: list[Effect] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+
+    def step(self, event: Event, seconds: float) -> tuple[Effect, ...]:
+        """Let an event happen some seconds later."""
+        self.now += seconds
+        self.state, wanted = advance(self.rules, self.state, event, self.now)
+        self.effects += wanted
+        self.states.append(self.state)
+        return wanted
+
+
+def walk_of(rules: Terms) -> Walk:
+    """A run that has just begun."""
+    return Walk(rules, begin(rules, 0.0))
+
+
+RULES = st.builds(
+    lambda quorum, rounds, early, masked, lost: terms(
+        sites=frozenset(SITES),
+        quorum=quorum,
+        rounds=rounds,
+        binds_early=early,
+        is_masked=masked,
+        on_lost_site=lost,
+    ),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(("wait", "continue")),
+)
+_SITE = st.sampled_from((*SITES, STRANGER))
+_EPOCH = st.integers(0, 4)
+ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Joined, _SITE, _EPOCH),
+    st.builds(Left, _SITE),
+    st.builds(Advertised, _SITE, _EPOCH),
+    st.builds(Acknowledged, _SITE, _EPOCH),
+    st.builds(BecameReady, _SITE, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(Completed, _SITE),
+    st.just(FoundCorrupted()),
+    st.builds(TookResult, _SITE),
+    st.builds(Declined, _SITE, st.sampled_from(SiteReason)),
+    st.just(TimePassed()),
+)
+SECONDS = st.sampled_from((0.0, 1.0, 9.0, 11.0, 51.0, 1001.0))
+
+
+def sensible(state: State, data: st.DataObject) -> Event:
+    """An event that leads on, so that walks reach every phase; a quarter of them are absurd."""
+    site = data.draw(st.sampled_from(SITES))
+    if data.draw(st.integers(0, 3)) == 0:
+        return data.draw(ANY_EVENT)
+    match state:
+        case Gathering() | Interrupted():
+            return Joined(site)
+        case Agreeing(step=step, advertised=advertised):
+            return (Acknowledged if advertised == step.bound else Advertised)(site, step.epoch)
+        case Training(step=step):
+            return BecameReady(site, step.round, step.attempt)
+        case Collecting(step=step):
+            return Completed(site)
+        case Finishing():
+            return TookResult(site)
+        case _:
+            return TimePassed()
+
+
+def step_of(state: State) -> Step | None:
+    """The step that a phase works on."""
+    return None if isinstance(state, Gathering | Over) else state.step
+
+
+def named(effect: Effect) -> frozenset[str]:
+    """Every site that an effect speaks of."""
+    match effect:
+        case BindRound(sites=sites, contributors=contributors):
+            return sites | contributors
+        case CloseRound(contributors=contributors):
+            return contributors
+        case VoidRound(missing=missing):
+            return missing
+        case EndRun(over=over):
+            return over.missing
+        case OpenEpoch() | SendRoster() | SealEpoch() | OfferRound() | SendResult():
+            return effect.sites
+
+
+def check(walk: Walk, before: State, wanted: tuple[Effect, ...]) -> None:
+    """What holds after every single event."""
+    assert all(named(effect) <= walk.rules.sites for effect in wanted)
+    earlier, later = step_of(before), step_of(walk.state)
+    if earlier is not None and later is not None:
+        assert (later.round, later.attempt) >= (earlier.round, earlier.attempt)
+        assert later.epoch >= earlier.epoch
+        if (later.round, later.attempt) == (earlier.round, earlier.attempt):
+            assert later.bound == earlier.bound
+        elif later.round == earlier.round and later.bound != earlier.bound:
+            assert walk.rules.on_lost_site == "continue"
+            assert later.bound < earlier.bound
+            assert isinstance(before, Interrupted)
+        elif later.round != earlier.round:
+            assert later.bound == earlier.bound | earlier.entering
+    if later is not None:
+        assert later.bound | later.present | later.entering | later.agreed <= walk.rules.sites
+        assert not later.entering & later.bound
+        assert later.entering <= later.present
+        assert len(later.bound) >= walk.rules.quorum
+    if walk.rules.is_masked and isinstance(walk.state, Training | Collecting):
+        assert later is not None
+        assert later.agreed == later.bound
+
+
+def check_history(walk: Walk) -> None:
+    """What holds of a run as a whole."""
+    ends = [effect for effect in walk.effects if isinstance(effect, EndRun)]
+    assert len(ends) == isinstance(walk.state, Over)
+    assert not ends or walk.effects[-1] == ends[0]
+    closed = [effect.round for effect in walk.effects if isinstance(effect, CloseRound)]
+    assert closed == list(range(len(closed)))
+    if isinstance(walk.state, Over) and walk.state.is_complete:
+        assert len(closed) == walk.rules.rounds
+    epochs = [effect.epoch for effect in walk.effects if isinstance(effect, OpenEpoch)]
+    assert epochs == list(range(1, len(epochs) + 1))
+    bound: tuple[int, int, frozenset[str]] | None = None
+    for effect in walk.effects:
+        match effect:
+            case BindRound(contributors=contributors, round=number, attempt=attempt, resumes=False):
+                assert bound is None or (number, attempt) > bound[:2]
+                bound = (number, attempt, contributors)
+            case BindRound(contributors=contributors, round=number, attempt=attempt):
+                assert bound == (number, attempt, contributors)
+            case CloseRound(round=number, contributors=contributors):
+                assert bound is not None
+                assert (number, contributors) == (bound[0], bound[2])
+            case _:
+                pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(rules=RULES, data=st.data())
+def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -> None:
+    """Whatever happens: rounds only rise, contributors never follow arrival, a run ends once, strangers get nothing."""
+    walk = walk_of(rules)
+
+    for _ in range(data.draw(st.integers(1, 60))):
+        before = walk.state
+        wanted = walk.step(sensible(walk.state, data), data.draw(SECONDS))
+        check(walk, before, wanted)
+
+    check_history(walk)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rules=RULES, events=st.lists(st.tuples(ANY_EVENT, SECONDS), max_size=40))
+def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, float]]) -> None:
+    """A run with a stranger's words and the same run without them come to the same."""
+    walk, quiet = walk_of(rules), walk_of(rules)
+
+    for event, seconds in events:
+        walk.step(event, seconds)
+        quiet.step(TimePassed() if getattr(event, "site", "") == STRANGER else event, seconds)
+        if getattr(event, "site", "") == STRANGER:
+            walk.step(TimePassed(), 0.0)
+
+    assert walk.effects == quiet.effects
+
+
+@settings(max_examples=200, deadline=None)
+@given(rules=RULES, data=st.data())
+def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataObject) -> None:
+    """From wherever a run stands, once all sites have left the clock alone brings it to its end."""
+    walk = walk_of(rules)
+    for _ in range(data.draw(st.integers(0, 40))):
+        walk.step(sensible(walk.state, data), data.draw(SECONDS))
+
+    for site in SITES:
+        walk.step(Left(site), 0.0)
+    for _ in range(4):
+        walk.step(TimePassed(), 2000.0)
+
+    assert isinstance(walk.state, Over)
+    check_history(walk)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules=RULES, order=st.permutations(SITES), data=st.data())
+def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[str], data: st.DataObject) -> None:
+    """Sites that answer in another order make the same rounds of the same contributors."""
+
+    def honest(orders: list[list[str]]) -> list[Effect]:
+        walk = walk_of(rules)
+        while not isinstance(walk.state, Over):
+            for site in orders[len(walk.states) % len(orders)]:
+                match walk.state:
+                    case Gathering():
+                        walk.step(Joined(site), 0.0)
+                    case Agreeing(step=step, advertised=advertised):
+                        walk.step((Acknowledged if advertised == step.bound else Advertised)(site, step.epoch), 0.0)
+                    case Training(step=step):
+                        walk.step(BecameReady(site, step.round, step.attempt), 0.0)
+                    case Collecting():
+                        walk.step(Completed(site), 0.0)
+                    case _:
+                        walk.step(TookResult(site), 0.0)
+        return walk.effects
+
+    one = honest([list(SITES)])
+    other = honest([order, data.draw(st.permutations(SITES))])
+
+    assert one == other
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_the_walk_reaches_every_phase(masked: bool, early: bool) -> None:
+    """An honest run passes through each phase that its terms have, so the laws above speak of them."""
+    walk = walk_of(terms(is_masked=masked, binds_early=early, rounds=1))
+    for site in "abc":
+        walk.step(Joined(site), 0.0)
+    for make in (Advertised, Acknowledged) if masked else ():
+        for site in "abc":
+            walk.step(make(site, 1), 0.0)
+    for site in "" if early else "abc":
+        walk.step(BecameReady(site, 0, 0), 0.0)
+    for make in (Completed, TookResult):
+        for site in "abc":
+            walk.step(make(site), 0.0)
+
+    phases = {type(state) for state in walk.states}
+    assert phases == {Gathering, Collecting, Finishing, Over} | ({Agreeing} if masked else set()) | (
+        set() if early else {Training}
+    )
