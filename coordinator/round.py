@@ -244,11 +244,16 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         case Interrupted():
             return _give_up_waiting(terms, step, now)
         case Agreeing():
-            missing = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
+            waited_for = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
+            lost = step.bound - step.present
         case Training():
-            missing = step.bound - state.ready
+            waited_for = step.bound - state.ready
+            lost = step.bound - step.present
         case Collecting():
-            missing = step.bound - state.complete
+            waited_for = step.bound - state.complete
+            lost = waited_for - step.present
+    # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
+    missing = lost or waited_for
     void = VoidRound(step.round, step.attempt, missing)
     step = replace(step, present=step.present - missing)
     return Interrupted(step=step, deadline=now + terms.deadlines.return_seconds), (void,)
