@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from protos.documents import Document, read_document
 from protos.plan import Plan
@@ -36,14 +36,14 @@ class CoordinatorConfiguration(Document):
             enrolment.
         authority: the directory that `pki init` made.
         state: where runs are recorded; created with mode 0700.
-        plans: the studies to run, one after another.
+        plans: the studies to run, one after another; with none, sites can enrol and nothing runs.
     """
 
     listen: Address
     enrolment_listen: Address | None = None
     authority: PathText
     state: PathText
-    plans: tuple[PathText, ...] = Field(min_length=1)
+    plans: tuple[PathText, ...] = ()
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:

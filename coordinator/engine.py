@@ -120,10 +120,10 @@ class Engine:
             earlier.end(CoordinatorReason.REPLACED, "a newer connection of this site has taken over")
         self._peers[site] = peer
         self._log.info("site_connected", site=site)
-        if self._run is None:
-            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
-        else:
+        if self._run is not None:
             self._announce(site, self._run)
+        elif self.finished.is_set():
+            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
 
     def disconnected(self, site: str, peer: Peer) -> None:
         """A stream has ended, for whatever reason."""

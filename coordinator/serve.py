@@ -46,7 +46,8 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         status = await _status_server(engine, state)
         for server in servers:
             await server.start()
-        engine.start()
+        if plans:
+            engine.start()
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")

@@ -86,7 +86,7 @@ class _Vector:
 
     def messages(self) -> Iterator[bytes]:
         for index in range(down_chunks(self._parameters.size)):
-            body = memoryview(self._parameters[down_slice(index)]).cast("B")
+            body = self._parameters[down_slice(index)].view(np.uint8).data
             yield encode_coordinator_message(Chunk(self._round, self._attempt, index, body))
 
 

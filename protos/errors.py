@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import ClassVar
 
 
 class OperatorError(Exception):
     """A failure that a person running this program can do something about."""
 
-    exit_status: ClassVar[int] = 1
+    exit_status: int = 1
 
     def __init__(self, *, what: str, consequence: str, remedy: str) -> None:
         super().__init__(f"{what} {consequence} {remedy}")

@@ -15,7 +15,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.architecture import TensorSpec, body_tensors, network_tensors
+from protos.architecture import Part, TensorSpec, body_tensors, network_tensors
 from protos.canonical import digest
 from protos.ingredients import Everything, Nothing, Parts
 from protos.initial_values import initial_values
@@ -102,12 +102,19 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
     match plan.ingredients.federated:
         case Nothing():
             return ()
+        case Parts(parts=(Part.BODY,)):
+            return tuple(tensor for tensor in body_tensors(plan.architecture) if tensor.part is Part.BODY)
         case Parts(parts=parts):
-            return tuple(tensor for tensor in body_tensors(plan.architecture) if tensor.part in parts)
+            return tuple(tensor for tensor in _network(plan) if tensor.part in parts)
         case Everything():
-            return network_tensors(plan.architecture, columns=len(plan.columns), outputs=plan.outputs or 0)
+            return _network(plan)
         case other:
             assert_never(other)
+
+
+def _network(plan: Plan) -> tuple[TensorSpec, ...]:
+    """The whole network; a size that the plan leaves to the sites belongs to a part that is not read."""
+    return network_tensors(plan.architecture, columns=len(plan.columns) or 1, outputs=plan.outputs or 1)
 
 
 def _scalars(plan: Plan) -> tuple[Scalar, ...]:

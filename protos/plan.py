@@ -8,16 +8,16 @@ safety (sites, quorum, weighting) has no default, except that masking is require
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias, assert_never
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from protos.architecture import Architecture
+from protos.architecture import Architecture, Part
 from protos.canonical import digest
 from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.fixed_point import is_power_of_two
-from protos.ingredients import Everything, Method
+from protos.ingredients import Everything, Method, Nothing, Parts
 from protos.messages import MOST_ROUNDS
 from protos.methods import MethodChoice
 
@@ -118,7 +118,7 @@ Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator=
 class Deadlines(Document):
     """How long the coordinator waits, in seconds of a clock that never jumps."""
 
-    join_seconds: float = Field(default=3600.0, gt=0)
+    join_seconds: float = Field(default=86_400.0, gt=0)
     contribute_seconds: float = Field(default=3600.0, gt=0)
     grace_seconds: float = Field(default=900.0, gt=0)
     return_seconds: float = Field(default=86_400.0, gt=0)
@@ -163,14 +163,19 @@ class Plan(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_sites()
-        aligned = isinstance(self.ingredients.federated, Everything) and self.architecture.name != "named-tensors"
-        if aligned and not (self.columns and self.outputs):
-            raise ValueError(f"{self.method.name} federates the whole network, so the plan needs columns and outputs")
-        if not aligned and (self.columns or self.outputs):
-            raise ValueError(f"columns and outputs stay private with {self.method.name}; leave them out of the plan")
+        self._check_sizes("columns", Part.INPUT, is_given=bool(self.columns))
+        self._check_sizes("outputs", Part.HEAD, is_given=self.outputs is not None)
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
         return self
+
+    def _check_sizes(self, key: str, part: Part, *, is_given: bool) -> None:
+        """A federated part has one size for all sites; of a private one each site has its own."""
+        is_needed = self.architecture.name != "named-tensors" and part in self.federated_parts
+        if is_needed and not is_given:
+            raise ValueError(f"{self.method.name} federates the part {part}, so the plan needs {key}")
+        if is_given and not is_needed:
+            raise ValueError(f"{key} stay private with {self.method.name}; leave them out of the plan")
 
     def _check_sites(self) -> None:
         if len({site.name for site in self.sites}) != len(self.sites):
@@ -203,6 +208,19 @@ class Plan(Document):
     def ingredients(self) -> Method:
         """The plan's method, made of its ingredients."""
         return self.method.method()
+
+    @property
+    def federated_parts(self) -> tuple[Part, ...]:
+        """The parts of the network whose parameters travel."""
+        match self.ingredients.federated:
+            case Everything():
+                return tuple(Part)
+            case Parts(parts=parts):
+                return parts
+            case Nothing():
+                return ()
+            case other:
+                assert_never(other)
 
     @property
     def site_names(self) -> tuple[str, ...]:

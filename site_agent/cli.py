@@ -154,6 +154,10 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     """
     hospital = read_hospital(path)
 
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()  # before anything starts a thread: this command needs no network
+
     from site_agent.trainer.prediction import predict_table
 
     rows = predict_table(hospital, table, output, run_name)

@@ -57,6 +57,7 @@ class TrainerFailed(OperatorError):
             remedy="Follow the trainer's message, then start the site agent again.",
         )
         self.failed = failed
+        self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
 
 
 _Item: TypeAlias = CoordinatorMessage | Built | Concluded | BaseException
@@ -236,6 +237,7 @@ class Agent:
             quorum=max(plan.quorum, policy.smallest_sites),
             budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
             ledger_path=self._hospital.state_path / "masking" / f"{run}.json",
+            audit=self._audit,
         )
 
     async def _await_approval(self, plan: Plan) -> None:

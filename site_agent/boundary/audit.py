@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -70,6 +71,20 @@ class AuditLog:
                 os.ftruncate(self._file, self._size)  # a part of a record is no record
                 raise _cannot_write(cause) from cause
             self._head, self._size = head, self._size + len(line)
+
+    def records(self, event: str) -> Iterator[dict[str, Any]]:
+        """The facts of every record of one kind, oldest first.
+
+        Raises:
+            AuditError: the log was changed.
+        """
+        with self._locked():
+            self._catch_up()
+        with self._path.open("rb") as file:
+            for line in file:
+                facts = json.loads(line)["facts"]
+                if facts["event"] == event:
+                    yield facts
 
     def close(self) -> None:
         """Close the file."""

@@ -175,7 +175,7 @@ def _trainer(hospital: Hospital, path: Path) -> Iterator[AgentEnd]:
         yield AgentEnd(connection)
         return
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(theirs.fileno())]
     child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
     try:

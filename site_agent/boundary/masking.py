@@ -2,7 +2,11 @@
 
 Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
 disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
-for a second set. The mathematics is in protos/masking/.
+for a second set. The mathematics is in protos/masking/. Two rules stand here beside the ledger's own:
+
+* a memory that is older than the audit log is none: a file that was deleted or restored is refused;
+* a set that leaves out a site of the step before is paid for like one that leaves it out of the same
+  step. A coordinator that sends the same parameters for both steps could subtract the two sums.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -41,6 +46,7 @@ from protos.messages import (
 )
 from protos.plan import Plan
 from protos.tensors import Layout
+from site_agent.boundary.audit import AuditLog
 
 
 class SiteMasking:
@@ -57,17 +63,21 @@ class SiteMasking:
         quorum: int,
         budget: int,
         ledger_path: Path,
+        audit: AuditLog,
     ) -> None:
         """`quorum` and `budget` are the stricter of plan and policy; `ledger_path` is this run's file.
 
         Raises:
-            MaskingRefused: what was masked earlier in this run cannot be read.
+            MaskingRefused: what was masked earlier in this run cannot be read, or `audit` knows of more.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
         self._layout = Layout(manifest.parameters, len(manifest.scalars))
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
         self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
+        witnessed = _newest_release(audit, run)
+        if witnessed is not None:
+            self._ledger.refuse_if_older(witnessed)
         self._terms: EpochTerms | None = None
         self._secret: EpochSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -140,8 +150,10 @@ class SiteMasking:
         self._check_bind(bind)
         if self._is_open(position, bind):
             return next(entry.redrawn_at or 0 for entry in self._ledger.masked if entry.contributors == bind.sites)
-        match self._ledger.permit(self._ask(position, bind), self._budget):
+        ask = self._ask(position, bind)
+        match self._ledger.permit(ask, self._budget):
             case Compute():
+                self._price_of(ask)
                 return 0
             case Repeat(redrawn_at=redrawn_at):
                 return redrawn_at or 0
@@ -165,7 +177,9 @@ class SiteMasking:
         if self._is_open(position, bind):
             self._ledger.check_resend(context, vector)
             return
-        frozen = self._ledger.freeze(self._ask(position, bind), context, vector, self._budget)
+        ask = self._ask(position, bind)
+        frozen = self._ledger.freeze(ask, context, vector, self._budget)
+        frozen = replace(frozen, spent=frozen.spent + self._price_of(ask))
         try:
             _write_synced(self._path, frozen.to_text().encode())
         except OSError as cause:
@@ -203,6 +217,19 @@ class SiteMasking:
     def _ask(self, position: bytes, bind: Bind) -> Ask:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites)
 
+    def _price_of(self, ask: Ask) -> int:
+        """What a later step costs: 1 where it leaves out a site of the step masked last, else nothing.
+
+        Raises:
+            MaskingRefused: it costs more than is left.
+        """
+        before = self._ledger
+        if before.last is None or ask.mark.step == before.last.step:
+            return 0  # a step's own sets are the ledger's
+        price = int(not set(before.masked[-1].contributors) <= set(ask.contributors))
+        require(before.spent + price <= max(self._budget, before.spent), Reason.BUDGET_SPENT)
+        return price
+
     def _is_open(self, position: bytes, bind: Bind) -> bool:
         """Whether exactly this was frozen by this process, so that it is sent again and not anew."""
         opened = self._ledger.open
@@ -218,6 +245,13 @@ class SiteMasking:
             self._layout.total_bytes,
             self._encoding,
         )
+
+
+def _newest_release(audit: AuditLog, run: str) -> Mark | None:
+    """The newest place in a run at which the audit log says that something masked has left."""
+    released = audit.records("contribution_released")
+    marks = (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
+    return max(marks, default=None)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
