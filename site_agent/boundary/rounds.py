@@ -113,6 +113,7 @@ class Rounds:
 
     def end(self) -> None:
         """Another run takes over: this one's keys are forgotten."""
+        self._stop_upload()
         if self._masking is not None:
             self._masking.forget()
 
