@@ -558,10 +558,7 @@ def test_a_message_out_of_place_is_refused_and_the_sum_is_right(tmp_path: Path, 
     play(scene())
 
 
-IGNORED = pytest.mark.xfail(strict=True, reason="engine.py _add drops an early chunk of round 0 silently")
-
-
-@pytest.mark.parametrize("kind", [Ready, Done, "later chunk", pytest.param("first chunk", marks=IGNORED)], ids=str)
+@pytest.mark.parametrize("kind", [Ready, Done, "later chunk", "first chunk"], ids=str)
 def test_nothing_counts_before_joining(tmp_path: Path, kind: object) -> None:
     """A site that has not agreed to the plan cannot take part in it; what it sends all the same is refused."""
 
