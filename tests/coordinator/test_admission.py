@@ -1,0 +1,78 @@
+"""Who may take part: identity, plan and manifest have to fit, each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.admission import refuse_hello, refuse_identity, refuse_join
+from protos.manifest import manifest_of
+from protos.messages import PROTOCOL_VERSION, Hello, Join
+from tests.protos.examples import listed, plan_with
+
+PLAN = plan_with()
+MANIFEST = manifest_of(PLAN)
+JOIN = Join(PLAN.run_name, PLAN.digest, MANIFEST.digest, 0)
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL_VERSION - 1 or 99, PROTOCOL_VERSION + 1, 65_535])
+def test_another_protocol_is_refused_with_both_numbers(protocol: int) -> None:
+    """The refusal names both versions, so that the site knows which to install."""
+    reason = refuse_hello(Hello(protocol, "0.0.1"))
+
+    assert reason is not None
+    assert str(protocol) in reason
+    assert str(PROTOCOL_VERSION) in reason
+
+
+@pytest.mark.parametrize("software", ["", "0.0.1", "99.0"])
+def test_the_software_version_does_not_matter(software: str) -> None:
+    """Agents one version apart work together as long as they speak one protocol."""
+    assert refuse_hello(Hello(PROTOCOL_VERSION, software)) is None
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_listed_site_with_its_key_may_take_part(index: int) -> None:
+    """Name and fingerprint as the plan lists them are enough."""
+    site = PLAN.sites[index]
+
+    assert refuse_identity(PLAN, site.name, site.identity) is None
+
+
+@pytest.mark.parametrize("name", ["site-003", "", "SITE-000", "site-000 "])
+def test_a_site_that_is_not_listed_may_not(name: str) -> None:
+    """A name that the plan does not list is refused, even with a listed key."""
+    reason = refuse_identity(PLAN, name, PLAN.sites[0].identity)
+
+    assert reason == f"the plan heart does not list {name}"
+
+
+@pytest.mark.parametrize("identity", [None, "", listed(4)[3]["identity"], listed(3)[1]["identity"]])
+def test_a_certificate_alone_proves_nothing(identity: str | None) -> None:
+    """A listed name with no key, another site's or a stranger's key is refused."""
+    reason = refuse_identity(PLAN, "site-000", identity)
+
+    assert reason == "the plan heart lists site-000 with another identity key"
+
+
+def test_a_join_fits_plan_and_manifest_or_is_refused() -> None:
+    """Both digests have to be equal; the epoch does not decide."""
+    reasons = [
+        refuse_join(PLAN, MANIFEST, join)
+        for join in (
+            JOIN,
+            replace(JOIN, epoch=7),
+            replace(JOIN, plan_digest=plan_with(seed=8).digest),
+            replace(JOIN, manifest_digest=manifest_of(plan_with(weighting={"name": "rows", "largest_rows": 8})).digest),
+            replace(JOIN, plan_digest=MANIFEST.digest, manifest_digest=PLAN.digest),
+        )
+    ]
+
+    assert reasons == [
+        None,
+        None,
+        "the site agreed to another plan",
+        "the site would send other tensors than the plan names",
+        "the site agreed to another plan",
+    ]

@@ -1,0 +1,137 @@
+"""The running sum: in order, of the right size, from bound sites, and nothing else is added."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coordinator.aggregation import RunningSum
+from protos.messages import MalformedMessage
+from protos.tensors import CHUNK_PARAMETERS, Layout
+
+LAYOUT = Layout(2 * CHUNK_PARAMETERS + 5, 2)
+
+
+def body(layout: Layout, index: int, number: int, scalars: tuple[int, ...] = (0, 0), check: int = 1) -> bytes:
+    """A chunk whose every change is `number`."""
+    raw = bytearray(layout.chunk_bytes(index))
+    words = layout.words(memoryview(raw), index)
+    words[0] = check
+    words[1:] = scalars[: len(words) - 1]
+    layout.changes(memoryview(raw), index)[:] = number
+    return bytes(raw)
+
+
+def sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
+    """An attempt in which these sites are bound."""
+    sums = RunningSum(layout)
+    sums.reset(sites)
+    return sums
+
+
+def test_chunks_are_added_as_they_come() -> None:
+    """Changes and scalars of all sites are in the sum, and each site's progress is known."""
+    sums = sum_of("a", "b")
+
+    last = [sums.add("a", index, body(LAYOUT, index, 3, (5, -1))) for index in range(3)]
+    first = sums.add("b", 0, body(LAYOUT, 0, 4))
+    arrived = (sums.arrived("a"), sums.arrived("b"), sums.is_complete)
+    for index in (1, 2):
+        sums.add("b", index, body(LAYOUT, index, 4, (7, -2)))
+
+    assert last == [False, False, True]
+    assert first is False
+    assert arrived == (3, 1, False)
+    assert (sums.is_complete, sums.is_consistent, sums.scalars) == (True, True, (12, -3))
+    np.testing.assert_array_equal(sums.changes, np.full(LAYOUT.parameters, 7, np.int32))
+
+
+@pytest.mark.parametrize(("site", "index"), [("a", 1), ("a", 3), ("a", -1), ("c", 0), ("", 0), ("b", 2)])
+def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int) -> None:
+    """Only the next chunk of a bound site is added; what is refused leaves no trace."""
+    sums = sum_of("a", "b")
+
+    with pytest.raises(MalformedMessage, match="out of order"):
+        sums.add(site, index, body(LAYOUT, 0, 9))
+
+    assert not sums.changes.any()
+    assert sums.arrived("a") == 0
+
+
+def test_no_chunk_is_added_twice() -> None:
+    """A repeated chunk, and one behind the last, are refused."""
+    sums = sum_of("a")
+    sums.add("a", 0, body(LAYOUT, 0, 1))
+
+    with pytest.raises(MalformedMessage):
+        sums.add("a", 0, body(LAYOUT, 0, 1))
+    for index in (1, 2):
+        sums.add("a", index, body(LAYOUT, index, 1))
+    with pytest.raises(MalformedMessage):
+        sums.add("a", 3, body(LAYOUT, 2, 1))
+
+    np.testing.assert_array_equal(sums.changes, np.ones(LAYOUT.parameters, np.int32))
+
+
+@pytest.mark.parametrize("difference", [-8, -4, -1, 1, 4, 8])
+@pytest.mark.parametrize("index", range(3))
+def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None:
+    """One byte more or less than the layout says is refused, in any chunk."""
+    sums = sum_of("a")
+    for before in range(index):
+        sums.add("a", before, body(LAYOUT, before, 1))
+    right = body(LAYOUT, index, 1)
+
+    with pytest.raises(MalformedMessage, match="wrong size"):
+        sums.add("a", index, (right + bytes(8))[: len(right) + difference])
+
+    assert sums.arrived("a") == index
+
+
+def test_a_new_attempt_begins_with_nothing() -> None:
+    """After a reset no number of the attempt before is left, nor are its sites."""
+    sums = sum_of("a")
+    for index in range(3):
+        sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
+
+    sums.reset(("b",))
+
+    assert not sums.changes.any()
+    assert (sums.scalars, sums.is_complete, sums.is_consistent) == ((0, 0), False, False)
+    with pytest.raises(MalformedMessage):
+        sums.add("a", 0, body(LAYOUT, 0, 3))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_wrap_and_come_back(seed: int) -> None:
+    """Masks that cancel modulo 2**32 and 2**64 leave the plain sum, however often it wrapped on the way."""
+    generator = np.random.default_rng(seed)
+    layout = Layout(int(generator.integers(0, 50)), 2)
+    sums = sum_of("a", "b", layout=layout)
+    mask = generator.integers(0, 256, layout.total_bytes, dtype=np.uint8).tobytes()
+    plain = {"a": bytearray(body(layout, 0, -7, (3, 4))), "b": bytearray(body(layout, 0, 9, (10, 20)))}
+
+    for site, add in (("a", np.add), ("b", np.subtract)):
+        raw = memoryview(plain[site])
+        with np.errstate(over="ignore"):
+            for view in (layout.words, layout.changes):
+                add(view(raw, 0), view(mask, 0), out=view(raw, 0))
+        sums.add(site, 0, bytes(raw))
+
+    assert sums.is_consistent
+    assert sums.scalars == (13, 24)
+    np.testing.assert_array_equal(sums.changes, np.full(layout.parameters, 2, np.int32))
+
+
+def test_memory_does_not_grow_with_the_sites() -> None:
+    """A sum over a hundred sites holds the same arrays as before the first: no site's vector is kept."""
+    layout = Layout(1000, 0)
+    names = [f"site-{index}" for index in range(100)]
+    sums = sum_of(*names, layout=layout)
+    before = sums.changes
+
+    for name in names:
+        sums.add(name, 0, body(layout, 0, 1))
+
+    assert sums.changes is before
+    np.testing.assert_array_equal(sums.changes, np.full(1000, 100, np.int32))

@@ -1,0 +1,106 @@
+"""coordinator.yaml: paths beside the file, and every mistake told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordinator.config import read_configuration, read_plans
+from protos.errors import ConfigurationError
+from tests.protos.examples import plan_document
+
+GOOD = {"listen": "0.0.0.0:8443", "authority": "authority", "state": "state", "plans": ["plan.yaml"]}
+
+
+def written(folder: Path, **changes: object) -> Path:
+    """A configuration on disk, with its plan."""
+    path = folder / "coordinator.yaml"
+    content = {key: value for key, value in (GOOD | changes).items() if value is not ...}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(), sort_keys=False))
+    return path
+
+
+def test_paths_are_those_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths are taken from the file's folder, wherever the program is started; absolute ones stay."""
+    path = written(tmp_path, plans=["plan.yaml", "/etc/other.yaml"])
+    monkeypatch.chdir("/")
+
+    configuration = read_configuration(path)
+
+    assert configuration.authority == str(tmp_path / "authority")
+    assert configuration.state == str(tmp_path / "state")
+    assert configuration.plans == (str(tmp_path / "plan.yaml"), "/etc/other.yaml")
+    assert configuration.enrolment_listen is None
+
+
+def test_plans_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """Studies run one after another, as they are written."""
+    path = written(tmp_path, plans=["second.yaml", "plan.yaml"])
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(plan_document(study="lung")))
+
+    plans = read_plans(read_configuration(path))
+
+    assert [plan.study for plan in plans] == ["lung", "heart"]
+
+
+def test_a_coordinator_may_have_no_plan_yet(tmp_path: Path) -> None:
+    """Without plans the coordinator starts all the same, so that sites can enrol."""
+    assert read_plans(read_configuration(written(tmp_path, plans=...))) == ()
+
+
+@pytest.mark.parametrize("address", ["localhost:8443", "10.0.0.1:1", "[::1]:8443", "coordinator.example.org:65535"])
+def test_addresses_have_a_host_and_a_port(tmp_path: Path, address: str) -> None:
+    """Names, IPv4 and bracketed IPv6 addresses are taken."""
+    assert read_configuration(written(tmp_path, listen=address)).listen == address
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"listen": "localhost"}, "listen: string should match pattern"),
+        ({"listen": "localhost:"}, "listen: string should match pattern"),
+        ({"listen": "localhost:8443\n"}, "listen: string should match pattern"),
+        ({"listen": "https://localhost:8443"}, "listen: string should match pattern"),
+        ({"listen": 8443}, "listen: input should be a valid string"),
+        ({"enrolment_listen": "::1:80"}, "enrolment_listen: string should match pattern"),
+        ({"listen": "localhost:65536"}, "listen: a port lies between 1 and 65535"),
+        ({"listen": "localhost:0"}, "listen: a port lies between 1 and 65535"),
+        ({"authority": ""}, "authority: string should match pattern"),
+        ({"authority": "nul\0"}, "authority: string should match pattern"),
+        ({"state": ...}, "state: this key is missing"),
+        ({"plans": [""]}, "plans.0: string should match pattern"),
+        ({"plans": "plan.yaml"}, "plans: input should be a valid"),
+        ({"plan": ["plan.yaml"]}, "plan: unknown key; did you mean plans?"),
+        ({"ports": 3}, "ports: unknown key"),
+    ],
+)
+def test_each_mistake_is_told_at_its_line(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    """A wrong value, a missing and an unknown key are told with file, line and column."""
+    path = written(tmp_path, **changes)
+
+    with pytest.raises(ConfigurationError) as refusal:
+        read_configuration(path)
+
+    assert re.search(rf"{re.escape(str(path))}:\d+:\d+: {re.escape(told)}", refusal.value.what)
+    assert refusal.value.consequence == "The coordinator did not start."
+
+
+def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:
+    """A plan that cannot be agreed to is a configuration mistake of its own file."""
+    configuration = read_configuration(written(tmp_path))
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan_document(quorum=4)))
+
+    with pytest.raises(ConfigurationError, match=r"plan\.yaml:1:1: the file: quorum 4 is more than"):
+        read_plans(configuration)
+
+
+def test_a_missing_plan_stops_the_start(tmp_path: Path) -> None:
+    """A plan that is named and not there is told by its path."""
+    configuration = read_configuration(written(tmp_path, plans=["none.yaml"]))
+
+    with pytest.raises(ConfigurationError, match=r"none\.yaml cannot be read"):
+        read_plans(configuration)

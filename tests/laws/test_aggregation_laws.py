@@ -1,0 +1,241 @@
+"""Aggregation, from the gate's encoding to the server rule: exact, in any order, for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from coordinator.aggregation import RunningSum
+from coordinator.rules import apply_rule, total_weight
+from protos.fixed_point import FixedPoint, round_rows
+from protos.manifest import Manifest, manifest_of
+from protos.plan import Plan, RowWeights
+from protos.tensors import CHUNK_PARAMETERS, Layout
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.gate import Gate
+from tests.protos.examples import METHODS, NETWORK, listed, plan_of_method
+
+WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})
+LATENT: Final = 112  # more than one chunk for Global Layers
+by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+by_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda weighting: weighting["name"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """One round of a plan: what was sent down and what every site trained."""
+
+    plan: Plan
+    manifest: Manifest
+    received: npt.NDArray[np.float32]
+    changes: dict[str, npt.NDArray[np.float32]]
+    rows: dict[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """How a contribution is cut."""
+        return Layout(self.manifest.parameters, len(self.manifest.scalars))
+
+    @property
+    def fixed_point(self) -> FixedPoint:
+        """How a change becomes integers."""
+        return FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
+
+    def weight(self, site: str) -> float:
+        """The factor of a site's change."""
+        match self.plan.weighting:
+            case RowWeights(largest_rows=largest):
+                return self.rows[site] / largest
+            case _:
+                return 1.0
+
+
+def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: int) -> Study:
+    """A made-up round: changes as after training, a few beyond the clipping range."""
+    generator = np.random.default_rng(seed)
+    plan = plan_of_method(
+        method,
+        architecture=NETWORK | {"latent": LATENT},
+        weighting=weighting,
+        sites=listed(sites),
+        quorum=sites,
+        secure_aggregation="off",
+        encoding={"clipping_range": 0.5, "largest_clipped_share": 1.0},
+    )
+    manifest = manifest_of(plan)
+    changes = {
+        site: generator.normal(0.0, 0.15, manifest.parameters).astype(np.float32).clip(-0.5, 0.5)
+        for site in plan.site_names
+    }
+    rows = {site: round_rows(int(generator.integers(1, 600)), 512) for site in plan.site_names}
+    return Study(plan, manifest, manifest.initial_parameters(seed), changes, rows)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> AuditLog:
+    """A site's log; encoding does not write to it."""
+    return AuditLog(tmp_path / "audit.log", site="site-000", now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
+
+
+def contributions(made: Study, audit: AuditLog) -> dict[str, list[bytes]]:
+    """Each site's chunks, as its gate builds them."""
+    gate = Gate(made.plan.run_name, made.plan, made.manifest, audit, None)
+    chunks = {}
+    for site, change in made.changes.items():
+        built = gate.build(b"p" * 32, memoryview(change.astype("<f4").tobytes()), rows=made.rows[site], redraw=0)
+        chunks[site] = [bytes(made.layout.body(built.buffer, index)) for index in range(made.layout.chunks)]
+    return chunks
+
+
+def interleaved(chunks: dict[str, list[bytes]], generator: np.random.Generator) -> Iterator[tuple[str, int, bytes]]:
+    """All sites' chunks, each site's in order, the sites mixed at random."""
+    waiting = dict.fromkeys(chunks, 0)
+    while waiting:
+        site = str(generator.choice(sorted(waiting)))
+        yield site, waiting[site], chunks[site][waiting[site]]
+        waiting[site] += 1
+        if waiting[site] == len(chunks[site]):
+            del waiting[site]
+
+
+def summed(made: Study, chunks: dict[str, list[bytes]], generator: np.random.Generator) -> RunningSum:
+    """The sum after all chunks have arrived in a random order."""
+    sums = RunningSum(made.layout)
+    sums.reset(chunks)
+    for site, index, body in interleaved(chunks, generator):
+        sums.add(site, index, body)
+    assert sums.is_complete
+    return sums
+
+
+def next_parameters(made: Study, sums: RunningSum, contributors: int) -> npt.NDArray[np.float32]:
+    """What the coordinator makes of a sum."""
+    parameters = made.received.copy()
+    weight = total_weight(made.plan.weighting, contributors, sums.scalars)
+    apply_rule(made.plan.ingredients.server_rule, parameters, sums.changes, made.fixed_point, weight)
+    return parameters
+
+
+@by_method
+@by_weighting
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_arrival_never_changes_a_bit(
+    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
+) -> None:
+    """However the sites' chunks are interleaved, the next parameters are the same bytes."""
+    made = study(seed, method, weighting, sites=3 + seed)
+    chunks = contributions(made, audit)
+    generator = np.random.default_rng(seed)
+
+    results = {next_parameters(made, summed(made, chunks, generator), len(chunks)).tobytes() for _ in range(4)}
+
+    assert len(results) == 1
+
+
+@by_method
+@by_weighting
+@pytest.mark.parametrize("seed", range(5))
+def test_the_result_is_the_weighted_mean_of_the_changes(
+    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
+) -> None:
+    """The next parameters are the received ones plus the float64 mean, within half a step and one rounding."""
+    made = study(seed, method, weighting, sites=3 + seed)
+    chunks = contributions(made, audit)
+
+    result = next_parameters(made, summed(made, chunks, np.random.default_rng(seed)), len(chunks))
+
+    weights = {site: made.weight(site) for site in made.changes}
+    total = sum(weights.values())
+    mean = sum((weights[site] * change.astype(np.float64) for site, change in made.changes.items()), np.float64(0))
+    exact = made.received.astype(np.float64) + mean / total
+    # Half a step a site, and float32's rounding of each product and of the result.
+    bound = len(chunks) * (0.5 / made.fixed_point.scale + 2.0**-26) / total + np.spacing(
+        np.abs(exact).astype(np.float32)
+    )
+    assert (np.abs(result - exact) <= bound).all()
+
+
+@by_method
+@pytest.mark.parametrize("seed", range(5))
+def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any], audit: AuditLog) -> None:
+    """The sum of one contributor is its change, whatever its rows weigh."""
+    made = study(seed, method, {"name": "rows", "largest_rows": 512}, sites=3)
+    site, chunks = next(iter(contributions(made, audit).items()))
+
+    sums = summed(made, {site: chunks}, np.random.default_rng(seed))
+    decoded = made.fixed_point.decode(sums.changes, total_weight(made.plan.weighting, 1, sums.scalars))
+
+    assert sums.scalars == (made.rows[site],)
+    np.testing.assert_allclose(decoded, made.changes[site], atol=1.0 / made.fixed_point.scale / made.weight(site))
+
+
+@by_method
+@by_weighting
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_changes_are_their_own_mean(
+    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
+) -> None:
+    """Where every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
+    made = study(seed, method, weighting, sites=5)
+    change = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
+    made.changes.update(dict.fromkeys(made.changes, change))
+
+    sums = summed(made, contributions(made, audit), np.random.default_rng(seed))
+    mean = made.fixed_point.decode(sums.changes, total_weight(made.plan.weighting, 5, sums.scalars))
+
+    np.testing.assert_array_equal(mean, change.astype(np.float64))
+
+
+@by_method
+@by_weighting
+@pytest.mark.parametrize("seed", range(10))
+def test_a_wrong_check_word_is_noticed(
+    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
+) -> None:
+    """A check that is off in one chunk of one site is noticed, however the chunks arrive."""
+    made = study(seed, method, weighting, sites=3)
+    chunks = contributions(made, audit)
+    generator = np.random.default_rng(seed)
+    honest = summed(made, chunks, generator)
+    site, index = str(generator.choice(list(chunks))), int(generator.integers(made.layout.chunks))
+    body = bytearray(chunks[site][index])
+    made.layout.words(memoryview(body), index)[0] ^= np.int64(1 << generator.integers(63))
+    chunks[site][index] = bytes(body)
+
+    assert honest.is_consistent
+    assert not summed(made, chunks, generator).is_consistent
+
+
+@by_weighting
+@pytest.mark.parametrize("seed", range(5))
+def test_a_site_that_is_bound_and_sends_nothing_is_noticed(
+    seed: int, weighting: dict[str, Any], audit: AuditLog
+) -> None:
+    """A sum that lacks a bound site is never complete, and never consistent."""
+    made = study(seed, METHODS[0], weighting, sites=4)
+    chunks = contributions(made, audit)
+    silent = sorted(chunks)[seed % 4]
+    sums = RunningSum(made.layout)
+
+    sums.reset(chunks)
+    for site, index, body in interleaved(chunks, np.random.default_rng(seed)):
+        if site != silent:
+            sums.add(site, index, body)
+
+    assert not sums.is_complete
+    assert not sums.is_consistent
+
+
+def test_these_laws_are_about_more_than_one_chunk() -> None:
+    """The studies above are cut into several chunks, so that interleaving them means something."""
+    made = study(0, METHODS[0], WEIGHTINGS[0], sites=3)
+
+    assert made.manifest.parameters > CHUNK_PARAMETERS
+    assert made.layout.chunks > 1
