@@ -24,6 +24,8 @@ from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
+from protos.masking.context import encoding_name, round_context
+from protos.masking.stream import Masker
 from protos.messages import (
     Announcement,
     Bind,
@@ -37,6 +39,7 @@ from protos.messages import (
     KeyAdvert,
     SiteMessage,
 )
+from protos.parameters import parameters_digest, position
 from protos.plan import Plan, plan_from_wire
 from protos.tensors import Layout
 from site_agent.approval import approve
@@ -49,6 +52,7 @@ from site_agent.hatch import Message as HatchMessage
 from tests.rehearsal.study import offer, plan_with
 
 Vector = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int32]
 Kind = TypeVar("Kind")
 DEAD = 100.0  # parameters beyond this give a change of zero, as a layer of dead units does
 SETTLED_SECONDS = 1e-3  # in made-up time: whatever can happen without a clock has then happened
@@ -86,7 +90,7 @@ def rows_of(site: str) -> int:
     return (1, 2, 3, 4, 6, 8)[hashlib.sha256(site.encode()).digest()[0] % 6] * 16
 
 
-def encoded(plan: Plan, change: Vector, weight: float = 1.0) -> npt.NDArray[np.int32]:
+def encoded(plan: Plan, change: Vector, weight: float = 1.0) -> Integers:
     """A change as the integers that the gate makes of it."""
     out = np.empty(change.size, np.int32)
     FixedPoint(plan.encoding.clipping_range, len(plan.sites)).encode(change, weight, out)
@@ -228,7 +232,7 @@ class Site:
         """The operator starts the agent."""
         self.error = None
         self.audit = AuditLog(self.directory / "audit.jsonl", site=self.name, now=lambda: datetime.now(UTC))
-        agent = Agent(
+        self.agent = Agent(
             self._hospital,
             identity_key=identity_key(self.name),
             trainer=cast(AgentEnd, self.trainer),
@@ -236,7 +240,7 @@ class Site:
             connect=lambda: cast(Connection, Line(self._hear, self._open)),
             software="test",
         )
-        self._task = asyncio.create_task(self._live(agent))
+        self._task = asyncio.create_task(self._live(self.agent))
 
     async def stop(self) -> None:
         """The machine loses its power: the process is gone, with all keys; the disk stays."""
@@ -266,7 +270,7 @@ class Site:
         """Every chunk that has left this site."""
         return of_kind(self.said, Chunk)
 
-    def change(self, number: int = 0, redraw: int = 0) -> npt.NDArray[np.int32]:
+    def change(self, number: int = 0, redraw: int = 0) -> Integers:
         """The secret: the encoded change of a round from ordinary parameters."""
         parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
         return encoded(self.plan, change_of(self.name, number, redraw, parameters))
@@ -328,7 +332,7 @@ async def ask_for(
     return of_kind(await site.tell(Bind(number, attempt, names, 0)), Chunk)
 
 
-def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[npt.NDArray[np.int32], bool]:
+def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[Integers, bool]:
     """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled."""
     manifest = manifest_of(plan)
     layout = Layout(manifest.parameters, len(manifest.scalars))
@@ -340,11 +344,42 @@ def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[npt.NDArray[n
         assert [chunk.index for chunk in upload] == list(range(layout.chunks))
         for chunk in upload:
             changes[layout.changes_slice(chunk.index)] += layout.changes(chunk.body, chunk.index)
-            checks[chunk.index] += layout.words(chunk.body, chunk.index)[0]
+            checks[chunk.index : chunk.index + 1] += layout.words(chunk.body, chunk.index)[:1]  # wraps
     return changes, bool((checks == count).all())
 
 
-def found(recovered: npt.NDArray[np.int32], secret: npt.NDArray[np.int32]) -> bool:
+def strip(
+    plan: Plan, victim: str, names: tuple[str, ...], keys: Mapping[str, bytes], seen: bytes, upload: list[Chunk]
+) -> Integers:
+    """Take the victim's masks off its upload, for one who holds the keys of all its pairs.
+
+    Args:
+        keys: peer -> key of its pair with the victim.
+        seen: T as the victim saw it.
+    """
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    zeros = np.zeros(manifest.parameters, np.float32)
+    context = round_context(
+        seen,
+        position(plan.run_name, 0, parameters_digest(zeros)),
+        0,
+        names,
+        manifest.digest,
+        layout.total_bytes,
+        encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
+    )
+    masks = bytearray(layout.total_bytes)
+    Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout).mask_all(masks)
+    changes = np.empty(manifest.parameters, np.int32)
+    for chunk in upload:
+        changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(
+            layout.body(masks, chunk.index), chunk.index
+        )
+    return changes
+
+
+def found(recovered: Integers, secret: Integers) -> bool:
     """Whether a coordinator that came up with this has learnt the secret."""
     return bool(np.array_equal(recovered, secret))
 

@@ -21,10 +21,13 @@ import protos.masking.ledger
 import protos.masking.stream
 import site_agent.boundary.masking
 import site_agent.boundary.rounds
+from protos.canonical import pack
 from protos.fingerprints import fingerprint
 from protos.masking.ledger import Compute, Ledger, Masked, Open
 from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import Bind, Offer
+from protos.messages import Announcement, Bind, Join, Offer
+from protos.plan import plan_from_wire
+from site_agent.boundary.agent import Agent
 from site_agent.boundary.rounds import Rounds
 
 _CHECKING = (
@@ -161,4 +164,19 @@ def with_a_careless_exchange() -> Iterator[None]:
 def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:
     """The key of a pair whose shared secret is zero: anybody can compute it."""
     extracted = hmac.digest(transcript, bytes(32), hashlib.sha256)
-    return protos.masking.epoch.expand(extracted, protos.masking.epoch.pack("pair", min(own, peer), max(own, peer)))
+    return protos.masking.epoch.expand(extracted, pack("pair", min(own, peer), max(own, peer)))
+
+
+@contextmanager
+def with_any_run_name() -> Iterator[None]:
+    """A site believes the name that a coordinator gives to a plan's run."""
+
+    async def announced(self: Any, message: Announcement) -> None:
+        plan = plan_from_wire(message.plan)
+        self._run = message.run
+        self._rounds = await self._prepare(message.run, plan)
+        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agent, "_announced", announced)
+        yield

@@ -6,7 +6,7 @@ identity keys in the plan that each hospital approved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +14,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.masking.context import encoding_name, round_context
 from protos.masking.epoch import EpochSecret, EpochTerms, acknowledge, make_advert, transcript
 from protos.masking.refusals import Reason
-from protos.masking.stream import Masker
-from protos.messages import Chunk, EpochAcknowledgement, EpochOpen, EpochRoster, EpochSeal, KeyAdvert
-from protos.parameters import parameters_digest, position
+from protos.messages import EpochAcknowledgement, EpochOpen, EpochRoster, EpochSeal, KeyAdvert
 from protos.plan import Plan
-from protos.tensors import Layout
 from tests.hostile.masking_federation import (
+    Integers,
     Site,
     agree,
     ask_for,
@@ -35,6 +30,7 @@ from tests.hostile.masking_federation import (
     masked_plan,
     of_kind,
     sites_of,
+    strip,
     total,
 )
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
@@ -69,38 +65,7 @@ class Impostor:
         return self.secret.pair_keys[victim]
 
 
-def strip(
-    plan: Plan, victim: str, names: tuple[str, ...], keys: Mapping[str, bytes], seen: bytes, upload: list[Chunk]
-) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Take the victim's masks off its upload, for one who holds the keys of all its pairs.
-
-    Args:
-        keys: peer -> key of its pair with the victim.
-        seen: T as the victim saw it.
-    """
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    zeros = np.zeros(manifest.parameters, np.float32)
-    context = round_context(
-        seen,
-        position(plan.run_name, 0, parameters_digest(zeros)),
-        0,
-        names,
-        manifest.digest,
-        layout.total_bytes,
-        encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
-    )
-    masks = bytearray(layout.total_bytes)
-    Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout).mask_all(masks)
-    changes = np.empty(manifest.parameters, np.int32)
-    for chunk in upload:
-        changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(
-            layout.body(masks, chunk.index), chunk.index
-        )
-    return changes
-
-
-async def surround(victim: Site, impostors: list[Impostor]) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
+async def surround(victim: Site, impostors: list[Impostor]) -> Integers | None:
     """Lead a site through a whole round among impostors; its change in the clear, or None."""
     names = tuple(sorted([victim.name, *(impostor.own for impostor in impostors)]))
     answer = of_kind(await victim.tell(EpochOpen(1, names)), KeyAdvert)

@@ -1,0 +1,189 @@
+"""Masking is no mode of the mathematics: one plan ends in the same bits with and without it.
+
+Real agents, gates and ledgers, and the real engine, in made-up time; only trainers and lines are made up.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.rules import apply_rule, total_weight
+from protos.fixed_point import FixedPoint
+from protos.ingredients import Mean
+from protos.manifest import manifest_of
+from protos.messages import Chunk, SiteMessage
+from protos.plan import Plan
+from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, rows_of
+from tests.hostile.masking_network import Network
+from tests.rehearsal.made_up_time import play
+
+METHODS = ("fedavg", "global-layers", "local")
+SCHEDULES = ("every-batch", "every-epoch", "every-round")
+Scene = Callable[[Network], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def disk_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No law here is about power cuts in the middle of a write."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(os, "fdatasync", lambda file: None)
+
+
+def a_plan(seed: int, method: str = "fedavg", aggregate: str = "every-round", **changes: Any) -> Plan:
+    """A masked plan for three to seven sites; sites, weights and seed follow from the number."""
+    count = 3 + seed % 5
+    schedule = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
+    keys: dict[str, Any] = {"method": {"name": method}, "schedule": schedule, "seed": seed}
+    return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))
+
+
+def unmasked(plan: Plan) -> Plan:
+    """The same plan without masking."""
+    return plan.model_copy(update={"secure_aggregation": "off"})
+
+
+async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None = None, **policy: Any) -> Network:
+    """Play a plan with all its sites, started in a drawn order, while `scene` meddles."""
+    random.seed(seed)  # the agents' waits before they connect again
+    network = Network(directory, plan, seed)
+    names = list(plan.site_names)
+    network.order.shuffle(names)
+    for name in names:
+        network.add(name, **({"secure_aggregation": "not-required"} | policy))
+    if scene is not None:
+        await scene(network)
+    await network.finish()
+    errors = {name: site.error for name, site in network.sites.items() if site.error is not None}
+    assert errors == {}
+    await network.close()
+    assert [outcome.reason for outcome in network.engine.outcomes] == ["all rounds were made"]
+    return network
+
+
+def reference(
+    plan: Plan, contributors: Callable[[int], str], redraws: dict[tuple[str, int], int] | None = None
+) -> Vector:
+    """What a run has to end in, without any message: plain integers in the plainest order."""
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    manifest = manifest_of(plan)
+    parameters = manifest.initial_parameters(plan.seed)
+    redrawn = redraws or {}
+    for number in range(plan.schedule.rounds):
+        sites = contributors(number)
+        rows = {site: rows_of(site) if plan.weighting.name == "rows" else 1 for site in sites}
+        largest = plan.weighting.largest_rows if plan.weighting.name == "rows" else 1
+        changes = [
+            encoded(
+                plan, change_of(site, number, (redraws or {}).get((site, number), 0), parameters), rows[site] / largest
+            )
+            for site in sites
+        ]
+        weight = total_weight(plan.weighting, len(sites), (sum(rows.values()),))
+        apply_rule(Mean(), parameters, np.sum(changes, axis=0, dtype=np.int32), fixed_point, weight)
+    return parameters
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("weighting", ["equal", "rows"])
+@pytest.mark.parametrize("aggregate", SCHEDULES)
+@pytest.mark.parametrize("method", METHODS)
+def test_masked_and_unmasked_runs_end_in_identical_bits(
+    tmp_path: Path, method: str, aggregate: str, weighting: str, seed: int
+) -> None:
+    """For every method, schedule, weighting and order of arrival."""
+    weights = {"name": "rows", "largest_rows": 128} if weighting == "rows" else {"name": "equal"}
+    plan = a_plan(seed, method, aggregate, weighting=weights)
+
+    async def scene() -> None:
+        masked = await to_the_end(tmp_path / "masked", plan, seed)
+        plain = await to_the_end(tmp_path / "plain", unmasked(plan), seed + 1000)
+
+        everyone = "".join(plan.site_names)
+        assert masked.vector().tobytes() == plain.vector().tobytes()
+        assert masked.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()
+        released = [site.records("contribution_released") for site in masked.sites.values()]
+        assert all(records and all(record["masked"] for record in records) for records in released)
+        assert all(
+            record["masked"] for site in masked.sites.values() for record in site.records("contribution_released")
+        )
+
+    play(scene())
+
+
+def lose_mid_upload(name: str, after: int) -> Scene:
+    """A site's line breaks when so many of its chunks have arrived, once."""
+
+    async def scene(network: Network) -> None:
+        seen = 0
+
+        def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
+            nonlocal seen
+            if site == name and isinstance(message, Chunk):
+                seen += 1
+                if seen == after + 1:
+                    network.cut(site)
+                    return []
+            return [message]
+
+        network.meddle = meddle
+
+    return scene
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("aggregate", SCHEDULES)
+def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, aggregate: str, after: int) -> None:
+    """A site that lost its line in the middle of its masked vector sends the rest of the very same bytes."""
+    plan = a_plan(0, aggregate=aggregate).model_copy(
+        update={"architecture": masked_plan("abc", parameters=300_000).architecture}
+    )
+
+    async def scene() -> None:
+        network = await to_the_end(tmp_path, plan, after, lose_mid_upload("b", after))
+
+        assert network.vector().tobytes() == reference(plan, lambda _: "abc").tobytes()
+        assert len(network.sites["b"].records("epoch_agreed")) == 1  # the keys outlived the line
+
+    play(scene())
+
+
+def at_random(times: int) -> Scene:
+    """Lines break and machines restart between any two messages, about so many times."""
+
+    async def scene(network: Network) -> None:
+        until = network.order.randrange(40, 400)
+
+        async def before(carried: int) -> None:
+            if carried < until and network.order.random() < times / until:
+                name = network.order.choice(list(network.sites))
+                if network.order.random() < 0.6:
+                    network.cut(name)
+                else:
+                    await network.restart(name)
+
+        network.before = before
+
+    return scene
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("aggregate", SCHEDULES)
+def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str, seed: int) -> None:
+    """Whenever lines break and machines lose their keys, the run ends, in the bits of an undisturbed one."""
+    schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}
+    plan = a_plan(seed, aggregate=aggregate, schedule=schedule)
+
+    async def scene() -> None:
+        network = await to_the_end(tmp_path, plan, seed, at_random(8))
+
+        everyone = "".join(plan.site_names)
+        assert network.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()
+
+    play(scene())
