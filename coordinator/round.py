@@ -233,7 +233,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
     deadline = now + terms.deadlines.contribute_seconds
-    return Finishing(step=following, deadline=deadline), (close, SendResult(following.present))
+    return Finishing(step=following, deadline=deadline), (close, SendResult(following.bound & following.present))
 
 
 def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
@@ -271,7 +271,7 @@ def _finish(state: Finishing, event: Event, now: float) -> Outcome:
     match event:
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
-        case Joined(site=site):
+        case Joined(site=site) if site in state.step.bound:
             return state, (SendResult(frozenset({site})),)
         case _:
             pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -179,7 +180,11 @@ class Agent:
                 await self._running().handle(item)
 
     async def _announced(self, message: Announcement) -> None:
-        plan = plan_from_wire(message.plan)
+        try:
+            plan = plan_from_wire(message.plan)
+        except ProtocolError:
+            self._audit.write("coordinator_refused", reason="a plan that this version cannot read")
+            raise
         if message.run != plan.run_name:
             raise MalformedMessage("a run that is not the one of its plan")
         self._run = message.run
@@ -266,12 +271,17 @@ class Agent:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
         if self._run:
-            await self._send(Refusal(self._run, reason, tensor))
+            await self._tell(Refusal(self._run, reason, tensor))
+
+    async def _tell(self, refusal: Refusal) -> None:
+        """Say why this site stops, where somebody still listens; it stops all the same."""
+        with suppress(UnavailableError):
+            await self._send(refusal)
 
     async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
         self._audit.write("coordinator_refused", reason=str(malformed))
         if self._run:
-            await self._send(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
+            await self._tell(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
         return ProtocolError(
             what=f"The coordinator sent {malformed}.",
             consequence="This site has stopped; nothing was sent in answer.",

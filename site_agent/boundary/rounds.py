@@ -120,9 +120,7 @@ class Rounds:
     def stream_ended(self) -> None:
         """What belonged to the stream ends with it; what was trained and built stays."""
         self._stop_upload()
-        if self._upload is not None:
-            self._upload.cancel()
-        self._download = None
+        self._download, self._offer, self._bind = None, None, None
 
     async def handle(self, message: RoundMessage) -> None:
         """Do what a message asks.
@@ -169,7 +167,7 @@ class Rounds:
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
             self._accept_offer(message)
-        elif message.round != self.plan.schedule.rounds:
+        elif message.round != self.plan.schedule.rounds or self._highest[0] != message.round - 1:
             raise MalformedMessage("a result before the last round")
         self._download = Download(message, self.manifest.parameters)
         await self._end_download(self._download)

@@ -96,7 +96,7 @@ def test_check_shows_the_digests_of_every_plan(coordinator: Terminal, folder: Pa
         ("state: state", "", "state: this key is missing"),
         ("- plan.yaml", "- 3", "plans.0: "),
         ("- plan.yaml", "- none.yaml", "none.yaml cannot be read"),
-        ("plans:\n- plan.yaml", "plans: []", "plans: "),
+        ("plans:\n- plan.yaml", "plans: 3", "plans: "),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "start"])
