@@ -101,6 +101,8 @@ class Rounds:
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
         self._highest = (0, -1)
+        released = (facts["round"] for facts in audit.records("contribution_released") if facts["run"] == run)
+        self._released_before = max(released, default=-1)
         self._is_concluded = False
         self._upload: asyncio.Task[None] | None = None
         self._upload_number = 0
@@ -167,7 +169,7 @@ class Rounds:
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
             self._accept_offer(message)
-        elif message.round != self.plan.schedule.rounds or self._highest[0] != message.round - 1:
+        elif message.round != self.plan.schedule.rounds or self._last_round() != message.round - 1:
             raise MalformedMessage("a result before the last round")
         self._download = Download(message, self.manifest.parameters)
         await self._end_download(self._download)
@@ -194,6 +196,10 @@ class Rounds:
         elif self._contribution is not None:
             self._vector = download.vector
             await self._around.send(Ready(message.round, message.attempt))
+
+    def _last_round(self) -> int:
+        """The newest round that was offered to this process, or left this site before it was started."""
+        return max(self._highest[0] if self._offered else -1, self._released_before)
 
     def _accept_offer(self, offer: Offer) -> None:
         at = (offer.round, offer.attempt)
