@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field
 
 from protos.documents import Document, read_document
+from protos.fields import Address, PathText
 from protos.plan import Name
-
-
-def _with_a_real_port(address: str) -> str:
-    if not 0 < int(address.rpartition(":")[2]) < 1 << 16:
-        raise ValueError("a port lies between 1 and 65535")
-    return address
-
-
-Address: TypeAlias = Annotated[
-    str,
-    StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
-    AfterValidator(_with_a_real_port),
-]
-PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
 
 
 class Policy(Document):

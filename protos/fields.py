@@ -1,0 +1,21 @@
+"""Kinds of text that both programs' configurations hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, StringConstraints
+
+
+def _with_a_real_port(address: str) -> str:
+    if not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("a port lies between 1 and 65535")
+    return address
+
+
+Address: TypeAlias = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
+    AfterValidator(_with_a_real_port),
+]
+PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
