@@ -1,0 +1,256 @@
+"""The rehearsal: an authority, a coordinator and three hospitals as real processes over mutual TLS on loopback."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from quickstart.federation import Rehearsal, prepare
+from quickstart.hospitals import dealt_hospitals
+from tests.rehearsal.programs import children, running, says, wait_until
+from tests.rehearsal.relay import Relay, relayed
+
+REPOSITORY = Path(__file__).parents[2]
+ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A prepared federation in its folder."""
+
+    rehearsal: Rehearsal
+
+    @property
+    def names(self) -> list[str]:
+        """The hospitals."""
+        return [hospital.name for hospital in self.rehearsal.hospitals]
+
+    @property
+    def port(self) -> int:
+        """Where the coordinator listens."""
+        return int(self.rehearsal.address.rpartition(":")[2])
+
+    def config(self, name: str) -> Path:
+        """A hospital's configuration."""
+        return self.rehearsal.folder / name / "hospital.yaml"
+
+    def log(self, name: str) -> Path:
+        """What a program has said."""
+        return self.rehearsal.folder / f"{name}.log"
+
+    def change(self, name: str, **keys: Any) -> None:
+        """Change keys of a hospital's configuration."""
+        config = self.config(name)
+        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | keys))
+
+    @contextmanager
+    def coordinator(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The coordinator, listening."""
+        config = self.rehearsal.folder / "coordinator.yaml"
+        with running(self.log("coordinator"), "coordinator", "start", "--config", config) as process:
+            wait_until(says(self.log("coordinator"), "coordinator_listening"))
+            yield process
+
+    def agent(self, name: str) -> Any:
+        """A hospital's agent."""
+        return running(self.log(name), "site-agent", "join", "--config", self.config(name))
+
+    def audit(self, name: str) -> list[dict[str, Any]]:
+        """The facts in a hospital's audit log."""
+        path = self.rehearsal.folder / name / "state" / "audit.log"
+        return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
+
+    def record(self) -> dict[str, Any]:
+        """What the coordinator recorded of the one run."""
+        (path,) = (self.rehearsal.folder / "coordinator" / "runs").glob("*/record.json")
+        return dict(json.loads(path.read_text()))
+
+
+def federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, rounds: int = ROUNDS) -> Federation:
+    """Prepare a study of Global Layers at three hospitals."""
+    folder.mkdir(parents=True)
+    tables = folder / "tables"
+    tables.mkdir()
+    rehearsal = Rehearsal(
+        folder=folder,
+        hospitals=dealt_hospitals(3, tables, seed),
+        methods=("global-layers",),
+        rounds=rounds,
+        seed=seed,
+        is_masked=is_masked,
+    )
+    prepare(rehearsal)
+    for hospital in rehearsal.hospitals:
+        federation = Federation(rehearsal)
+        federation.change(hospital.name, training={"threads": 1, "siloed_baseline": False})
+    return federation
+
+
+def run_all(federation: Federation, order: Sequence[str], *, pause: Callable[[str], None] = lambda name: None) -> str:
+    """Start the coordinator and the agents in this order, wait for all; the SHA-256 that came out."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(federation.coordinator())]
+        for name in order:
+            pause(name)
+            processes.append(stack.enter_context(federation.agent(name)))
+        statuses = [process.wait(150) for process in processes]
+    assert statuses == [0] * len(statuses), federation.log("coordinator").read_text()
+    return str(federation.record()["shared_parameters_sha256"])
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the quickstart writes for two rounds of seed 0, masked."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    words = ["--output", folder / "run", "--rounds", str(ROUNDS), "--json", folder / "figures.json"]
+    done = subprocess.run(
+        [sys.executable, "deploy/quickstart", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads((folder / "figures.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def expected(figures: dict[str, Any]) -> str:
+    """What an undisturbed run of seed 0 ends with."""
+    return str(figures["shared_parameters_sha256"])
+
+
+def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: dict[str, Any]) -> None:
+    """One command ends with 0 and writes what a script needs: seed, masking, rounds, digest, and every metric."""
+    assert (figures["seed"], figures["masked"], figures["rounds"]) == (0, True, ROUNDS)
+    assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
+    assert len(figures["sites"]) == 3
+    for by_method in figures["sites"].values():
+        assert set(by_method) == {"siloed", "fedavg", "global-layers"}
+        for metrics in by_method.values():
+            for name in ("auroc", "auprc", "accuracy", "balanced_accuracy", "macro_f1"):
+                assert 0 <= metrics[name] <= 1
+
+
+def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, expected: str) -> None:
+    """A run in the clear whose sites start in another order, each late, ends with the masked quickstart's bits."""
+    federation = federation_in(tmp_path / "f")
+    connected = {"hospital-1": "hospital-3", "hospital-2": "hospital-1"}
+
+    def pause(name: str) -> None:
+        if name in connected:  # the one before has had its certificate and its plan
+            before = f'"site": "{connected[name]}"'
+            wait_until(says(federation.log("coordinator"), before))
+
+    found = run_all(federation, ["hospital-3", "hospital-1", "hospital-2"], pause=pause)
+
+    assert found == expected
+    released = [facts for facts in federation.audit("hospital-1") if facts["event"] == "contribution_released"]
+    assert [(facts["round"], facts["masked"]) for facts in released] == [(0, False), (1, False)]
+
+
+def test_another_seed_is_another_result(tmp_path: Path, expected: str) -> None:
+    """The seed of the plan is what the parameters depend on."""
+    federation = federation_in(tmp_path / "f", seed=1)
+
+    assert run_all(federation, federation.names) != expected
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
+def test_a_line_that_breaks_in_an_upload_costs_no_bit(tmp_path: Path, expected: str, is_masked: bool) -> None:
+    """Cut in mid-upload, twice, a site connects again by itself and the run ends with the same bits."""
+    federation = federation_in(tmp_path / "f", is_masked=is_masked)
+    with relayed(federation.port, cut_after=700_000, cuts=2) as relay:
+        federation.change("hospital-2", coordinator=f"localhost:{relay.port}")
+
+        found = run_all(federation, federation.names)
+
+        assert_was_cut(relay)
+    assert found == expected
+    assert "coordinator_unavailable" in federation.log("hospital-2").read_text()
+
+
+def assert_was_cut(relay: Relay) -> None:
+    """The relay has done its work, within the two uploads of 1.2 MB each."""
+    assert (relay.made, relay.connections >= 3) == (2, True)
+
+
+def test_sigterm_ends_an_agent_and_its_trainer(tmp_path: Path) -> None:
+    """Asked to stop while it waits for the others, an agent ends with 0 and leaves no process behind."""
+    federation = federation_in(tmp_path / "f")
+    with federation.coordinator(), federation.agent("hospital-1") as agent:
+        wait_until(says(federation.log("coordinator"), '"event": "site_joined"'))
+        trainers = children(agent.pid)
+        assert len(trainers) == 1
+
+        began = time.monotonic()
+        agent.send_signal(signal.SIGTERM)
+
+        assert agent.wait(15) == 0
+        assert time.monotonic() - began < 10
+        assert not any(Path(f"/proc/{trainer}").exists() for trainer in trainers)
+        wait_until(says(federation.log("coordinator"), '"event": "site_disconnected"'))
+    assert "Traceback" not in federation.log("hospital-1").read_text()
+
+
+BROKEN_TABLES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "a text in a numeric column": (
+        lambda lines: [lines[0], re.sub(",[^,]*", ",high", lines[1], count=1), *lines[2:]],
+        "",
+    ),
+    "a missing column": (lambda lines: [line.rsplit(",", 1)[0] for line in lines], ""),
+    "no rows": (lambda lines: lines[:1], ""),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_TABLES)
+def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, name: str, prepared: Path) -> None:
+    """The agent ends with 78 and three sentences that quote no value; it has not even enrolled."""
+    shutil.copytree(prepared, tmp_path / "f")
+    home = tmp_path / "f" / "hospital-1"
+    table = tmp_path / "f" / "tables" / "hospital-1.csv"
+    config = yaml.safe_load((home / "hospital.yaml").read_text())
+    config["data"]["table"] = str(table)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config["coordinator"] = f"localhost:{listener.getsockname()[1]}"
+        (home / "hospital.yaml").write_text(yaml.safe_dump(config))
+        table.write_text("\n".join(BROKEN_TABLES[name][0](table.read_text().splitlines())) + "\n")
+        log = tmp_path / "agent.log"
+
+        with running(log, "site-agent", "join", "--config", home / "hospital.yaml") as agent:
+            status = agent.wait(60)
+
+    text = log.read_text()
+    assert status == 78, text
+    assert "Traceback" not in text
+    assert "site-trainer: " in text
+    said = text[text.index("site-trainer: ") :].splitlines()
+    assert said[1].startswith("  ")
+    assert said[2].startswith("  ")
+    audit = home / "state" / "audit.log"
+    events = [json.loads(line)["facts"]["event"] for line in audit.read_text().splitlines()] if audit.exists() else []
+    assert set(events) <= {"plan_approved", "participation_ended"}
+    assert not (home / "state" / "keys" / "tls.crt").exists()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared federation that nobody has started."""
+    folder = tmp_path_factory.mktemp("prepared") / "f"
+    federation_in(folder)
+    return folder
