@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import ssl
@@ -23,7 +22,7 @@ from protos.errors import UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from site_agent.boundary.connection import Connection
 from tests.rehearsal.federation import Office, as_channel, calling, free_port
-from tests.rehearsal.programs import finished, running, says, status, wait_until
+from tests.rehearsal.programs import finished, own_environment, running, says, status, wait_until
 from tests.rehearsal.study import plan_document
 
 
@@ -178,7 +177,7 @@ def test_an_agent_speaks_tls_1_3_only(tmp_path: Path) -> None:
             agent = subprocess.Popen(
                 [sys.executable, "-c", code, f"localhost:{listener.getsockname()[1]}"],
                 cwd=office.folder / "a",
-                env=os.environ | {"PYTHONPATH": str(Path.cwd()), "GRPC_VERBOSITY": "NONE"},
+                env=own_environment() | {"PYTHONPATH": str(Path.cwd()), "GRPC_VERBOSITY": "NONE"},
             )
             raw, _ = listener.accept()
             with raw:

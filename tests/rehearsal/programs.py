@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,11 @@ from typing import Any
 
 PROGRAMS = Path(sys.executable).parent
 END_SECONDS = 20.0
+
+
+def own_environment() -> dict[str, str]:
+    """What a program inherits: not the TLS settings that the programs' modules have made in this process."""
+    return {name: value for name, value in os.environ.items() if name != "GRPC_SSL_CIPHER_SUITES"}
 
 
 def finished(*words: object, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -28,7 +34,13 @@ def running(log: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
     """A program that goes on, what it prints in a log."""
     program, *arguments = map(str, words)
     with log.open("ab") as file:
-        process = subprocess.Popen([PROGRAMS / program, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        process = subprocess.Popen(
+            [PROGRAMS / program, *arguments],
+            env=own_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
     try:
         yield process
     finally:
