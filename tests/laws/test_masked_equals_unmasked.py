@@ -5,6 +5,7 @@ Real agents, gates and ledgers, and the real engine, in made-up time; only train
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -18,7 +19,7 @@ from coordinator.rules import apply_rule, total_weight
 from protos.fixed_point import FixedPoint
 from protos.ingredients import Mean
 from protos.manifest import manifest_of
-from protos.messages import Chunk, SiteMessage
+from protos.messages import Chunk, Ready, SiteMessage
 from protos.plan import Plan
 from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, rows_of
 from tests.hostile.masking_network import Network
@@ -80,9 +81,7 @@ def reference(
         rows = {site: rows_of(site) if plan.weighting.name == "rows" else 1 for site in sites}
         largest = plan.weighting.largest_rows if plan.weighting.name == "rows" else 1
         changes = [
-            encoded(
-                plan, change_of(site, number, (redraws or {}).get((site, number), 0), parameters), rows[site] / largest
-            )
+            encoded(plan, change_of(site, number, redrawn.get((site, number), 0), parameters), rows[site] / largest)
             for site in sites
         ]
         weight = total_weight(plan.weighting, len(sites), (sum(rows.values()),))
@@ -173,7 +172,7 @@ def at_random(times: int) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str, seed: int) -> None:
     """Whenever lines break and machines lose their keys, the run ends, in the bits of an undisturbed one."""
@@ -185,5 +184,113 @@ def test_broken_lines_and_restarts_change_no_bit(tmp_path: Path, aggregate: str,
 
         everyone = "".join(plan.site_names)
         assert network.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()
+
+    play(scene())
+
+
+def contributors_of(network: Network, site: str = "a") -> dict[int, str]:
+    """Who contributed to each round, as a site's own audit log says it."""
+    records = network.sites[site].records("contribution_released")
+    return {record["round"]: "".join(record["contributors"]) for record in records}
+
+
+def draws_of(network: Network) -> dict[tuple[str, int], int]:
+    """Which draw of each step every site trained last."""
+    return {(name, number): redraw for name, site in network.sites.items() for number, redraw in site.trainer.trained}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("aggregate", SCHEDULES)
+def test_a_site_that_enters_later_contributes_from_then_on(tmp_path: Path, aggregate: str, seed: int) -> None:
+    """A run that began without d takes it in with fresh keys, masked and unmasked alike."""
+    schedule = {"aggregate": aggregate, "epochs": 6, "batches_per_epoch": 1}
+    plan = masked_plan("abcd", parameters=17, schedule=schedule, deadlines={"join_seconds": 10.0})
+
+    async def play_with(plan: Plan, directory: Path) -> Network:
+        random.seed(seed)
+        network = Network(directory, plan, seed)
+        for name in "abc":
+            network.add(name, secure_aggregation="not-required")
+        while not network.sites["a"].records("contribution_released"):
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(network.order.uniform(0.0, 10.0))
+        network.add("d", secure_aggregation="not-required")
+        await network.finish()
+        await network.close()
+        return network
+
+    async def scene() -> None:
+        for version in (plan, unmasked(plan)):
+            network = await play_with(version, tmp_path / version.secure_aggregation)
+            sets = contributors_of(network)
+
+            assert sets[0] == "abc"
+            assert sorted(set(sets.values())) in (["abc", "abcd"], ["abc"])
+            assert network.vector().tobytes() == reference(plan, sets.__getitem__).tobytes()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("aggregate", SCHEDULES)
+def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_drawn_afresh(
+    tmp_path: Path, aggregate: str, seed: int
+) -> None:
+    """Where plan and budgets allow it the run goes on without e; whoever had masked the step for all draws it
+    afresh, and the result is the plain arithmetic of those draws."""
+    schedule = {"aggregate": aggregate, "epochs": 4, "batches_per_epoch": 1}
+    deadlines = {"grace_seconds": 30.0, "return_seconds": 60.0}
+    plan = masked_plan("abcde", parameters=17, schedule=schedule, deadlines=deadlines, on_lost_site="continue")
+
+    async def scene() -> None:
+        random.seed(seed)
+        network = Network(tmp_path, plan, seed)
+        for name in plan.site_names:
+            network.add(name, lost_site_budget=1)
+        at_round, lost = network.order.randrange(3), asyncio.Event()
+
+        def lose(site: str, message: SiteMessage) -> list[SiteMessage]:
+            is_there = site == "e" and isinstance(message, Chunk | Ready) and message.round == at_round
+            if is_there and (isinstance(message, Chunk) or network.order.random() < 0.3):
+                network.cut("e")
+                lost.set()
+                return []
+            return [message]
+
+        network.meddle = lose
+        await lost.wait()
+        await network.sites["e"].stop()
+        await network.finish()
+        await network.close()
+        sets = contributors_of(network)
+
+        assert [sets[number] for number in range(4)] == ["abcde"] * at_round + ["abcd"] * (4 - at_round)
+        assert network.vector().tobytes() == reference(plan, sets.__getitem__, draws_of(network)).tobytes()
+        for name in "abcd":
+            assert len(network.sites[name].records("step_drawn_afresh")) <= 1
+            assert network.sites[name].error is None
+
+    play(scene())
+
+
+def test_without_a_budget_a_lost_site_ends_the_run(tmp_path: Path) -> None:
+    """A plan that would go on needs every hospital's own consent; the first refusal ends the run by name."""
+    deadlines = {"grace_seconds": 30.0, "return_seconds": 60.0}
+    plan = masked_plan("abcde", parameters=17, deadlines=deadlines, on_lost_site="continue")
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+        network.meddle = lambda site, message: [] if site == "e" and isinstance(message, Chunk) else [message]
+        await asyncio.sleep(60.0)
+        await network.sites["e"].stop()
+        network.cut("e")
+        await network.finish()
+        await network.close()
+
+        (outcome,) = network.engine.outcomes
+        assert "takes no further part (masking refused)" in outcome.reason
+        assert not network.vector().any()
 
     play(scene())
