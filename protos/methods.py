@@ -6,7 +6,7 @@ one is refused where it is written.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -176,3 +176,8 @@ MethodChoice: TypeAlias = Annotated[
     | LocalOnly,
     Field(discriminator="name"),
 ]
+
+# What a hospital's policy may name; from the definitions themselves, so that neither can lack one.
+METHOD_NAMES: Final[tuple[str, ...]] = tuple(
+    get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(MethodChoice)[0])
+)
