@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from coordinator.aggregation import RunningSum
 from coordinator.phases import Over, State, Terms
-from coordinator.rules import apply_rule, total_weight
+from coordinator.rules import RuleState, apply_rule, begin_rule, total_weight
 from protos.fixed_point import FixedPoint
 from protos.manifest import Manifest, manifest_of
 from protos.messages import EpochAcknowledgement, KeyAdvert
@@ -39,6 +39,7 @@ class Run:
     parameters: npt.NDArray[np.float32] = field(repr=False)
     parameters_digest: bytes
     running_sum: RunningSum = field(repr=False)
+    rule_state: RuleState = field(repr=False)
     rounds_made: int = 0
     seconds: list[float] = field(default_factory=list, repr=False)
     round_began: float = 0.0
@@ -50,7 +51,8 @@ class Run:
         sums = self.running_sum
         fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
         weight = total_weight(self.plan.weighting, contributors, sums.scalars)
-        apply_rule(self.plan.ingredients.server_rule, self.parameters, sums.changes, fixed_point, weight)
+        rule = self.plan.ingredients.server_rule
+        apply_rule(rule, self.parameters, sums.changes, fixed_point, weight, self.rule_state)
         self.parameters_digest = parameters_digest(self.parameters)
         self.rounds_made += 1
 
@@ -85,6 +87,7 @@ def new_run(plan: Plan, terms: Terms, state: State) -> Run:
         state=state,
         parameters=parameters,
         parameters_digest=parameters_digest(parameters),
+        rule_state=begin_rule(plan.ingredients.server_rule, manifest.parameters),
         running_sum=RunningSum(Layout(manifest.parameters, len(manifest.scalars))),
     )
 

@@ -132,6 +132,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     part: Part
     initial: Initial
+    is_normalisation: bool = False
 
     @property
     def number_count(self) -> int:
@@ -214,8 +215,9 @@ def _head(network: GlobalLayersNetwork, outputs: int) -> Iterator[TensorSpec]:
 
 
 def _normalisation(part: Part, owner: str, channels: int) -> Iterator[TensorSpec]:
-    yield TensorSpec(f"{owner}.normalisation.weight", (channels,), part, Constant(1.0))
-    yield TensorSpec(f"{owner}.normalisation.bias", (channels,), part, Constant(0.0))
+    for kind, first in (("weight", 1.0), ("bias", 0.0)):
+        name = f"{owner}.normalisation.{kind}"
+        yield TensorSpec(name, (channels,), part, Constant(first), is_normalisation=True)
 
 
 def _linear(part: Part, name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[TensorSpec]:

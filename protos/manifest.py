@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from protos.architecture import Part, TensorSpec, body_tensors, network_tensors
 from protos.canonical import digest
-from protos.ingredients import Everything, Nothing, Parts
+from protos.ingredients import AllButNormalisation, Everything, Nothing, Parts
 from protos.initial_values import initial_values
 from protos.plan import EqualWeights, Plan, RowWeights
 
@@ -108,6 +108,8 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return tuple(tensor for tensor in _network(plan) if tensor.part in parts)
         case Everything():
             return _network(plan)
+        case AllButNormalisation():
+            return tuple(tensor for tensor in _network(plan) if not tensor.is_normalisation)
         case other:
             assert_never(other)
 

@@ -8,7 +8,7 @@ safety (sites, quorum, weighting) has no default, except that masking is require
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final, Literal, Self, TypeAlias, assert_never
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ from protos.canonical import digest
 from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.fixed_point import is_power_of_two
-from protos.ingredients import Everything, Method, Nothing, Parts
+from protos.ingredients import Method
 from protos.messages import MOST_ROUNDS
 from protos.methods import MethodChoice
 
@@ -171,7 +171,7 @@ class Plan(Document):
 
     def _check_sizes(self, key: str, part: Part, *, is_given: bool) -> None:
         """A federated part has one size for all sites; of a private one each site has its own."""
-        is_needed = self.architecture.name != "named-tensors" and part in self.federated_parts
+        is_needed = self.architecture.name != "named-tensors" and part in self.ingredients.federated_parts
         if is_needed and not is_given:
             raise ValueError(f"{self.method.name} federates the part {part}, so the plan needs {key}")
         if is_given and not is_needed:
@@ -208,19 +208,6 @@ class Plan(Document):
     def ingredients(self) -> Method:
         """The plan's method, made of its ingredients."""
         return self.method.method()
-
-    @property
-    def federated_parts(self) -> tuple[Part, ...]:
-        """The parts of the network whose parameters travel."""
-        match self.ingredients.federated:
-            case Everything():
-                return tuple(Part)
-            case Parts(parts=parts):
-                return parts
-            case Nothing():
-                return ()
-            case other:
-                assert_never(other)
 
     @property
     def site_names(self) -> tuple[str, ...]:

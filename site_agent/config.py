@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from protos.documents import Document, read_document
 from protos.fields import Address, PathText
+from protos.methods import METHOD_NAMES
 from protos.plan import Name
+
+
+def _known(name: str) -> str:
+    if name not in METHOD_NAMES:
+        near = difflib.get_close_matches(name, METHOD_NAMES, n=1)
+        raise ValueError(f"there is no such method; {f'did you mean {near[0]}?' if near else 'see the README'}")
+    return name
+
+
+MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
 class Policy(Document):
@@ -28,7 +40,7 @@ class Policy(Document):
             site was lost; each time a coordinator that lied about the loss could estimate a change.
     """
 
-    methods: tuple[str, ...] = Field(min_length=1)
+    methods: tuple[MethodName, ...] = Field(min_length=1)
     secure_aggregation: Literal["required", "not-required"]
     smallest_sites: int = Field(ge=1)
     largest_rounds: int = Field(ge=1)

@@ -124,7 +124,8 @@ class Study:
         self._redrawn = asked
         if redraw:
             self._training.draw_afresh(self._own_seed(f"round {round_number} redraw {redraw}"))
-        self._training.train(self.plan.schedule.steps_per_round)
+        penalties = self.plan.ingredients.penalties
+        self._training.train(self.plan.schedule.steps_per_round, penalties, torch.from_numpy(received))
         return self._flat.change(received)
 
     def conclude(self, received: Vector) -> Outcome:

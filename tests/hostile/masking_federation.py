@@ -39,6 +39,7 @@ from protos.messages import (
     KeyAdvert,
     SiteMessage,
 )
+from protos.methods import METHOD_NAMES
 from protos.parameters import parameters_digest, position
 from protos.plan import Plan, plan_from_wire
 from protos.tensors import Layout
@@ -192,7 +193,7 @@ def _gone() -> UnavailableError:
 def hospital(site: str, state: Path, **policy: Any) -> Hospital:
     """A hospital that requires masking and allows what our plans say; `policy` replaces keys."""
     allowed: dict[str, Any] = {
-        "methods": ("fedavg", "global-layers", "local"),
+        "methods": METHOD_NAMES,
         "secure_aggregation": "required",
         "smallest_sites": 3,
         "largest_rounds": 10_000,

@@ -325,6 +325,8 @@ ROUND_LIES: dict[str, Any] = {
     "other parameters for the same round": after_ready(*offer(zeros(value=9.0), 0, 1)),
     "the round before": after_ready(*offer(zeros(), 0, 0), number=1),
 }
+
+
 def assert_refused(evidence: Evidence) -> None:
     """The agent stopped for what the coordinator sent, with a record and a reason, and sent nothing."""
     assert_nothing_left(evidence)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pytest
 
 from coordinator.aggregation import RunningSum
-from coordinator.rules import apply_rule, total_weight
+from coordinator.rules import apply_rule, begin_rule, total_weight
 from protos.fixed_point import FixedPoint, round_rows
+from protos.ingredients import Mean
 from protos.manifest import Manifest, manifest_of
 from protos.plan import Plan, RowWeights
 from protos.tensors import CHUNK_PARAMETERS, Layout
@@ -24,6 +25,8 @@ from tests.protos.examples import METHODS, NETWORK, listed, plan_of_method
 
 WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})
 LATENT: Final = 112  # more than one chunk for Global Layers
+MEANS = [method for method in METHODS if isinstance(plan_of_method(method).ingredients.server_rule, Mean)]
+by_mean_method = pytest.mark.parametrize("method", MEANS, ids=lambda method: method["name"])
 by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 by_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda weighting: weighting["name"])
 
@@ -119,7 +122,9 @@ def next_parameters(made: Study, sums: RunningSum, contributors: int) -> npt.NDA
     """What the coordinator makes of a sum."""
     parameters = made.received.copy()
     weight = total_weight(made.plan.weighting, contributors, sums.scalars)
-    apply_rule(made.plan.ingredients.server_rule, parameters, sums.changes, made.fixed_point, weight)
+    rule = made.plan.ingredients.server_rule
+    state = begin_rule(rule, parameters.size)
+    apply_rule(rule, parameters, sums.changes, made.fixed_point, weight, state)
     return parameters
 
 
@@ -139,7 +144,7 @@ def test_the_order_of_arrival_never_changes_a_bit(
     assert len(results) == 1
 
 
-@by_method
+@by_mean_method
 @by_weighting
 @pytest.mark.parametrize("seed", range(5))
 def test_the_result_is_the_weighted_mean_of_the_changes(

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rules import apply_rule, total_weight
+from coordinator.rules import apply_rule, begin_rule, total_weight
 from protos.fixed_point import FixedPoint
-from protos.ingredients import Mean
 from protos.manifest import manifest_of
 from protos.messages import Chunk, Ready, SiteMessage
 from protos.plan import Plan
 from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, rows_of
 from tests.hostile.masking_network import Network
+from tests.protos.examples import METHODS
 from tests.rehearsal.made_up_time import play
 
-METHODS = ("fedavg", "global-layers", "local")
+NAMES = tuple(method["name"] for method in METHODS)
 SCHEDULES = ("every-batch", "every-epoch", "every-round")
 Scene = Callable[[Network], Coroutine[Any, Any, None]]
 
@@ -75,7 +75,8 @@ def reference(
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     manifest = manifest_of(plan)
     parameters = manifest.initial_parameters(plan.seed)
-    redrawn = redraws or {}
+    rule = plan.ingredients.server_rule
+    state = begin_rule(rule, parameters.size)
     for number in range(plan.schedule.rounds):
         sites = contributors(number)
         rows = {site: rows_of(site) if plan.weighting.name == "rows" else 1 for site in sites}
@@ -85,14 +86,14 @@ def reference(
             for site in sites
         ]
         weight = total_weight(plan.weighting, len(sites), (sum(rows.values()),))
-        apply_rule(Mean(), parameters, np.sum(changes, axis=0, dtype=np.int32), fixed_point, weight)
+        apply_rule(rule, parameters, np.sum(changes, axis=0, dtype=np.int32), fixed_point, weight, state)
     return parameters
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("weighting", ["equal", "rows"])
 @pytest.mark.parametrize("aggregate", SCHEDULES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", NAMES)
 def test_masked_and_unmasked_runs_end_in_identical_bits(
     tmp_path: Path, method: str, aggregate: str, weighting: str, seed: int
 ) -> None:
@@ -109,9 +110,6 @@ def test_masked_and_unmasked_runs_end_in_identical_bits(
         assert masked.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()
         released = [site.records("contribution_released") for site in masked.sites.values()]
         assert all(records and all(record["masked"] for record in records) for records in released)
-        assert all(
-            record["masked"] for site in masked.sites.values() for record in site.records("contribution_released")
-        )
 
     play(scene())
 

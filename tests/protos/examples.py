@@ -6,6 +6,9 @@ import hashlib
 import json
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
+from protos.architecture import Part
 from protos.fingerprints import fingerprint
 from protos.messages import (
     Announcement,
@@ -31,12 +34,15 @@ from protos.messages import (
     SiteMessage,
     SiteReason,
 )
+from protos.methods import MethodChoice
 from protos.plan import Plan
 
 GLOBAL_LAYERS: Final = {"name": "global-layers"}
 FEDERATED_AVERAGING: Final = {"name": "fedavg"}
 LOCAL_ONLY: Final = {"name": "local"}
-METHODS: Final = (GLOBAL_LAYERS, FEDERATED_AVERAGING, LOCAL_ONLY)
+METHODS: Final[tuple[dict[str, Any], ...]] = tuple(
+    {"name": name} for name in Plan.model_json_schema()["properties"]["method"]["discriminator"]["mapping"]
+)
 NETWORK: Final = {
     "name": "global-layers-network",
     "latent": 8,
@@ -76,8 +82,10 @@ def plan_with(**changes: Any) -> Plan:
 
 def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:
     """A plan of the catalogue's method, with the columns and outputs that it needs."""
-    aligned = {"columns": list(COLUMNS), "outputs": 1} if method == FEDERATED_AVERAGING else {}
-    return plan_with(method=method, **aligned, **changes)
+    parts = TypeAdapter(MethodChoice).validate_python(method).method().federated_parts
+    columns = {"columns": list(COLUMNS)} if Part.INPUT in parts else {}
+    outputs = {"outputs": 1} if Part.HEAD in parts else {}
+    return plan_with(method=method, **columns, **outputs, **changes)
 
 
 _ADVERTS: Final = tuple(

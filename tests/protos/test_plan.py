@@ -150,7 +150,7 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"method": FEDERATED_AVERAGING, "outputs": 1}, "plan needs columns"),
         ({"method": FEDERATED_AVERAGING, "columns": ["age"]}, "plan needs outputs"),
         ({"method": FEDERATED_AVERAGING, "columns": ["a", "a"], "outputs": 1}, "a column is listed twice"),
-        ({"method": {"name": "fedprox"}}, "does not match any of the expected tags"),
+        ({"method": {"name": "fedavgg"}}, "does not match any of the expected tags"),
         ({"method": {"name": "fedavg", "strength": 1}}, "Extra inputs are not permitted"),
         ({"method": {"name": "global-layers", "update_rate": 0}}, "greater than 0"),
         ({"method": {"name": "global-layers", "update_rate": 1.5}}, "less than or equal to 1"),

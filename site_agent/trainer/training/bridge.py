@@ -61,6 +61,16 @@ class FlatNetwork:
             for tensor in tensors:
                 self.network.get_parameter(tensor.name).copy_(torch.from_numpy(initial_values(tensor, seed)))
 
+    @property
+    def federated_values(self) -> Tensor:
+        """The federated parameters in place: float32, in the manifest's order."""
+        return self.parameter.data[: self._federated_numbers]
+
+    @property
+    def federated_gradient(self) -> Tensor:
+        """Their gradient in place."""
+        return self.gradient[: self._federated_numbers]
+
     def take_in(self, received: Vector, rate: float) -> None:
         """Set each federated parameter to (1 - rate) * own + rate * received.
 
@@ -68,7 +78,7 @@ class FlatNetwork:
             received: float32 of shape (federated numbers,), in the manifest's order.
             rate: above 0 and at most 1; 1 overwrites.
         """
-        own = self.parameter.data[: self._federated_numbers]
+        own = self.federated_values
         if received.shape != own.shape or received.dtype != np.float32:
             raise ValueError("one float32 number for each federated one is needed")
         shared = torch.from_numpy(received)
@@ -79,7 +89,7 @@ class FlatNetwork:
 
     def change(self, received: Vector) -> Vector:
         """The federated parameters minus what was received: float32, in the manifest's order."""
-        change: Vector = self.parameter.data[: self._federated_numbers].numpy() - received
+        change: Vector = self.federated_values.numpy() - received
         return change
 
     def snapshot(self, into: Tensor | None = None) -> Tensor:

@@ -23,9 +23,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from protos.errors import DataError
+from protos.ingredients import Penalty
 from protos.plan import AdamW, Optimiser, Schedule, StochasticGradientDescent
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.penalties import add_penalties
 
 # Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
 # holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
@@ -97,13 +99,19 @@ class LocalTraining:
         """Whether at least one epoch was made and none is half done."""
         return self.steps_made > 0 and self.steps_made % self._batches == 0
 
-    def train(self, steps: int) -> None:
-        """Make so many steps from where the last call ended, across the borders of epochs."""
+    def train(self, steps: int, penalties: tuple[Penalty, ...] = (), received: Tensor | None = None) -> None:
+        """Make so many steps from where the last call ended, across the borders of epochs.
+
+        Args:
+            steps: batches.
+            penalties: terms beside the task's loss, measured from `received`, the federated parameters
+                that this round was trained from.
+        """
         self._flat.network.train()
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._dropout_state)
             for _ in range(steps):
-                self._step(self._next_rows())
+                self._step(self._next_rows(), penalties, received)
             self._dropout_state = torch.get_rng_state()
 
     def state(self) -> TrainingState:
@@ -137,10 +145,12 @@ class LocalTraining:
         outputs = torch.from_numpy(predict(self._flat, self._validation.features))
         return float(loss(self._task, outputs, self._validation.targets))
 
-    def _step(self, rows: Tensor) -> None:
+    def _step(self, rows: Tensor, penalties: tuple[Penalty, ...], received: Tensor | None) -> None:
         self._flat.gradient.zero_()
         outputs = self._flat.network(self._training.features[rows])
         torch.autograd.backward(loss(self._task, outputs, self._training.targets[rows]))
+        if received is not None:
+            add_penalties(penalties, self._flat, received)
         self._optimiser.step()
         self.steps_made += 1
 
