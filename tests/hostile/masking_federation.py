@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,25 +24,13 @@ from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
-from protos.masking.context import encoding_name, round_context
-from protos.masking.stream import Masker
 from protos.messages import (
-    Announcement,
-    Bind,
     Chunk,
     CoordinatorMessage,
-    EpochAcknowledgement,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
-    Join,
-    KeyAdvert,
     SiteMessage,
 )
 from protos.methods import METHOD_NAMES
-from protos.parameters import parameters_digest, position
 from protos.plan import Plan, plan_from_wire
-from protos.tensors import Layout
 from site_agent.approval import approve
 from site_agent.boundary.agent import Agent
 from site_agent.boundary.audit import AuditLog
@@ -50,7 +38,7 @@ from site_agent.boundary.connection import Connection
 from site_agent.config import Data, Hospital, Policy, Split
 from site_agent.hatch import AgentEnd, Agreed, Conclude, Prepare, Prepared, Train, Trained
 from site_agent.hatch import Message as HatchMessage
-from tests.rehearsal.study import offer, plan_with
+from tests.rehearsal.study import plan_with
 
 Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
@@ -245,9 +233,11 @@ class Site:
 
     async def stop(self) -> None:
         """The machine loses its power: the process is gone, with all keys; the disk stays."""
-        assert self._task is not None
+        if self._task is None:
+            return
         self._task.cancel()
         await asyncio.wait([self._task])
+        self._task = None
         self.audit.close()
         if self.line is not None:
             self.line.cut()
@@ -301,88 +291,6 @@ async def settle() -> None:
 def of_kind(messages: Iterable[SiteMessage], kind: type[Kind]) -> list[Kind]:
     """The messages of one kind, in order."""
     return [message for message in messages if isinstance(message, kind)]
-
-
-async def enter(sites: Sequence[Site]) -> None:
-    """All sites join the run of their plan."""
-    await settle()
-    for site in sites:
-        (join,) = of_kind(await site.tell(Announcement(site.plan.run_name, site.plan.canonical)), Join)
-        assert join.plan_digest == site.plan.digest
-
-
-async def agree(sites: Sequence[Site], epoch: int = 1) -> None:
-    """An honest agreement on keys among these sites, in the order of their names."""
-    names = tuple(site.name for site in sites)
-    adverts = [of_kind(await site.tell(EpochOpen(epoch, names)), KeyAdvert)[0] for site in sites]
-    roster = EpochRoster(epoch, tuple(adverts))
-    acknowledgements = [of_kind(await site.tell(roster), EpochAcknowledgement)[0] for site in sites]
-    for site in sites:
-        await site.tell(EpochSeal(epoch, tuple(acknowledgements)))
-
-
-async def ask_for(
-    site: Site, number: int, attempt: int, contributors: Iterable[str | Site], parameters: Vector | None = None
-) -> list[Chunk]:
-    """Offer a step and bind a set; the chunks that the site sends."""
-    vector = np.zeros(manifest_of(site.plan).parameters, np.float32) if parameters is None else parameters
-    names = tuple(sorted(entry if isinstance(entry, str) else entry.name for entry in contributors))
-    await site.tell(*offer(vector, number, attempt))
-    if site.error is not None:
-        return []
-    return of_kind(await site.tell(Bind(number, attempt, names, 0)), Chunk)
-
-
-def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[Integers, bool]:
-    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled."""
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    changes = np.zeros(manifest.parameters, np.int32)
-    checks = np.zeros(layout.chunks, np.int64)
-    count = 0
-    for upload in uploads:
-        count += 1
-        assert [chunk.index for chunk in upload] == list(range(layout.chunks))
-        for chunk in upload:
-            changes[layout.changes_slice(chunk.index)] += layout.changes(chunk.body, chunk.index)
-            checks[chunk.index : chunk.index + 1] += layout.words(chunk.body, chunk.index)[:1]  # wraps
-    return changes, bool((checks == count).all())
-
-
-def strip(
-    plan: Plan, victim: str, names: tuple[str, ...], keys: Mapping[str, bytes], seen: bytes, upload: list[Chunk]
-) -> Integers:
-    """Take the victim's masks off its upload, for one who holds the keys of all its pairs.
-
-    Args:
-        keys: peer -> key of its pair with the victim.
-        seen: T as the victim saw it.
-    """
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    zeros = np.zeros(manifest.parameters, np.float32)
-    context = round_context(
-        seen,
-        position(plan.run_name, 0, parameters_digest(zeros)),
-        0,
-        names,
-        manifest.digest,
-        layout.total_bytes,
-        encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
-    )
-    masks = bytearray(layout.total_bytes)
-    Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout).mask_all(masks)
-    changes = np.empty(manifest.parameters, np.int32)
-    for chunk in upload:
-        changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(
-            layout.body(masks, chunk.index), chunk.index
-        )
-    return changes
-
-
-def found(recovered: Integers, secret: Integers) -> bool:
-    """Whether a coordinator that came up with this has learnt the secret."""
-    return bool(np.array_equal(recovered, secret))
 
 
 def sites_of(plan: Plan, directory: Path, policies: Mapping[str, Any] | None = None) -> list[Site]:

@@ -130,6 +130,10 @@ class Network:
         self.cut(name)
         self.sites[name].start()
 
+    async def pass_time(self, seconds: float) -> None:
+        """Let made-up time go by."""
+        await asyncio.sleep(seconds)
+
     async def finish(self, seconds: float = 1e7) -> None:
         """Wait for the end of the run in made-up time."""
         await asyncio.wait_for(self.engine.finished.wait(), seconds)

@@ -18,21 +18,8 @@ from protos.masking.epoch import EpochSecret, EpochTerms, acknowledge, make_adve
 from protos.masking.refusals import Reason
 from protos.messages import EpochAcknowledgement, EpochOpen, EpochRoster, EpochSeal, KeyAdvert
 from protos.plan import Plan
-from tests.hostile.masking_federation import (
-    Integers,
-    Site,
-    agree,
-    ask_for,
-    encoded,
-    enter,
-    found,
-    identity_key,
-    masked_plan,
-    of_kind,
-    sites_of,
-    strip,
-    total,
-)
+from tests.hostile.masking_coordinator import agree, ask_for, enter, found, strip, total
+from tests.hostile.masking_federation import Integers, Site, encoded, identity_key, masked_plan, of_kind, sites_of
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
 from tests.rehearsal.made_up_time import play
 

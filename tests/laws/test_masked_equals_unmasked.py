@@ -75,7 +75,7 @@ def reference(
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     manifest = manifest_of(plan)
     parameters = manifest.initial_parameters(plan.seed)
-    rule = plan.ingredients.server_rule
+    rule, redrawn = plan.ingredients.server_rule, redraws or {}
     state = begin_rule(rule, parameters.size)
     for number in range(plan.schedule.rounds):
         sites = contributors(number)

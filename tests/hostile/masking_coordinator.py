@@ -1,0 +1,143 @@
+"""What a coordinator says to masked sites, honest or not, and what it can make of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.masking.context import encoding_name, round_context
+from protos.masking.refusals import Reason
+from protos.masking.stream import Masker
+from protos.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    EpochAcknowledgement,
+    EpochOpen,
+    EpochRoster,
+    EpochSeal,
+    Join,
+    KeyAdvert,
+)
+from protos.parameters import parameters_digest, position
+from protos.plan import Plan
+from protos.tensors import Layout
+from tests.hostile.masking_federation import Integers, Site, Vector, of_kind, settle
+from tests.rehearsal.study import offer
+
+
+async def enter(sites: Sequence[Site]) -> None:
+    """All sites join the run of their plan."""
+    await settle()
+    for site in sites:
+        (join,) = of_kind(await site.tell(Announcement(site.plan.run_name, site.plan.canonical)), Join)
+        assert join.plan_digest == site.plan.digest
+
+
+async def agree(sites: Sequence[Site], epoch: int = 1) -> None:
+    """An honest agreement on keys among these sites, in the order of their names."""
+    names = tuple(site.name for site in sites)
+    adverts = [of_kind(await site.tell(EpochOpen(epoch, names)), KeyAdvert)[0] for site in sites]
+    roster = EpochRoster(epoch, tuple(adverts))
+    acknowledgements = [of_kind(await site.tell(roster), EpochAcknowledgement)[0] for site in sites]
+    for site in sites:
+        await site.tell(EpochSeal(epoch, tuple(acknowledgements)))
+
+
+async def ask_for(
+    site: Site, number: int, attempt: int, contributors: Iterable[str | Site], parameters: Vector | None = None
+) -> list[Chunk]:
+    """Offer a step and bind a set; the chunks that the site sends."""
+    vector = np.zeros(manifest_of(site.plan).parameters, np.float32) if parameters is None else parameters
+    names = tuple(sorted(entry if isinstance(entry, str) else entry.name for entry in contributors))
+    await site.tell(*offer(vector, number, attempt))
+    if site.error is not None:
+        return []
+    return of_kind(await site.tell(Bind(number, attempt, names, 0)), Chunk)
+
+
+def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[Integers, bool]:
+    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled."""
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    changes = np.zeros(manifest.parameters, np.int32)
+    checks = np.zeros(layout.chunks, np.int64)
+    count = 0
+    for upload in uploads:
+        count += 1
+        assert [chunk.index for chunk in upload] == list(range(layout.chunks))
+        for chunk in upload:
+            changes[layout.changes_slice(chunk.index)] += layout.changes(chunk.body, chunk.index)
+            checks[chunk.index : chunk.index + 1] += layout.words(chunk.body, chunk.index)[:1]  # wraps
+    return changes, bool((checks == count).all())
+
+
+def strip(
+    plan: Plan, victim: str, names: tuple[str, ...], keys: Mapping[str, bytes], seen: bytes, upload: list[Chunk]
+) -> Integers:
+    """Take the victim's masks off its upload, for one who holds the keys of all its pairs.
+
+    Args:
+        keys: peer -> key of its pair with the victim.
+        seen: T as the victim saw it.
+    """
+    manifest = manifest_of(plan)
+    layout = Layout(manifest.parameters, len(manifest.scalars))
+    zeros = np.zeros(manifest.parameters, np.float32)
+    context = round_context(
+        seen,
+        position(plan.run_name, 0, parameters_digest(zeros)),
+        0,
+        names,
+        manifest.digest,
+        layout.total_bytes,
+        encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
+    )
+    masks = bytearray(layout.total_bytes)
+    Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout).mask_all(masks)
+    changes = np.empty(manifest.parameters, np.int32)
+    for chunk in upload:
+        changes[layout.changes_slice(chunk.index)] = layout.changes(chunk.body, chunk.index) - layout.changes(
+            layout.body(masks, chunk.index), chunk.index
+        )
+    return changes
+
+
+def found(recovered: Integers, secret: Integers) -> bool:
+    """Whether a coordinator that came up with this has learnt the secret."""
+    return bool(np.array_equal(recovered, secret))
+
+
+async def collect(sites: Iterable[Site], number: int, attempt: int, names: Iterable[str]) -> list[list[Chunk]]:
+    """Ask the sites of a set for one step; what each of them sends."""
+    wanted = tuple(sorted(names))
+    return [await ask_for(site, number, attempt, wanted) for site in sites if site.name in wanted]
+
+
+async def restart(sites: Sequence[Site]) -> None:
+    """All machines lose power and come back with their disks."""
+    for site in sites:
+        await site.stop()
+        site.start()
+    await enter(sites)
+
+
+def all_refuse(sites: Iterable[Site], reason: Reason, chunks: int) -> bool:
+    """Whether all stopped for this reason, wrote it down, and sent nothing after their first `chunks`."""
+    return all(
+        site.error is not None
+        and [entry.get("because") for entry in site.records("participation_ended")] == [str(reason)]
+        and len(site.chunks) == chunks
+        for site in sites
+    )
+
+
+def masking_of(site: Site) -> Any:
+    """What a running agent keeps to itself."""
+    rounds = site.agent._rounds
+    assert rounds is not None
+    return rounds._masking

@@ -1,0 +1,250 @@
+"""What reaches the coordinator under masks: chunks that are wrong, and sites that mask wrongly.
+
+The coordinator cannot look into a masked vector. It takes each site's chunks once, in order and whole,
+and the sum of the check words tells it whether all masks cancelled in every chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.aggregation import RunningSum
+from protos.manifest import manifest_of
+from protos.masking.stream import Masker
+from protos.messages import Chunk, SiteMessage
+from protos.plan import Plan
+from tests.hostile.masking_federation import change_of, encoded, masked_plan
+from tests.hostile.masking_network import Network
+from tests.rehearsal.made_up_time import play
+
+THREE_CHUNKS = 300_000
+Meddle = Callable[[Network, Chunk], list[SiteMessage]]
+
+
+def undisturbed(plan: Plan) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What one round among these sites ends in."""
+    zeros = np.zeros(manifest_of(plan).parameters, np.float32)
+    total = np.sum([encoded(plan, change_of(site, 0, 0, zeros)) for site in plan.site_names], axis=0, dtype=np.int64)
+    scale = 2.0 ** np.floor(np.log2(((1 << 31) - 1) // len(plan.sites) / plan.encoding.clipping_range))
+    mean: np.ndarray[Any, np.dtype[np.float32]] = (total / (scale * len(plan.sites))).astype(np.float32)
+    return mean
+
+
+def flipped(chunk: Chunk) -> Chunk:
+    """The chunk with one bit of its last number changed."""
+    body = bytearray(chunk.body)
+    body[-1] ^= 1
+    return replace(chunk, body=bytes(body))
+
+
+def swapped() -> Meddle:
+    """The first two chunks change places."""
+    held: list[Chunk] = []
+
+    def meddle(network: Network, chunk: Chunk) -> list[SiteMessage]:
+        if chunk.index == 0:
+            held.append(chunk)
+            return []
+        return [chunk, held.pop()] if held else [chunk]
+
+    return meddle
+
+
+MEDDLING: dict[str, tuple[Callable[[], Meddle], str]] = {
+    "duplicated": (lambda: lambda network, chunk: [chunk, chunk], "a chunk out of order"),
+    "duplicated with other bytes": (lambda: lambda network, chunk: [chunk, flipped(chunk)], "a chunk out of order"),
+    "reordered": (swapped, "a chunk out of order"),
+    "left out": (lambda: lambda network, chunk: [] if chunk.index == 1 else [chunk], "a chunk out of order"),
+    "truncated": (lambda: lambda network, chunk: [replace(chunk, body=chunk.body[:-4])], "a chunk of the wrong size"),
+    "lengthened": (
+        lambda: lambda network, chunk: [replace(chunk, body=bytes(chunk.body) + bytes(4))],
+        "a chunk of the wrong size",
+    ),
+    "beyond the last": (
+        lambda: lambda network, chunk: [replace(chunk, index=3)] if chunk.index == 2 else [chunk],
+        "a chunk out of order",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEDDLING)
+def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing(tmp_path: Path, kind: str) -> None:
+    """Whoever meddles with b's chunks once ends b's stream; started again, b completes the very same sum."""
+    plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
+    make, reason = MEDDLING[kind]
+    meddle = make()
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+
+        def once(site: str, message: SiteMessage) -> list[SiteMessage]:
+            if site == "b" and isinstance(message, Chunk) and not network.ended:
+                return meddle(network, message)
+            return [message]
+
+        network.meddle = once
+        await network.pass_time(60.0)
+        assert network.ended == [("b", reason)]
+        assert network.engine.outcomes == []
+        await network.restart("b")
+        await network.finish()
+        await network.close()
+
+        assert network.vector().tobytes() == undisturbed(plan).tobytes()
+
+    play(scene())
+
+
+def test_a_replay_from_a_void_attempt_counts_for_nothing(tmp_path: Path) -> None:
+    """Chunks of an attempt that became void, or of a round that is over, are dropped: never added to another."""
+    plan = masked_plan("abc", rounds=3, parameters=THREE_CHUNKS)
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+        kept: list[Chunk] = []
+
+        def replay(site: str, message: SiteMessage) -> list[SiteMessage]:
+            if site != "b" or not isinstance(message, Chunk):
+                return [message]
+            old = [chunk for chunk in kept if (chunk.round, chunk.attempt) != (message.round, message.attempt)]
+            kept.append(message)
+            return [*old, message]
+
+        network.meddle = replay
+        for _ in range(10_000):
+            if kept:
+                break
+            await network.pass_time(0.01)
+        await network.restart("c")  # the attempt is void
+        await network.finish()
+        await network.close()
+
+        attempts = {(chunk.round, chunk.attempt) for chunk in kept}
+        assert len(attempts) >= 3
+        assert network.ended == []
+        assert [outcome.is_complete for outcome in network.engine.outcomes] == [True]
+
+    play(scene())
+
+
+def wrong_masks(chunk: Chunk) -> Chunk:
+    """As a site that forgot a pair: noise of its own on every number."""
+    generator = np.random.default_rng(chunk.index)
+    return replace(chunk, body=generator.bytes(len(chunk.body)))
+
+
+def shifted(chunk: Chunk) -> Chunk:
+    """As a site whose vector lies four bytes further on."""
+    return replace(chunk, body=bytes(chunk.body[4:]) + bytes(chunk.body[:4]))
+
+
+def first_word(chunk: Chunk) -> Chunk:
+    """One bit of the first number in a chunk."""
+    return replace(chunk, body=bytes([chunk.body[0] ^ 1]) + bytes(chunk.body[1:]))
+
+
+@pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
+@pytest.mark.parametrize("wrong", [wrong_masks, shifted, first_word])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_site_that_masks_wrongly_voids_the_round(
+    tmp_path: Path, wrong: Callable[[Chunk], Chunk], times: int, is_weak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check words do not add up; the same step is repeated with new keys, and comes out right. Where nobody
+    looks at them, noise becomes the model."""
+    plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+        network.meddle = lambda site, message: [
+            wrong(message)
+            if site == "b" and isinstance(message, Chunk) and message.index == 1 and message.attempt < times
+            else message
+        ]
+        await network.finish()
+        await network.close()
+
+        assert [outcome.is_complete for outcome in network.engine.outcomes] == [True]
+        is_right = network.vector().tobytes() == undisturbed(plan).tobytes()
+        # The first word of a masked check, wrong by one, spoils the check and nothing else.
+        assert is_right is (not is_weak or wrong is first_word)
+        attempts = {chunk.attempt for site in network.sites.values() for chunk in site.chunks}
+        assert attempts == (set(range(times + 1)) if not is_weak else {0})
+
+    if is_weak:
+        monkeypatch.setattr(RunningSum, "is_consistent", property(lambda self: True))
+    play(scene())
+
+
+@pytest.mark.parametrize("losses", [0, 1, 4])
+def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, losses: int) -> None:
+    """A site that always masks wrongly ends the run after three attempts, however many were lost before for
+    other reasons, and nothing is applied."""
+    plan = masked_plan("abc", rounds=1)
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+        seen: set[int] = set()
+
+        def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
+            if site == "b" and isinstance(message, Chunk):
+                seen.add(message.attempt)
+                return [wrong_masks(message)]
+            return [message]
+
+        for _ in range(losses):
+            network.meddle = lambda site, message: [] if isinstance(message, Chunk) else [message]
+            await network.pass_time(20.0)
+            await network.restart("c")
+        network.meddle = meddle
+        await network.finish(3 * 86_400)
+        await network.close()
+
+        assert [(outcome.is_complete, outcome.reason) for outcome in network.engine.outcomes] == [
+            (False, "the contributions do not add up")
+        ]
+        assert sorted(seen) == list(range(losses, losses + 3))
+        assert not network.vector().any()
+
+    play(scene())
+
+
+def test_a_broken_machine_masks_wrongly_and_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the way but at the site: a masker with one key wrong, in the real agent, once."""
+    plan = masked_plan("abcd", rounds=2)
+    honest = Masker.__init__
+    broken = {"left": 1}
+
+    def make(self: Masker, **facts: Any) -> None:
+        if facts["own"] == "b" and broken["left"]:
+            broken["left"] -= 1
+            facts["pair_keys"] = {**facts["pair_keys"], "a": bytes(32)}
+        honest(self, **facts)
+
+    monkeypatch.setattr(Masker, "__init__", make)
+
+    async def scene() -> None:
+        network = Network(tmp_path, plan)
+        for name in plan.site_names:
+            network.add(name)
+        await network.finish()
+        await network.close()
+
+        assert [outcome.is_complete for outcome in network.engine.outcomes] == [True]
+        assert len(network.sites["a"].records("epoch_agreed")) == 2  # a void round brings new keys
+        assert [site.error for site in network.sites.values()] == [None] * 4
+
+    play(scene())

@@ -1,0 +1,154 @@
+"""A coordinator that offers a weaker plan: wider numbers, fewer sites, no masking.
+
+The plan is the coordinator's to write and each hospital's to refuse. A hospital's own file decides,
+whatever a person has approved.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import site_agent.boundary.agent
+from protos.errors import ProtocolError
+from protos.messages import Announcement, Join, Refusal, SiteReason
+from protos.plan import Plan, plan_from_wire
+from tests.hostile.masking_coordinator import agree, ask_for
+from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
+from tests.rehearsal.made_up_time import play
+
+PAIR: dict[str, Any] = {"quorum": 2, "two_sites": "each-sees-the-other"}
+OFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "no masking": (
+        "abc",
+        {"secure_aggregation": "off"},
+        {},
+        "the policy requires secure aggregation, and the plan has it off",
+    ),
+    "a wide range": (
+        "abc",
+        {"encoding": {"clipping_range": 1024.0}},
+        {},
+        "the plan's clipping range is wider than the policy allows",
+    ),
+    "too few sites": ("abc", {}, {"smallest_sites": 4}, "the plan adds up 3 sites, the policy wants more"),
+    "two sites": (
+        "ab",
+        PAIR,
+        {"smallest_sites": 2},
+        "each of the plan's two sites would see the other's change, and the policy does not allow it",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
+@pytest.mark.parametrize("kind", OFFERS)
+def test_a_plan_weaker_than_the_hospitals_policy_is_refused(
+    tmp_path: Path, kind: str, is_weak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even an approved plan is refused by name; a site that did not look would send under it."""
+    names, changes, policy, reason = OFFERS[kind]
+    plan = masked_plan(names, **changes)
+    if is_weak:
+        monkeypatch.setattr(site_agent.boundary.agent, "refuse_plan", lambda *facts, **more: None)
+        policy = {**policy, "smallest_sites": min(policy.get("smallest_sites", 3), len(names))}
+
+    async def scene() -> None:
+        sites = sites_of(plan, tmp_path, policy)
+        await settle()
+        for site in sites:
+            said = await site.tell(Announcement(plan.run_name, plan.canonical))
+            if not is_weak:
+                assert of_kind(said, Join) == []
+                assert [entry.reason for entry in of_kind(said, Refusal)] == [SiteReason.POLICY_FORBIDS]
+                assert [entry["reason"] for entry in site.records("plan_refused")] == [reason]
+                assert site.error is not None
+        if is_weak:
+            if plan.secure_aggregation == "required":
+                await agree(sites)
+            assert all([await ask_for(site, 0, 0, names) for site in sites])
+        else:
+            assert [site.chunks for site in sites] == [[]] * len(sites)
+
+    play(scene())
+
+
+def test_two_sites_need_the_consent_of_all_three(tmp_path: Path) -> None:
+    """With the words in the plan and in both policies two sites add up; a plan without them cannot be written."""
+    plan = masked_plan("ab", **PAIR)
+
+    async def scene() -> None:
+        sites = sites_of(plan, tmp_path, {"smallest_sites": 2, "two_sites": "each-sees-the-other"})
+        await settle()
+        for site in sites:
+            assert of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join)
+        await agree(sites)
+        assert all([await ask_for(site, 0, 0, "ab") for site in sites])
+
+    play(scene())
+    with pytest.raises(ValueError, match="needs a quorum"):
+        masked_plan("ab", quorum=2)
+
+
+@pytest.mark.parametrize(
+    "weakness",
+    [
+        {"modulus_bits": 8},
+        {"scale": 1.0},
+        {"encoding": {"clipping_range": 8.0, "scale": 1.0}},
+        {"encoding": {"clipping_range": 3.0}},
+        {"encoding": {"clipping_range": 1e9}},
+        {"encoding": {"clipping_range": 0.0}},
+        {"quorum": 2},
+        {"secure_aggregation": "optional"},
+        {"assumed_colluders": -1},
+    ],
+)
+def test_a_plan_cannot_name_what_is_not_a_coordinators_choice(weakness: dict[str, Any]) -> None:
+    """Modulus and scale follow from the number of sites; no key of a plan changes them, and none is ignored."""
+    document = json.loads(masked_plan("abc").canonical) | weakness
+    raw = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    with pytest.raises(ProtocolError):
+        plan_from_wire(raw)
+
+
+@pytest.mark.parametrize("count", [2, 3, 100])
+def test_no_range_that_a_plan_may_have_overflows_a_sum(count: int) -> None:
+    """At the widest and narrowest range, sums over all listed sites stay within the signed half of the ring."""
+    from protos.fixed_point import FixedPoint
+
+    for exponent in range(-40, 11):
+        fixed_point = FixedPoint(2.0**exponent, count)
+        assert fixed_point.scale * fixed_point.clipping_range * count <= (1 << 31) - 1
+
+
+def test_a_plan_that_lists_one_key_for_two_sites_is_no_plan() -> None:
+    """A coordinator cannot fill the quorum with one invented key under many names."""
+    document = json.loads(masked_plan("abcd").canonical)
+    document["sites"][1]["identity"] = document["sites"][0]["identity"]
+
+    with pytest.raises(ValueError, match="same identity key"):
+        Plan.model_validate_json(json.dumps(document))
+
+
+def test_a_site_that_the_plan_lists_with_another_key_takes_no_part(tmp_path: Path) -> None:
+    """A plan in which the site's own name stands for somebody else's key is refused before anything is sent."""
+    document = json.loads(masked_plan("abc").canonical)
+    document["sites"][0]["identity"] = "aaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaa"
+    plan = Plan.model_validate_json(json.dumps(document))
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        said = await site.tell(Announcement(plan.run_name, plan.canonical))
+
+        assert of_kind(said, Join) == []
+        assert [entry["reason"] for entry in site.records("plan_refused")] == [
+            "the plan does not list this site with this identity key"
+        ]
+
+    play(scene())
