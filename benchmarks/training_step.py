@@ -1,9 +1,16 @@
-"""Time of one training step: our network against the same one written plainly.
+"""Time of one training step: the trainer's own against the same network written plainly.
 
-Both start from the same parameters, see the same batches in the same order and must reach the same
-losses, so the reference really trains. Shapes are those of a heart site: 182 rows, 13 columns, 5
-batches an epoch, s = 128. Epochs alternate between the two in one process on one thread; a step
-is forward, loss, backward and optimiser. Ours uses the fused AdamW, the reference torch's default.
+All start from the same parameters, see the same batches in the same order and must make the same
+losses, so the references really train. Shapes are those of a heart site: 182 rows, 13 columns, 5
+batches an epoch, s = 128. A step is choosing the batch, forward, loss, backward and optimiser.
+
+* ours: `LocalTraining` over a `FlatNetwork`, in the arithmetic that the site's trainer prepares;
+* reference: a loop over columns, `attention(x, x, x)[0]`, torch.optim.AdamW as it comes;
+* fast reference: the same, but attention is told need_weights=False and uses torch's fused kernel.
+
+They take turns in one process on one thread, so the arithmetic of ours (matrix products that do not
+depend on the CPU's kind, deterministic algorithms) is also that of the references. Seconds are of
+this thread's processor time, which other programs on the machine disturb least.
 
     python -m benchmarks.training_step
 """
@@ -13,8 +20,10 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
@@ -22,89 +31,127 @@ from torch.nn import functional
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
 from protos.architecture import GlobalLayersNetwork, network_tensors
-from site_agent.trainer.models.catalogue import build_network, start
+from protos.plan import AdamW, Schedule
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.local import LocalTraining, Rows
 
-ROWS, COLUMNS, BATCHES, EPOCHS = 182, 13, 5, 40
+ROWS, COLUMNS, BATCHES = 182, 13, 5
+TURNS, STEPS_PER_TURN, SEED = 20, 4 * BATCHES, 1
+LARGEST_DIFFERENCE = 1e-5
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 
 
-def table() -> tuple[Tensor, Tensor]:
-    """Standardised rows (182, 13) and labels (182, 1) of a public clinical table."""
+@dataclass(frozen=True)
+class Contestant:
+    """A network, and how it makes its next steps; the argument is their number."""
+
+    network: nn.Module
+    train: Callable[[int], None]
+
+
+def table() -> Rows:
+    """182 standardised rows of 13 columns of a public clinical table, labels 0 and 1."""
     rows, labels = load_breast_cancer(return_X_y=True)
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:ROWS]
     values = torch.from_numpy(rows).float()[chosen, :COLUMNS]
-    return (values - values.mean(0)) / values.std(0), torch.from_numpy(labels).float()[chosen].unsqueeze(1)
+    return Rows((values - values.mean(0)) / values.std(0), torch.from_numpy(labels).float()[chosen])
 
 
-def step_of(network: nn.Module, optimiser: torch.optim.Optimizer) -> Callable[[Tensor, Tensor], Tensor]:
-    """One full training step on one batch, returning its loss."""
-
-    def step(rows: Tensor, labels: Tensor) -> Tensor:
-        optimiser.zero_grad()
-        loss = functional.binary_cross_entropy_with_logits(network(rows), labels)
-        loss.backward()
-        optimiser.step()
-        return loss.detach()
-
-    return step
+def batches() -> Iterator[Tensor]:
+    """The row numbers of one batch after the other, without end, as `LocalTraining` draws them."""
+    generator = np.random.default_rng(SEED)
+    while True:
+        order = torch.from_numpy(generator.permutation(ROWS))[: ROWS // BATCHES * BATCHES]
+        yield from order.view(BATCHES, -1)
 
 
-def timed_epoch(
-    step: Callable[[Tensor, Tensor], Tensor], batches: list[tuple[Tensor, Tensor]]
-) -> tuple[list[float], list[float]]:
-    """The seconds and the loss of each step."""
-    seconds, losses = [], []
-    for rows, labels in batches:
-        began = time.perf_counter()
-        loss = step(rows, labels)
-        seconds.append(time.perf_counter() - began)
-        losses.append(loss.item())
-    return seconds, losses
+def ours(data: Rows) -> Contestant:
+    """The trainer of a site, as it is."""
+    flat = FlatNetwork(build_network(HEART, COLUMNS, 1), [])
+    flat.start(network_tensors(HEART, columns=COLUMNS, outputs=1), 0)
+    training = LocalTraining(
+        flat,
+        task="binary",
+        training=data,
+        validation=data,
+        schedule=Schedule(aggregate="every-epoch", epochs=TURNS * STEPS_PER_TURN, batches_per_epoch=BATCHES),
+        optimiser=AdamW(name="adamw", learning_rate=1e-3, weight_decay=1e-4),
+        order=np.random.default_rng(SEED),
+        dropout_seed=0,
+    )
+    return Contestant(flat.network, training.train)
 
 
-def pair() -> tuple[nn.Module, ReferenceNetwork]:
-    """Our network and the reference, with the same parameters."""
-    ours, reference = build_network(HEART, COLUMNS, 1), ReferenceNetwork(HEART, COLUMNS, 1)
-    start(ours, network_tensors(HEART, columns=COLUMNS, outputs=1), 0)
-    copy_parameters(ours, reference, HEART.heads)
-    return ours, reference
+def reference(data: Rows, start: nn.Module, *, attention_weights: bool) -> Contestant:
+    """What a straightforward author writes, from the same parameters."""
+    network = ReferenceNetwork(HEART, COLUMNS, 1, attention_weights=attention_weights)
+    copy_parameters(start, network, HEART.heads)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)
+    order = batches()
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            rows = next(order)
+            optimiser.zero_grad()
+            loss = functional.binary_cross_entropy_with_logits(network(data.features[rows])[:, 0], data.targets[rows])
+            torch.autograd.backward(loss)
+            optimiser.step()
+
+    return Contestant(network, train)
+
+
+def largest_difference(data: Rows, contestants: list[Contestant]) -> float:
+    """Train one epoch each and compare the losses before every step.
+
+    Later, rounding grows apart as in any two runs of training.
+    """
+    difference = 0.0
+    for rows, _ in zip(batches(), range(BATCHES), strict=False):
+        losses = []
+        for contestant in contestants:
+            with torch.no_grad():
+                logits = contestant.network(data.features[rows])[:, 0]
+            losses.append(functional.binary_cross_entropy_with_logits(logits, data.targets[rows]).item())
+            contestant.train(1)
+        print("loss  ours {:.7f}  reference {:.7f}  fast reference {:.7f}".format(*losses))
+        difference = max(difference, max(losses) - min(losses))
+    return difference
+
+
+def median_seconds(contestants: list[Contestant]) -> list[float]:
+    """Seconds of processor time of one step: each one's median over turns, the first left out."""
+    seconds: list[list[float]] = [[] for _ in contestants]
+    for _ in range(TURNS + 1):
+        for contestant, of_turns in zip(contestants, seconds, strict=True):
+            began = time.thread_time()
+            contestant.train(STEPS_PER_TURN)
+            of_turns.append((time.thread_time() - began) / STEPS_PER_TURN)
+    return [statistics.median(of_turns[1:]) for of_turns in seconds]
 
 
 def main() -> None:
-    """Run both, compare the first epoch's losses, print medians."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    # Filling fresh memory serves to find its misuse; no result depends on it.
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    rows, labels = table()
-    ours, reference = pair()
-    our_step = step_of(ours, torch.optim.AdamW(ours.parameters(), lr=1e-3, weight_decay=1e-4, fused=True))
-    reference_step = step_of(reference, torch.optim.AdamW(reference.parameters(), lr=1e-3, weight_decay=1e-4))
-    gc.freeze()  # what importing left behind is not walked again by either
-    generator = torch.Generator().manual_seed(1)
-    our_seconds: list[float] = []
-    reference_seconds: list[float] = []
-    difference = 0.0
-    for epoch in range(EPOCHS):
-        order = torch.randperm(ROWS, generator=generator)[: ROWS // BATCHES * BATCHES].view(BATCHES, -1)
-        batches = [(rows[chosen], labels[chosen]) for chosen in order]
-        seconds, losses = timed_epoch(our_step, batches)
-        other_seconds, other_losses = timed_epoch(reference_step, batches)
-        if epoch == 0:  # later, rounding grows apart as in any two runs of training
-            difference = max(abs(a - b) for a, b in zip(losses, other_losses, strict=True))
-            print(f"losses of the first epoch  ours {losses}  reference {other_losses}")
-            if difference > 1e-5:
-                raise SystemExit(f"the losses differ by {difference}")
-        else:
-            our_seconds += seconds
-            reference_seconds += other_seconds
-    our_median, reference_median = statistics.median(our_seconds), statistics.median(reference_seconds)
+    """Compare the first epoch's losses, then time all three in turns and print medians."""
+    prepare_arithmetic(1)
+    data = table()
+    trained = ours(data)
+    plain = reference(data, trained.network, attention_weights=True)
+    fast = reference(data, trained.network, attention_weights=False)
+    difference = largest_difference(data, [trained, plain, fast])
+    if difference > LARGEST_DIFFERENCE:
+        raise SystemExit(f"the losses differ by {difference}")
+    gc.freeze()  # what importing left behind is not walked again by any of them
+    our_seconds, plain_seconds, fast_seconds = median_seconds([trained, plain, fast])
     print(
-        f"median of {len(our_seconds)} steps  ours {our_median * 1e3:.2f} ms  reference {reference_median * 1e3:.2f} ms"
+        f"median over {TURNS} turns of {STEPS_PER_TURN} steps  ours {our_seconds * 1e3:.2f} ms  "
+        f"reference, attention(x, x, x)[0]: {plain_seconds * 1e3:.2f} ms  "
+        f"fast reference, need_weights=False: {fast_seconds * 1e3:.2f} ms"
     )
     print(
-        f"ours_step_s={our_median:.6f} reference_step_s={reference_median:.6f} "
-        f"ratio={reference_median / our_median:.2f} loss_difference={difference:.2e}"
+        f"ours_step_s={our_seconds:.6f} reference_step_s={plain_seconds:.6f} "
+        f"ratio={plain_seconds / our_seconds:.2f} fast_reference_step_s={fast_seconds:.6f} "
+        f"fast_ratio={fast_seconds / our_seconds:.2f} loss_difference={difference:.2e}"
     )
 
 

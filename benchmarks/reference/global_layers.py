@@ -3,6 +3,10 @@
 One nn.Linear(1, 16) per column in a loop, nn.MultiheadAttention, nn.BatchNorm1d that stays in
 evaluation mode, the batch first. It shares no code with the network of the site agent, so equal
 logits and gradients are evidence for both.
+
+`attention_weights` chooses how attention is called, with equal results: True is the plain call,
+`attention(x, x, x)[0]`, which computes the weights of attention for nobody; False is
+`need_weights=False`, which lets torch use its fused kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ class FullyConnected(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) to (B, outputs)."""
-        return self.dropout(self.activation(self.linear(self.normalisation(x))))
+        result: Tensor = self.dropout(self.activation(self.linear(self.normalisation(x))))
+        return result
 
 
 class FeedForward(nn.Module):
@@ -45,14 +50,16 @@ class FeedForward(nn.Module):
         hidden = self.activation(self.inner(self.dropout(self.normalisation(x))))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
-        return self.outer(hidden)
+        result: Tensor = self.outer(hidden)
+        return result
 
 
 class TransformerBlock(nn.Module):
     """x = BN(x); x = attention(x, x, x) + x; SELU(FF(x)) + x."""
 
-    def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int, *, attention_weights: bool) -> None:
         super().__init__()
+        self.attention_weights = attention_weights
         width = architecture.entity_width
         self.normalisation = nn.BatchNorm1d(columns)
         self.attention = nn.MultiheadAttention(width, architecture.heads, bias=False, batch_first=True)
@@ -64,14 +71,16 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, d, e) to the same shape."""
         x = self.normalisation(x)
-        x = self.attention(x, x, x, need_weights=False)[0] + x
+        x = self.attention(x, x, x, need_weights=self.attention_weights)[0] + x
         return self.activation(self.feedforward(x)) + x
 
 
 class ReferenceNetwork(nn.Module):
     """Rows (B, d) to logits (B, C)."""
 
-    def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
+    def __init__(
+        self, architecture: GlobalLayersNetwork, columns: int, outputs: int, *, attention_weights: bool = True
+    ) -> None:
         super().__init__()
         s, width, gate, dropout = (
             architecture.latent,
@@ -83,7 +92,8 @@ class ReferenceNetwork(nn.Module):
         self.embeddings = nn.ModuleList(nn.Linear(1, width) for _ in range(columns))
         self.token_normalisation = nn.BatchNorm1d(columns)
         self.blocks = nn.ModuleList(
-            TransformerBlock(architecture, columns) for _ in range(architecture.transformer_blocks)
+            TransformerBlock(architecture, columns, attention_weights=attention_weights)
+            for _ in range(architecture.transformer_blocks)
         )
         self.layer1 = FullyConnected(columns * width, 4 * s, dropout)
         self.layer2 = FeedForward(4 * s, 4 * s, s, gate=gate, bias=True, dropout=dropout)
@@ -108,7 +118,8 @@ class ReferenceNetwork(nn.Module):
         x = x + self.layer2(x)
         x = self.layer3(x)
         x = x + self.layer4(x)
-        return self.output(self.output_normalisation(self.layer5(x)))
+        logits: Tensor = self.output(self.output_normalisation(self.layer5(x)))
+        return logits
 
 
 def reference_name(name: str) -> str:

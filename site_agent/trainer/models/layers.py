@@ -1,7 +1,6 @@
 """The layers that the networks of this folder share: normalise, map, select, drop.
 
-The batch is the last axis everywhere, so that a normalisation runs over contiguous memory. The
-rules:
+The batch is the first axis and channels are the second, as torch's own layers have it. The rules:
 
 * a fresh layer holds NaN, because first values come from the plan's seed and not from here;
 * the normalisation is affine: it neither measures nor keeps anything about the patients;
@@ -32,14 +31,12 @@ class Linear(nn.Module):
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """(inputs, B) to (outputs, B)."""
-        if self.bias is None:
-            return torch.mm(self.weight, values)
-        return torch.addmm(self.bias.unsqueeze(1), self.weight, values)
+        """(B, inputs) to (B, outputs)."""
+        return functional.linear(values, self.weight, self.bias)
 
 
 class Normalisation(nn.Module):
-    """γ·x/√(1 + 1e-5) + β over the first axis: BatchNorm1d that never measures."""
+    """γ·x/√(1 + 1e-5) + β over the second axis: BatchNorm1d that never measures."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -47,18 +44,11 @@ class Normalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(channels, B) to the same shape."""
+        """(B, channels) or (B, channels, any) to the same shape."""
         weight = self.weight
         mean, variance = standard_statistics(weight)
         # One kernel forward and one backward, which beats any way to write the line out.
-        return torch.batch_norm(
-            values.unsqueeze(0), weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False
-        ).squeeze(0)
-
-    def folded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The maps (channels, e) of an affine function followed by this normalisation, as one function."""
-        scale = (self.weight * (1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON))).unsqueeze(1)
-        return weight * scale, torch.addcmul(self.bias.unsqueeze(1), bias, scale)
+        return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 class FeedForward(nn.Module):
@@ -73,7 +63,7 @@ class FeedForward(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """(width, B) to the same shape."""
+        """(B, width) to the same shape."""
         hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
         if self.gate is not None:
             hidden = hidden * self.gate(values)
@@ -91,7 +81,7 @@ class FullyConnected(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """(inputs, B) to (outputs, B)."""
+        """(B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
 
 
