@@ -72,7 +72,8 @@ class TransformerBlock(nn.Module):
         """(B, d, e) to the same shape."""
         x = self.normalisation(x)
         x = self.attention(x, x, x, need_weights=self.attention_weights)[0] + x
-        return self.activation(self.feedforward(x)) + x
+        result: Tensor = self.activation(self.feedforward(x)) + x
+        return result
 
 
 class ReferenceNetwork(nn.Module):
