@@ -230,7 +230,7 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
         await agree(sites)
         first = await ask_for(sites[0], 0, 0, "abc")
 
-        for chunk in (0, 2, 1, 3):
+        for chunk in (0, 2, 1):
             said = await sites[0].tell(Bind(0, 0, plan.site_names, chunk))
             assert said == list(first[chunk:])
         assert sites[0].trainer.trained == [(0, 0)]
