@@ -52,6 +52,11 @@ class RunningSum:
         return index + 1 == self._layout.chunks
 
     @property
+    def sites(self) -> int:
+        """How many sites are bound."""
+        return len(self._arrived)
+
+    @property
     def is_complete(self) -> bool:
         """Whether every bound site's last chunk was added."""
         return all(arrived == self._layout.chunks for arrived in self._arrived.values())

@@ -209,6 +209,10 @@ class Engine:
 
     def _announce(self, site: str, run: Run) -> None:
         reason = refuse_identity(run.plan, site, self._identity_of(site))
+        if reason is not None and any(
+            refuse_identity(plan, site, self._identity_of(site)) is None for plan in self._waiting
+        ):
+            return  # its study comes later
         if reason is not None:
             self._log.warning("site_not_listed", site=site, run=run.name)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
@@ -258,7 +262,7 @@ class Engine:
                 return  # of an attempt that became void while the chunk was under way
             raise MalformedMessage("a chunk of a round that is not collecting")
         if run.running_sum.add(site, chunk.index, chunk.body):
-            is_corrupted = run.running_sum.is_complete and not run.running_sum.is_consistent
+            is_corrupted = run.running_sum.is_complete and not run.is_consistent
             self._happened(FoundCorrupted() if is_corrupted else Completed(site))
 
     def _lost(self, site: str) -> None:

@@ -72,20 +72,25 @@ class Agreeing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Parameters were offered; `ready` sites hold their checked contribution."""
+    """Parameters were offered; `ready` sites hold their checked contribution.
+
+    `deadline` may come nearer while a site is away; `latest` is when it ends for everyone.
+    """
 
     step: Step
     ready: Sites = frozenset()
     deadline: float
+    latest: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collecting:
-    """The contributors are bound; `complete` sites have sent everything."""
+    """The contributors are bound; `complete` sites have sent everything. Deadlines as in Training."""
 
     step: Step
     complete: Sites = frozenset()
     deadline: float
+    latest: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +103,11 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class Finishing:
-    """The last aggregate was sent; `done` sites have taken it in."""
+    """The last aggregate was sent; `done` sites have taken it in, `gone` ones never will."""
 
     step: Step
     done: Sites = frozenset()
+    gone: Sites = frozenset()
     deadline: float
 
 

@@ -113,11 +113,12 @@ def _begin_step(terms: Terms, step: Step, now: float) -> Outcome:
 
 
 def _offer(terms: Terms, step: Step, now: float) -> Outcome:
+    latest = now + terms.deadlines.contribute_seconds
     deadline = _deadline(terms, step.bound - step.present, now)
     offer = OfferRound(step.bound, step.round, step.attempt)
     if terms.binds_early:
-        return Collecting(step=step, deadline=deadline), (offer, _bind(step))
-    return Training(step=step, deadline=deadline), (offer,)
+        return Collecting(step=step, deadline=deadline, latest=latest), (offer, _bind(step))
+    return Training(step=step, deadline=deadline, latest=latest), (offer,)
 
 
 def _deadline(terms: Terms, absent: Sites, now: float) -> float:
@@ -178,7 +179,8 @@ def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -
     if ready < step.bound:
         return replace(state, ready=ready), ()
     deadline = _deadline(terms, step.bound - step.present, now)
-    return Collecting(step=step, deadline=deadline), (_bind(step),)
+    latest = now + terms.deadlines.contribute_seconds
+    return Collecting(step=step, deadline=deadline, latest=latest), (_bind(step),)
 
 
 def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
@@ -197,6 +199,10 @@ def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> 
         if step.bound <= step.present:
             return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
         return replace(state, step=step), ()
+    if isinstance(state, Collecting) and site in state.complete:
+        # It has nothing more to send; where its keys are gone, the next step begins with fresh ones.
+        kept = step.agreed if epoch == step.epoch else step.agreed - {site}
+        return replace(state, step=replace(step, agreed=kept)), ()
     if isinstance(state, Agreeing) or (terms.is_masked and epoch != step.epoch):
         # Its keys are gone, or the agreement was under way: everyone agrees anew on the same step.
         void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
@@ -207,9 +213,9 @@ def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> 
         return after, (*void, *effects)
     offer = OfferRound(frozenset({site}), step.round, step.attempt)
     if isinstance(state, Training):
-        deadline = _deadline(terms, step.bound - step.present, now)
+        deadline = min(state.latest, _deadline(terms, step.bound - step.present, now))
         return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
-    deadline = _deadline(terms, step.bound - step.present - state.complete, now)
+    deadline = min(state.latest, _deadline(terms, step.bound - step.present - state.complete, now))
     bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, resumes=True)
     return replace(state, step=step, deadline=deadline), (offer, bind)
 
@@ -273,10 +279,12 @@ def _finish(state: Finishing, event: Event, now: float) -> Outcome:
             state = replace(state, done=state.done | {site})
         case Joined(site=site) if site in state.step.bound:
             return state, (SendResult(frozenset({site})),)
+        case Declined(site=site):  # it will not take the result; nobody waits for that
+            state = replace(state, gone=state.gone | {site})
         case _:
             pass
     missing = state.step.bound - state.done
-    if not missing or now >= state.deadline:
+    if missing <= state.gone or now >= state.deadline:
         return _end(is_complete=True, reason="all rounds were made", missing=missing)
     return state, ()
 

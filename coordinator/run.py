@@ -46,6 +46,13 @@ class Run:
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
     acknowledgements: dict[str, EpochAcknowledgement] = field(default_factory=dict, repr=False)
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every check adds up and every scalar lies within what so many honest sites can give."""
+        sums = self.running_sum
+        bounds = zip(sums.scalars, self.manifest.scalars, strict=True)
+        return sums.is_consistent and all(0 < total <= sums.sites * scalar.bound for total, scalar in bounds)
+
     def close_round(self, contributors: int) -> None:
         """Apply the server rule to the complete, consistent sum."""
         sums = self.running_sum

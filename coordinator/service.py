@@ -25,7 +25,7 @@ import structlog
 
 from coordinator.admission import refuse_hello
 from coordinator.engine import Engine
-from protos.errors import ConfigurationError, RefusedError
+from protos.errors import ConfigurationError, RefusedError, explained
 from protos.messages import (
     LARGEST_MESSAGE_BYTES,
     Chunk,
@@ -42,6 +42,7 @@ from protos.wire import decode_site_message, encode_coordinator_message
 
 GREETING_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
+_TLS_VERSION: Final = b"TLSv1.3"
 _LONGEST_QUEUE: Final = 1024
 # What a site may send before this program has read it. gRPC would let it grow with the line's speed,
 # and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
@@ -160,7 +161,9 @@ class FederationService:
             tasks = (writing, reading, ending)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, grpc.RpcError):
+                    self._log.error("stream_failed", site=caller.site, what=explained(result).what)
             self._peers.discard(peer)
             self._engine.disconnected(caller.site, peer)
 
@@ -173,10 +176,11 @@ class FederationService:
                 self._engine.disconnected(peer.caller.site, peer)
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Caller:
-        certificates = list(context.auth_context().get("x509_pem_cert", ()))
+        facts = context.auth_context()
+        certificates, versions = list(facts.get("x509_pem_cert", ())), list(facts.get("ssl_tls_version", ()))
         try:
-            if len(certificates) != 1:
-                raise RefusedError(what="No certificate.", consequence="", remedy="")
+            if len(certificates) != 1 or versions != [_TLS_VERSION]:
+                raise RefusedError(what="No certificate, or not TLS 1.3.", consequence="", remedy="")
             caller = self._identify(certificates[0])
         except RefusedError as refusal:
             self._log.warning("peer_refused", reason=refusal.what)

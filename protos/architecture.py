@@ -38,8 +38,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
+from protos.documents import Document
 from protos.errors import ConfigurationError
 
 LARGEST_NUMBER_COUNT = 2**31
@@ -57,10 +58,8 @@ class Part(StrEnum):
     HEAD = "head"
 
 
-class GlobalLayersNetwork(BaseModel):
+class GlobalLayersNetwork(Document):
     """The network of the paper: entities, transformer blocks, five layers; widths are multiples of `latent`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["global-layers-network"]
     latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
@@ -79,20 +78,16 @@ class GlobalLayersNetwork(BaseModel):
         return self
 
 
-class NamedTensor(BaseModel):
+class NamedTensor(Document):
     """One tensor of a module this package does not know; starts uniformly in [-bound, bound), or at 0."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(pattern=TENSOR_NAME)]
     shape: Annotated[tuple[Dimension, ...], Field(max_length=8)]
     bound: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
 
 
-class NamedTensors(BaseModel):
+class NamedTensors(Document):
     """Tensors listed one by one, all of part body: what a hospital's own module exchanges."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["named-tensors"]
     tensors: Annotated[tuple[NamedTensor, ...], Field(min_length=1, max_length=65_536)]

@@ -160,7 +160,7 @@ def _construct(node: Node) -> Any:
         raise _Mistakes([(line, column, "this number cannot be read")]) from cause
     if isinstance(value, float) and not math.isfinite(value):
         raise _Mistakes([(line, column, "a number has to be finite")])
-    return value
+    return 0.0 if value == 0.0 and isinstance(value, float) else value  # minus zero has another digest
 
 
 def _construct_mapping(node: MappingNode) -> dict[str, Any]:

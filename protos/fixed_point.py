@@ -58,7 +58,7 @@ class FixedPoint:
         """Write rint(clip(S * weight * values)) into `out`.
 
         Args:
-            values: float32 of shape (n,); read once, so that a changing source cannot slip by a check.
+            values: float32 of shape (n,).
             weight: at most 1, rounded to float32.
             out: int32 of shape (n,).
 
@@ -74,20 +74,20 @@ class FixedPoint:
         limit = np.float32(self.scale * self.clipping_range)
         scratch = np.empty(min(BLOCK, values.size), np.float32)
         clipped = 0
-        with np.errstate(over="ignore"):  # an overflow is infinite, hence clipped or refused below
+        with np.errstate(over="ignore"):  # what overflows is infinite, and clipped like any other large value
             for start in range(0, values.size, BLOCK):
-                block = scratch[: min(BLOCK, values.size - start)]
-                np.multiply(values[start : start + BLOCK], factor, out=block)
+                given, block = values[start : start + BLOCK], scratch[: min(BLOCK, values.size - start)]
+                np.multiply(given, factor, out=block)
                 largest = max(float(block.max()), -float(block.min()))
                 if not largest <= limit:
-                    clipped += self._clip(block, start, limit)
+                    clipped += self._clip(given, block, start, limit)
                 np.rint(block, out=block)
                 out[start : start + BLOCK] = block
         return clipped
 
     @staticmethod
-    def _clip(block: npt.NDArray[np.float32], start: int, limit: np.float32) -> int:
-        finite = np.isfinite(block)
+    def _clip(given: npt.NDArray[np.float32], block: npt.NDArray[np.float32], start: int, limit: np.float32) -> int:
+        finite = np.isfinite(given)
         if not finite.all():
             raise NotFinite(start + int(np.argmin(finite)))
         outside = int(np.count_nonzero(np.abs(block) > limit))

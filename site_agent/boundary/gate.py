@@ -22,7 +22,7 @@ from blake3 import blake3
 from protos.errors import OperatorError
 from protos.fixed_point import FixedPoint, NotFinite
 from protos.manifest import Manifest
-from protos.messages import Bind, Chunk, SiteReason
+from protos.messages import Bind, Chunk, MalformedMessage, SiteReason
 from protos.plan import EqualWeights, Plan, RowWeights
 from protos.tensors import Layout
 from site_agent.boundary.audit import AuditLog
@@ -107,7 +107,10 @@ class Gate:
         Raises:
             AuditError: the log cannot be written; no chunk is handed out.
             MaskingRefused: this vector may not be masked for these contributors.
+            MalformedMessage: the coordinator asks for a chunk that there is not.
         """
+        if bind.first_chunk >= self._layout.chunks:
+            raise MalformedMessage("a first chunk that the vector does not have")
         if self._masking is not None:
             self._masking.freeze(contribution.position, bind, contribution.digest)
         self._audit.write(

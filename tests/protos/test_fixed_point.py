@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -234,3 +236,14 @@ def test_a_site_without_rows_is_refused(rows: int) -> None:
     """There is no weight for nobody."""
     with pytest.raises(ValueError, match="without rows"):
         round_rows(rows, 64)
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_a_huge_finite_value_is_clipped_not_called_infinite(value: float) -> None:
+    """What overflows only when it is scaled is a large number, and is counted as clipped."""
+    fixed_point, out = FixedPoint(8.0, 3), np.empty(1, np.int32)
+
+    clipped = fixed_point.encode(np.array([value], np.float32), 1.0, out)
+
+    assert clipped == 1
+    assert out[0] == math.copysign(fixed_point.scale * 8.0, value)

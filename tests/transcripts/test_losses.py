@@ -17,7 +17,7 @@ def test_a_site_returns_within_its_grace_while_training() -> None:
               = training 0.0 ready - until 11
         5     > a joins
               < offer 0.0 to a
-              = training 0.0 ready - until 55
+              = training 0.0 ready - until 50
         6     > a, b, c ready 0.0
               < bind 0.0 of a b c to a b c
               = collecting 0.0 complete - until 56
@@ -39,9 +39,9 @@ def test_a_ready_site_that_was_lost_has_to_be_ready_again() -> None:
               = training 0.0 ready a until 12
         3     > a joins
               < offer 0.0 to a
-              = training 0.0 ready - until 53
+              = training 0.0 ready - until 50
         4     > b, c ready 0.0
-              = training 0.0 ready b c until 53
+              = training 0.0 ready b c until 50
         5     > a ready 0.0
               < bind 0.0 of a b c to a b c
               = collecting 0.0 complete - until 55
@@ -138,7 +138,7 @@ def test_a_site_is_lost_while_collecting_and_resumes() -> None:
         4     > b joins
               < offer 0.0 to b
               < resume 0.0 of a b c to b
-              = collecting 0.0 complete a until 54
+              = collecting 0.0 complete a until 51
         5     > b, c completes
               < close 0 of a b c
               < offer 1.0 to a b c
@@ -168,7 +168,7 @@ def test_a_site_that_has_sent_everything_may_leave() -> None:
               = training 1.0 ready - until 14
         5     > a joins
               < offer 1.0 to a
-              = training 1.0 ready - until 55
+              = training 1.0 ready - until 54
         6     > a, b, c ready 1.0
               < bind 1.0 of a b c to a b c
               = collecting 1.0 complete - until 56
@@ -396,5 +396,55 @@ def test_a_site_that_was_away_gets_the_result_when_it_is_back() -> None:
         7     > a finishes
               < end: all rounds were made, missing -
               = over, complete
+        """,
+    )
+
+
+def test_a_site_that_has_sent_everything_is_sent_nothing_again() -> None:
+    """Who is complete and comes back waits for the next round; its parameters may change meanwhile."""
+    play(
+        terms(rounds=2),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > a, b, c ready 0.0
+              < bind 0.0 of a b c to a b c
+              = collecting 0.0 complete - until 51
+        2     > a completes
+              = collecting 0.0 complete a until 51
+        3     > a leaves
+              = collecting 0.0 complete a until 51
+        4     > a joins
+              = collecting 0.0 complete a until 51
+        5     > b, c completes
+              < close 0 of a b c
+              < offer 1.0 to a b c
+              = training 1.0 ready - until 55
+        """,
+    )
+
+
+def test_coming_and_going_never_holds_a_round_open() -> None:
+    """However often a site returns, the attempt ends when its time to contribute is over."""
+    play(
+        terms(rounds=1),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        45    > c leaves
+              = training 0.0 ready - until 50
+        46    > c joins
+              < offer 0.0 to c
+              = training 0.0 ready - until 50
+        49    > c leaves
+              = training 0.0 ready - until 50
+        49.5  > c joins
+              < offer 0.0 to c
+              = training 0.0 ready - until 50
+        50    > time passes
+              < void 0.0 missing a b c
+              = interrupted 0.0 without a b c until 1050
         """,
     )

@@ -138,7 +138,7 @@ def test_a_site_that_kept_its_keys_resumes() -> None:
         6     > b joins 1
               < offer 0.0 to b
               < resume 0.0 of a b c to b
-              = collecting 0.0 complete a until 56
+              = collecting 0.0 complete a until 53
         7     > b, c completes
               < close 0 of a b c
               < offer 1.0 to a b c
