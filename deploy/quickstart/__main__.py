@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 
 from protos.errors import OperatorError, UnavailableError, UsageError
-from quickstart.federation import METHODS, Rehearsal, is_masking_possible, prepare
+from quickstart.federation import METHODS, Rehearsal, prepare
 from quickstart.figures import collect, table_of
 from quickstart.hospitals import HEART, dealt_hospitals, heart_hospitals
 from quickstart.programs import run_to_the_end
@@ -50,7 +50,7 @@ def rehearse(
     output: Path,
 ) -> None:
     """Rehearse a federation of hospitals on this machine: the real programs over mutual TLS on loopback."""
-    _check_words(data=data, masked=masked, sites=sites, json_file=json_file)
+    _check_words(data=data, sites=sites, json_file=json_file)
     folder = _fresh(output)
     tables = folder / "tables"
     tables.mkdir()
@@ -70,13 +70,8 @@ def rehearse(
     _say(console, f"Models, reports, logs and audit logs are in {folder}")
 
 
-def _check_words(*, data: Path | None, masked: bool, sites: int, json_file: Path | None) -> None:
+def _check_words(*, data: Path | None, sites: int, json_file: Path | None) -> None:
     """Refuse what cannot work before anything is made."""
-    if masked and not is_masking_possible(sites):
-        raise _usage(
-            "Two sites cannot hide anything from each other: each would see the other's change.",
-            "Take three sites or more, or --unmasked.",
-        )
     if data is not None:
         if sites > len(HEART):
             raise _usage(f"--data has {len(HEART)} hospitals, not {sites}.", "Leave --sites out, or --data.")

@@ -92,11 +92,6 @@ def command(*words: object) -> str:
     return done.stdout
 
 
-def is_masking_possible(sites: int) -> bool:
-    """Whether a contribution can be hidden among so many: of two sites, each knows the other's."""
-    return sites >= 3
-
-
 def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]:
     consent = {"two_sites": "each-sees-the-other"} if rehearsal.is_masked_pair else {}
     return {
