@@ -327,7 +327,8 @@ class Engine:
             run.running_sum.reset(bind.contributors)
         for site in sorted(bind.sites & self._joined):
             arrived = run.running_sum.arrived(site)
-            self._peers[site].send(Bind(bind.round, bind.attempt, tuple(sorted(bind.contributors)), arrived))
+            contributors = tuple(sorted(bind.contributors))
+            self._peers[site].send(Bind(bind.round, bind.attempt, contributors, arrived, bind.redraw))
 
     def _close(self, run: Run, contributors: int) -> None:
         run.close_round(contributors)

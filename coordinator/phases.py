@@ -47,7 +47,9 @@ class Step:
 
     `present` are the connected sites, bound or entering; `entering` become contributors with the
     next round. `agreed` are the sites that hold the masking keys of `epoch`. `corruptions` counts
-    the attempts at this round whose sums did not add up.
+    the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
+    attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
+    all, because it goes on without one of those that were named; 0 for the ordinary draw.
     """
 
     round: int
@@ -58,6 +60,8 @@ class Step:
     epoch: int = 0
     agreed: Sites = frozenset()
     corruptions: int = 0
+    was_bound: bool = False
+    redraw: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +254,7 @@ class BindRound:
     contributors: Sites
     round: int
     attempt: int
+    redraw: int
     resumes: bool
 
 

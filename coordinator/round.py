@@ -117,6 +117,7 @@ def _offer(terms: Terms, step: Step, now: float) -> Outcome:
     deadline = _deadline(terms, step.bound - step.present, now)
     offer = OfferRound(step.bound, step.round, step.attempt)
     if terms.binds_early:
+        step = replace(step, was_bound=True)
         return Collecting(step=step, deadline=deadline, latest=latest), (offer, _bind(step))
     return Training(step=step, deadline=deadline, latest=latest), (offer,)
 
@@ -129,7 +130,7 @@ def _deadline(terms: Terms, absent: Sites, now: float) -> float:
 
 
 def _bind(step: Step) -> BindRound:
-    return BindRound(step.bound, step.bound, step.round, step.attempt, resumes=False)
+    return BindRound(step.bound, step.bound, step.round, step.attempt, step.redraw, resumes=False)
 
 
 def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
@@ -180,7 +181,8 @@ def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -
         return replace(state, ready=ready), ()
     deadline = _deadline(terms, step.bound - step.present, now)
     latest = now + terms.deadlines.contribute_seconds
-    return Collecting(step=step, deadline=deadline, latest=latest), (_bind(step),)
+    bound = replace(step, was_bound=True)
+    return Collecting(step=bound, deadline=deadline, latest=latest), (_bind(step),)
 
 
 def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
@@ -216,7 +218,7 @@ def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> 
         deadline = min(state.latest, _deadline(terms, step.bound - step.present, now))
         return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
     deadline = min(state.latest, _deadline(terms, step.bound - step.present - state.complete, now))
-    bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, resumes=True)
+    bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, step.redraw, resumes=True)
     return replace(state, step=step, deadline=deadline), (offer, bind)
 
 
@@ -234,7 +236,9 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         return state, ()
     close = CloseRound(step.round, step.bound)
     bound = step.bound | step.entering
-    following = replace(step, round=step.round + 1, attempt=0, bound=bound, entering=frozenset(), corruptions=0)
+    following = Step(
+        round=step.round + 1, attempt=0, bound=bound, present=step.present, epoch=step.epoch, agreed=step.agreed
+    )
     if following.round < terms.rounds:
         after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
@@ -269,7 +273,11 @@ def _give_up_waiting(terms: Terms, step: Step, now: float) -> Outcome:
     """A site has stayed away: end the run, or go on without it where plan and quorum allow."""
     remaining, missing = step.bound & step.present, step.bound - step.present
     if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum:
-        return _begin_step(terms, replace(step, attempt=step.attempt + 1, bound=remaining, agreed=frozenset()), now)
+        attempt = step.attempt + 1
+        redraw = attempt if step.was_bound else step.redraw
+        return _begin_step(
+            terms, replace(step, attempt=attempt, bound=remaining, agreed=frozenset(), redraw=redraw), now
+        )
     return _end(is_complete=False, reason="a site did not come back in time", missing=missing)
 
 

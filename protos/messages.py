@@ -126,17 +126,24 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The contributors of a round are fixed; the site sends from `first_chunk` on."""
+    """The contributors of a round are fixed; the site sends from `first_chunk` on.
+
+    `redraw` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
+    at which that was decided: every contributor draws the step afresh, keyed by this number, so that
+    the result follows from the sets and attempts alone.
+    """
 
     round: int
     attempt: int
     sites: tuple[str, ...]
     first_chunk: int
+    redraw: int = 0
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
         _require_sites(self.sites, "contributors")
         _require(0 <= self.first_chunk < 1 << 20, "first chunk")
+        _require(0 <= self.redraw <= self.attempt, "draw of a step")
 
 
 @dataclass(frozen=True, slots=True)

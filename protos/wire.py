@@ -129,7 +129,11 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
         case Bind():
             outer = generated.CoordinatorMessage(
                 bind=generated.Bind(
-                    round=message.round, attempt=message.attempt, sites=message.sites, first_chunk=message.first_chunk
+                    round=message.round,
+                    attempt=message.attempt,
+                    sites=message.sites,
+                    first_chunk=message.first_chunk,
+                    redraw=message.redraw,
                 )
             )
         case Finish():
@@ -178,7 +182,8 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
         case "offer":
             return Offer(outer.offer.round, outer.offer.attempt, outer.offer.parameters_digest)
         case "bind":
-            return Bind(outer.bind.round, outer.bind.attempt, tuple(outer.bind.sites), outer.bind.first_chunk)
+            bind = outer.bind
+            return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.redraw)
         case "finish":
             return Finish(outer.finish.round, outer.finish.parameters_digest)
         case "farewell":

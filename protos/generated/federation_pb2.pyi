@@ -147,16 +147,18 @@ class Ready(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Bind(_message.Message):
-    __slots__ = ("round", "attempt", "sites", "first_chunk")
+    __slots__ = ("round", "attempt", "sites", "first_chunk", "redraw")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    REDRAW_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     sites: _containers.RepeatedScalarFieldContainer[str]
     first_chunk: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ...) -> None: ...
+    redraw: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ..., redraw: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("round", "attempt", "index", "body")

@@ -50,11 +50,13 @@ class Ask:
         mark: step and attempt.
         position: digest of run, step and everything sent down for it, 32 bytes.
         contributors: U, sorted; checked with `check_contributors`.
+        redraw: which draw of the step all contributors make; 0 is the ordinary one.
     """
 
     mark: Mark
     position: bytes
     contributors: tuple[str, ...]
+    redraw: int = 0
 
     def __post_init__(self) -> None:
         if len(self.position) != 32 or list(self.contributors) != sorted(set(self.contributors)):
@@ -68,12 +70,12 @@ class Masked:
     Attributes:
         contributors: the set.
         vector: digest of the encoded vector before masking, 32 bytes.
-        redrawn_at: the attempt that keyed the trainer's generator; None for the ordinary draw.
+        redraw: which draw of the step gave the vector; 0 is the ordinary one.
     """
 
     contributors: tuple[str, ...]
     vector: bytes
-    redrawn_at: int | None
+    redraw: int
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,17 @@ class Compute:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The set is known: the computation of `redrawn_at` again has to give this vector."""
+    """The set is known: the draw `redraw` again has to give this vector."""
 
     vector: bytes
-    redrawn_at: int | None
+    redraw: int
 
 
 @dataclass(frozen=True)
 class DrawAfresh:
-    """Another set, paid from the budget: train with a generator keyed by (site seed, step, attempt)."""
+    """Another set, paid from the budget: train with a generator keyed by (site seed, step, redraw)."""
 
-    attempt: int
+    redraw: int
 
 
 Permission: TypeAlias = Compute | Repeat | DrawAfresh
@@ -146,10 +148,12 @@ class Ledger:
         require(hmac.compare_digest(ask.position, self.position), Reason.OTHER_POSITION)
         for known in self.masked:
             if known.contributors == ask.contributors:
-                return Repeat(known.vector, known.redrawn_at)
+                require(ask.redraw == known.redraw, Reason.OTHER_VECTOR)
+                return Repeat(known.vector, known.redraw)
         require(budget > 0, Reason.OTHER_SET)
         require(self.spent < budget, Reason.BUDGET_SPENT)
-        return DrawAfresh(ask.mark.attempt)
+        require(all(ask.redraw != known.redraw for known in self.masked), Reason.SAME_VECTOR)
+        return DrawAfresh(ask.redraw)
 
     def freeze(self, ask: Ask, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
         """The ledger after masking this vector under this context; on disk before a byte leaves.
@@ -168,14 +172,14 @@ class Ledger:
         following = replace(self, last=ask.mark, position=ask.position, open=Open(context, vector))
         match self.permit(ask, budget):
             case Compute():
-                return replace(following, masked=(Masked(ask.contributors, vector, None),))
+                return replace(following, masked=(Masked(ask.contributors, vector, ask.redraw),))
             case Repeat(vector=before):
                 require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
                 return following
-            case DrawAfresh(attempt=attempt):
+            case DrawAfresh(redraw=redraw):
                 # The same vector for two sets gives the missing site's change exactly, by subtraction.
                 require(all(known.vector != vector for known in self.masked), Reason.SAME_VECTOR)
-                entry = Masked(ask.contributors, vector, attempt)
+                entry = Masked(ask.contributors, vector, redraw)
                 return replace(following, masked=(*self.masked, entry), spent=self.spent + 1)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
@@ -207,7 +211,7 @@ class Ledger:
             "run": self.run,
             "last": None if self.last is None else [self.last.step, self.last.attempt],
             "position": self.position.hex(),
-            "masked": [[list(entry.contributors), entry.vector.hex(), entry.redrawn_at] for entry in self.masked],
+            "masked": [[list(entry.contributors), entry.vector.hex(), entry.redraw] for entry in self.masked],
             "spent": self.spent,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -232,14 +236,14 @@ class Ledger:
     def _parse(cls, content: Any) -> Self:  # Any: whatever JSON holds; the canonical form is compared afterwards
         last = None if content["last"] is None else Mark(*content["last"])
         masked = tuple(
-            Masked(tuple(contributors), bytes.fromhex(vector), redrawn_at)
-            for contributors, vector, redrawn_at in content["masked"]
+            Masked(tuple(contributors), bytes.fromhex(vector), redraw)
+            for contributors, vector, redraw in content["masked"]
         )
         position = bytes.fromhex(content["position"])
         is_begun = last is not None
         if bool(masked) != is_begun or len(position) != 32 * is_begun or content["spent"] < 0:
             raise ValueError("parts of the record are missing")
-        numbers = [content["spent"], *(content["last"] or ()), *(entry.redrawn_at or 0 for entry in masked)]
+        numbers = [content["spent"], *(content["last"] or ()), *(entry.redraw for entry in masked)]
         if any(type(number) is not int for number in numbers) or any(len(entry.vector) != 32 for entry in masked):
             raise ValueError("a count that is no whole number, or a digest of another size")
         return cls(run=content["run"], last=last, position=position, masked=masked, spent=content["spent"])

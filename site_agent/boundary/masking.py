@@ -33,7 +33,7 @@ from protos.masking.epoch import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ask, Compute, DrawAfresh, Ledger, Mark, Repeat
+from protos.masking.ledger import Ask, Compute, Ledger, Mark
 from protos.masking.refusals import MaskingRefused, Reason, require
 from protos.masking.stream import Masker
 from protos.messages import (
@@ -141,24 +141,20 @@ class SiteMasking:
         self._secret, self._terms, self._advert, self._roster, self.epoch = None, None, None, (), 0
         self._ledger = self._ledger.void()
 
-    def redraw_of(self, position: bytes, bind: Bind) -> int:
-        """Which draw of the step these contributors get: 0 the ordinary one, else the attempt that keys it.
+    def check_draw(self, position: bytes, bind: Bind) -> None:
+        """Return if this step may be masked for these contributors with the draw that they were told.
+
+        Asked before anything is trained for it.
 
         Raises:
-            MaskingRefused: this step may not be masked for this set.
+            MaskingRefused: it may not.
         """
         self._check_bind(bind)
         if self._is_open(position, bind):
-            return next(entry.redrawn_at or 0 for entry in self._ledger.masked if entry.contributors == bind.sites)
+            return
         ask = self._ask(position, bind)
-        match self._ledger.permit(ask, self._budget):
-            case Compute():
-                self._price_of(ask)
-                return 0
-            case Repeat(redrawn_at=redrawn_at):
-                return redrawn_at or 0
-            case DrawAfresh(attempt=attempt):
-                return attempt
+        if isinstance(self._ledger.permit(ask, self._budget), Compute):
+            self._price_of(ask)
 
     def freeze(self, position: bytes, bind: Bind, vector: bytes) -> None:
         """Put on disk what is about to be masked; nothing may leave before this returns.
@@ -215,7 +211,7 @@ class SiteMasking:
         check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
 
     def _ask(self, position: bytes, bind: Bind) -> Ask:
-        return Ask(Mark(bind.round, bind.attempt), position, bind.sites)
+        return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
 
     def _price_of(self, ask: Ask) -> int:
         """What a later step costs: 1 where it leaves out a site of the step masked last, else nothing.

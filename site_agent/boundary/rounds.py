@@ -235,7 +235,9 @@ class Rounds:
 
     async def _contribute(self, bind: Bind) -> None:
         """Send what is built for these contributors, or have it trained."""
-        redraw = self._masking.redraw_of(self._position, bind) if self._masking else 0
+        if self._masking is not None:
+            self._masking.check_draw(self._position, bind)
+        redraw = bind.redraw
         if self._contribution is not None and self._contribution.redraw == redraw:
             self._stop_upload()
             self._upload = self._around.spawn(self._send_chunks(self._contribution, bind, self._upload_number))

@@ -101,7 +101,7 @@ def without_a_memory() -> Iterator[None]:
     """A site masks whatever it is asked for, as if it had never masked before."""
 
     def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
-        entry = Masked(ask.contributors, vector, None)
+        entry = Masked(ask.contributors, vector, 0)
         return replace(self, last=ask.mark, position=ask.position, masked=(entry,), open=Open(context, vector))
 
     def accept_offer(self: Any, message: Offer) -> None:

@@ -231,20 +231,22 @@ def test_a_site_that_enters_later_contributes_from_then_on(tmp_path: Path, aggre
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
+@pytest.mark.parametrize("masking", ["masked", "unmasked"])
 def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_drawn_afresh(
-    tmp_path: Path, aggregate: str, seed: int
+    tmp_path: Path, masking: str, aggregate: str, seed: int
 ) -> None:
-    """Where plan and budgets allow it the run goes on without e; whoever had masked the step for all draws it
-    afresh, and the result is the plain arithmetic of those draws."""
+    """Where plan and budgets allow it the run goes on without e; all others make the same draw of the step, which
+    follows from sets and attempts, and the result is the plain arithmetic of those draws."""
     schedule = {"aggregate": aggregate, "epochs": 4, "batches_per_epoch": 1}
     deadlines = {"grace_seconds": 30.0, "return_seconds": 60.0}
     plan = masked_plan("abcde", parameters=17, schedule=schedule, deadlines=deadlines, on_lost_site="continue")
+    plan = plan if masking == "masked" else unmasked(plan)
 
     async def scene() -> None:
         random.seed(seed)
         network = Network(tmp_path, plan, seed)
         for name in plan.site_names:
-            network.add(name, lost_site_budget=1)
+            network.add(name, lost_site_budget=1, secure_aggregation="not-required")
         at_round, lost = network.order.randrange(3), asyncio.Event()
 
         def lose(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -263,7 +265,9 @@ def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_drawn_afresh(
         sets = contributors_of(network)
 
         assert [sets[number] for number in range(4)] == ["abcde"] * at_round + ["abcd"] * (4 - at_round)
-        assert network.vector().tobytes() == reference(plan, sets.__getitem__, draws_of(network)).tobytes()
+        draws = draws_of(network)
+        assert all(len({draws[name, number] for name in "abcd"}) == 1 for number in range(4))
+        assert network.vector().tobytes() == reference(plan, sets.__getitem__, draws).tobytes()
         for name in "abcd":
             assert len(network.sites[name].records("step_drawn_afresh")) <= 1
             assert network.sites[name].error is None

@@ -448,3 +448,61 @@ def test_coming_and_going_never_holds_a_round_open() -> None:
               = interrupted 0.0 without a b c until 1050
         """,
     )
+
+
+def test_going_on_without_a_site_that_was_named_is_a_fresh_draw_by_all() -> None:
+    """Two sums of one step over different sets never hold the same vectors; the next round is ordinary again."""
+    play(
+        terms(rounds=2, quorum=2, on_lost_site="continue"),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > a, b, c ready 0.0
+              < bind 0.0 of a b c to a b c
+              = collecting 0.0 complete - until 51
+        2     > a, b completes
+              = collecting 0.0 complete a b until 51
+        3     > c leaves
+              = collecting 0.0 complete a b until 13
+        13    > time passes
+              < void 0.0 missing c
+              = interrupted 0.0 without c until 1013
+        1013  > time passes
+              < offer 0.1 to a b
+              = training 0.1 ready - until 1063
+        1014  > a, b ready 0.1
+              < bind 0.1 of a b to a b, draw 1
+              = collecting 0.1 complete - until 1064
+        1015  > a, b completes
+              < close 0 of a b
+              < offer 1.0 to a b
+              = training 1.0 ready - until 1065
+        1016  > a, b ready 1.0
+              < bind 1.0 of a b to a b
+              = collecting 1.0 complete - until 1066
+        """,
+    )
+
+
+def test_going_on_without_a_site_before_anyone_was_named_is_the_ordinary_draw() -> None:
+    """Where contributors were never named nobody has sent, and nothing has to be drawn afresh."""
+    play(
+        terms(rounds=1, quorum=2, on_lost_site="continue"),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > c leaves
+              = training 0.0 ready - until 11
+        11    > time passes
+              < void 0.0 missing c
+              = interrupted 0.0 without c until 1011
+        1011  > time passes
+              < offer 0.1 to a b
+              = training 0.1 ready - until 1061
+        1012  > a, b ready 0.1
+              < bind 0.1 of a b to a b
+              = collecting 0.1 complete - until 1062
+        """,
+    )

@@ -22,8 +22,8 @@ def _hash(text: object) -> bytes:
     return hashlib.sha256(str(text).encode()).digest()
 
 
-def _ask(step: int, attempt: int, contributors: tuple[str, ...] = ALL, position: object = None) -> Ask:
-    return Ask(Mark(step, attempt), _hash(step if position is None else position), contributors)
+def _ask(step: int, attempt: int, contributors: tuple[str, ...] = ALL, position: object = None, redraw: int = 0) -> Ask:
+    return Ask(Mark(step, attempt), _hash(step if position is None else position), contributors, redraw)
 
 
 def _begun() -> Ledger:
@@ -35,7 +35,7 @@ ATTACKS = [
     ("the same attempt again", _ask(4, 1), "vector 4", Reason.NOT_INCREASING),
     ("an earlier attempt", _ask(4, 0), "vector 4", Reason.NOT_INCREASING),
     ("other bytes sent down", _ask(4, 2, position="other"), "vector 4", Reason.OTHER_POSITION),
-    ("a smaller set", _ask(4, 2, FEWER), "vector 4b", Reason.OTHER_SET),
+    ("a smaller set", _ask(4, 2, FEWER, redraw=2), "vector 4b", Reason.OTHER_SET),
     ("a retrained vector", _ask(4, 2), "vector 4b", Reason.OTHER_VECTOR),
 ]
 
@@ -83,7 +83,7 @@ def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
     """After a void round the same computation is masked again, across a restart, without any budget."""
     ledger = Ledger.from_text(_begun().to_text(), "run-1")
 
-    assert ledger.permit(_ask(4, 2)) == Repeat(_hash("vector 4"), None)
+    assert ledger.permit(_ask(4, 2)) == Repeat(_hash("vector 4"), 0)
     after = ledger.freeze(_ask(4, 2), _hash("context 4.2"), _hash("vector 4"))
     assert after.last == Mark(4, 2)
     assert after.spent == 0
@@ -92,32 +92,35 @@ def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
 def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
     """With room in the budget the site goes on, never with a vector that it masked for another set."""
     ledger = _begun()
-    ask = _ask(4, 2, FEWER)
+    ask = _ask(4, 2, FEWER, redraw=2)
 
     assert ledger.permit(ask, budget=1) == DrawAfresh(2)
+    with pytest.raises(MaskingRefused) as ordinary:
+        ledger.permit(_ask(4, 2, FEWER), budget=1)
     with pytest.raises(MaskingRefused) as same:
         ledger.freeze(ask, _hash("context"), _hash("vector 4"), budget=1)
     after = ledger.freeze(ask, _hash("context"), _hash("vector 4 again"), budget=1)
     with pytest.raises(MaskingRefused) as spent:
-        after.permit(_ask(4, 3, OTHERS), budget=1)
+        after.permit(_ask(4, 3, OTHERS, redraw=3), budget=1)
 
+    assert ordinary.value.reason is Reason.SAME_VECTOR
     assert same.value.reason is Reason.SAME_VECTOR
     assert spent.value.reason is Reason.BUDGET_SPENT
-    assert after.permit(_ask(4, 3, FEWER)) == Repeat(_hash("vector 4 again"), 2)
-    assert after.permit(_ask(4, 3, ALL)) == Repeat(_hash("vector 4"), None)
+    assert after.permit(_ask(4, 3, FEWER, redraw=2)) == Repeat(_hash("vector 4 again"), 2)
+    assert after.permit(_ask(4, 3, ALL)) == Repeat(_hash("vector 4"), 0)
     assert after.permit(_ask(5, 0, OTHERS)) == Compute()
 
 
 def test_the_budget_counts_over_steps_and_restarts() -> None:
     """A run has one budget: neither a new step nor a restart fills it again."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER), _hash(1), _hash(2), budget=1)
+    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), budget=1)
     ledger = Ledger.from_text(ledger.to_text(), "run-1").freeze(_ask(5, 0), _hash(3), _hash(4))
 
     with pytest.raises(MaskingRefused) as refused:
         ledger.permit(_ask(5, 1, FEWER), budget=1)
 
     assert refused.value.reason is Reason.BUDGET_SPENT
-    assert ledger.permit(_ask(5, 1, FEWER), budget=2) == DrawAfresh(1)
+    assert ledger.permit(_ask(5, 1, FEWER, redraw=1), budget=2) == DrawAfresh(1)
 
 
 def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any) -> None:
@@ -157,7 +160,7 @@ def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
 
 def test_text_gives_the_ledger_back_without_what_was_open() -> None:
     """Reading what was written loses nothing but the right to retransmit."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER), _hash(1), _hash(2), budget=1)
+    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), budget=1)
 
     for state in (Ledger("run-1"), _begun(), ledger):
         assert Ledger.from_text(state.to_text(), "run-1") == replace(state, open=None)
@@ -201,6 +204,7 @@ def test_a_damaged_text_is_refused() -> None:
             st.sampled_from([ALL, FEWER, OTHERS]),
             st.integers(0, 1),
             st.integers(0, 3),
+            st.integers(0, 3),
             st.booleans(),
         ),
         max_size=25,
@@ -213,8 +217,8 @@ def test_whatever_a_coordinator_asks_for_no_two_vectors_can_be_played_off(asks: 
     The number of sets beyond the first of each step never passes the budget.
     """
     ledger, taken = Ledger("run-1"), []
-    for step, attempt, contributors, sent_down, vector, is_restarted in asks:
-        ask = _ask(step, attempt, contributors, position=(step, sent_down))
+    for step, attempt, contributors, sent_down, vector, redraw, is_restarted in asks:
+        ask = _ask(step, attempt, contributors, position=(step, sent_down), redraw=redraw)
         try:
             ledger = ledger.freeze(ask, _hash((step, attempt)), _hash(vector), budget)
             taken.append((step, attempt, sent_down, contributors, vector))
