@@ -200,7 +200,7 @@ class Agent:
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         if refusal is not None:
             self._audit.write("plan_refused", reason=refusal, **facts)
-            await self._send(Refusal(run, SiteReason.POLICY_FORBIDS))
+            await self._tell(Refusal(run, SiteReason.POLICY_FORBIDS))
             raise RefusedError(
                 what=f"This site's policy refuses the study {plan.study}: {refusal}.",
                 consequence="Nothing left this site.",
@@ -210,7 +210,7 @@ class Agent:
         self._trainer.largest_payload = 4 * manifest.parameters
         answer = await self._ask(Prepare(run, plan.canonical))
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
-            await self._send(Refusal(run, SiteReason.NETWORK_DIFFERS))
+            await self._tell(Refusal(run, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
                 what="This site's network has other federated tensors than the plan names.",
                 consequence="Nothing left this site.",
@@ -277,6 +277,8 @@ class Agent:
         """Say why this site stops, where somebody still listens; it stops all the same."""
         with suppress(UnavailableError):
             await self._send(refusal)
+            if self._connection is not None:
+                await self._connection.part()
 
     async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
         self._audit.write("coordinator_refused", reason=str(malformed))

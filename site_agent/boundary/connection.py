@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +25,7 @@ from protos.service import ENROL, PARTICIPATE
 from protos.wire import decode_coordinator_message, encode_site_message
 
 CONNECT_SECONDS: Final = 20.0
+PARTING_SECONDS: Final = 3.0
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
@@ -91,6 +93,19 @@ class Connection:
         if not isinstance(raw, bytes):  # the mark that the stream has ended
             raise self._unavailable(None)
         return decode_coordinator_message(raw)
+
+    async def part(self) -> None:
+        """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
+
+        A stream that is left at once is cancelled, and gRPC then drops what the other side has not
+        read yet: the reason for leaving would be lost with it.
+        """
+        assert self._stream is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING_SECONDS):
+                async with self._writing:
+                    await self._stream.done_writing()
+                await self._stream.code()
 
     def _unavailable(self, cause: BaseException | None) -> UnavailableError:
         status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"

@@ -154,6 +154,9 @@ class Line:
             raise
         self._heard(message)
 
+    async def part(self) -> None:
+        """Nothing more is sent; what was said before has been heard already."""
+
     async def receive(self) -> CoordinatorMessage:
         """From the coordinator."""
         item = await self._down.get()
