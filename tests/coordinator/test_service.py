@@ -376,6 +376,8 @@ def test_a_chunk_after_the_last_one_ends_the_stream_and_counts_for_nothing(
                 assert isinstance(farewell, Farewell)
                 assert farewell.reason is CoordinatorReason.PROTOCOL_VIOLATED
             waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await eventually(lambda: not running.engine.status()["sites"]["a"]["connected"])
             again = [take_part(running.address, office.credentials(name), BehavingSite(name)) for name in "ac"]
             await asyncio.gather(*again, *others)
 
@@ -409,6 +411,7 @@ def test_a_silent_caller_is_shown_out(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that opens a stream and says nothing loses it after the time for a greeting, with a reason."""
+    usual_seconds = service_module.GREETING_SECONDS
     monkeypatch.setattr(service_module, "GREETING_SECONDS", 0.2)
 
     async def scene() -> None:
@@ -419,7 +422,7 @@ def test_a_silent_caller_is_shown_out(
             began = time.monotonic()
             (farewell,) = await caller.rest()
 
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < usual_seconds
             assert isinstance(farewell, Farewell)
             assert not farewell.reason.is_final  # a slow network is no misbehaviour
 

@@ -41,7 +41,7 @@ from site_agent.hatch import (
     Trained,
     TrainerEnd,
 )
-from tests.rehearsal.federation import ENOUGH_SECONDS, Office, free_port
+from tests.rehearsal.federation import ENOUGH_SECONDS, Office, eventually, free_port
 from tests.rehearsal.study import offer
 
 Kind = TypeVar("Kind")
@@ -218,10 +218,12 @@ def evidence_of(
     change: float = 1.0,
     failure: Failed | None = None,
     seconds: float = ENOUGH_SECONDS,
+    counted_from: Callable[[], bool] = lambda: True,
 ) -> Evidence:
     """Run the agent of site a against a lying coordinator until it stops, and collect the evidence.
 
-    An agent that goes on after `seconds` is stopped, and `is_waiting` says so.
+    An agent that goes on for `seconds` after `counted_from` has come true is stopped, and `is_waiting`
+    says so.
     """
     hospital = hospital or hospital_for(folder)
     for plan in approved:
@@ -243,8 +245,10 @@ def evidence_of(
                 connect=lambda: Connection(address, office.credentials("a")),
                 software="test",
             )
+            running = asyncio.create_task(agent.run())
             try:
-                await asyncio.wait_for(agent.run(), seconds)
+                await eventually(lambda: running.done() or counted_from())
+                await asyncio.wait_for(running, seconds)
             except OperatorError as error:
                 evidence.error = error
             except TimeoutError:
