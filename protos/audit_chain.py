@@ -11,7 +11,7 @@ import hmac
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from protos.canonical import digest
 
@@ -34,13 +34,23 @@ class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
         self.line, self.reason = line, reason
 
 
-def append(head: Head, facts: Mapping[str, Any], salt: bytes) -> tuple[Head, bytes]:
-    """The next line of a log, with its newline, and where the chain then stands."""
+def append(head: Head, facts: Mapping[str, object], salt: bytes) -> tuple[Head, bytes]:
+    """The next line of a log, with its newline, and where the chain then stands.
+
+    Args:
+        head: where it stands now.
+        facts: what JSON can hold.
+        salt: random, of the caller's making; 16 bytes keep a hash from confirming a guess.
+    """
     return _line(head, facts, salt.hex())
 
 
 def verify(lines: Iterable[bytes], head: Head | None = None) -> Head:
     """Where a chain stands after these lines.
+
+    Args:
+        lines: each with its newline, in the order of the file.
+        head: where the chain stood before them; None before its first line.
 
     Raises:
         BrokenChain: a line was changed, taken out, moved, torn or made up.
@@ -68,7 +78,7 @@ def _step(head: Head, line: bytes, number: int) -> Head:
     return after
 
 
-def _line(head: Head, facts: Mapping[str, Any], salt: str) -> tuple[Head, bytes]:
+def _line(head: Head, facts: Mapping[str, object], salt: str) -> tuple[Head, bytes]:
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     own = digest("audit record", head.sequence, head.hash, salt, text).hex()
     line = json.dumps(

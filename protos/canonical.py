@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Final
+from typing import Final, assert_never
 
 PROTOCOL: Final = "global-layers/1"
 
@@ -38,3 +38,5 @@ def _as_bytes(field: bytes | str | int) -> bytes:
             return field.encode()
         case int():
             return struct.pack("<q", field)
+        case _:
+            assert_never(field)

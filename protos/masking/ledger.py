@@ -23,7 +23,7 @@ from __future__ import annotations
 import hmac
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, assert_never
 
 from protos.masking.refusals import MaskingRefused, Reason, require
 
@@ -170,7 +170,7 @@ class Ledger:
         if len(context) != 32 or len(vector) != 32:
             raise ValueError("a context and a vector's digest have 32 bytes")
         following = replace(self, last=ask.mark, position=ask.position, open=Open(context, vector))
-        match self.permit(ask, budget):
+        match permission := self.permit(ask, budget):
             case Compute():
                 return replace(following, masked=(Masked(ask.contributors, vector, ask.redraw),))
             case Repeat(vector=before):
@@ -181,6 +181,8 @@ class Ledger:
                 require(all(known.vector != vector for known in self.masked), Reason.SAME_VECTOR)
                 entry = Masked(ask.contributors, vector, redraw)
                 return replace(following, masked=(*self.masked, entry), spent=self.spent + 1)
+            case _:
+                assert_never(permission)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
         """Return if kept bytes may be sent once more under this context.

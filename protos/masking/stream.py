@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
-from typing import Any, Final, Never, TypeAlias, assert_never
+from typing import Final, Never, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -241,7 +241,7 @@ def _cipher(key: bytes, suite: Suite) -> CipherContext:
             assert_never(suite)
 
 
-def _aligned(size: int) -> npt.NDArray[Any]:
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
     """Bytes that begin at a cache line: uint8 of shape (size,)."""
     room = np.empty(size + 63, np.uint8)
     start = -room.ctypes.data % 64

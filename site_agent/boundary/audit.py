@@ -48,7 +48,7 @@ class AuditLog:
         except OSError as cause:
             raise _cannot_write(cause) from cause
 
-    def write(self, event: str, **facts: Any) -> None:
+    def write(self, event: str, **facts: object) -> None:
         """Append one record and sync it.
 
         Args:
@@ -72,7 +72,7 @@ class AuditLog:
                 raise _cannot_write(cause) from cause
             self._head, self._size = head, self._size + len(line)
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:
+    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
         """The facts of every record of one kind, oldest first.
 
         Raises:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from protos.fixed_point import round_rows
 from protos.manifest import Manifest, describe_difference, manifest_of
 from protos.messages import MalformedMessage
 from protos.parameters import parameters_digest
-from protos.plan import Plan, RowWeights
+from protos.plan import EqualWeights, Plan, RowWeights
 from site_agent.config import Hospital
 from site_agent.trainer.checkpoints import BestCheckpoint, Json
 from site_agent.trainer.data.dataset import Dataset, Examples, align
@@ -92,8 +93,10 @@ class Study:
         match self.plan.weighting:
             case RowWeights(largest_rows=largest):
                 return round_rows(len(self.dataset.training), largest)
-            case _:
+            case EqualWeights():
                 return 0
+            case _:
+                assert_never(self.plan.weighting)
 
     def train(self, round_number: int, received: Vector, redraw: int = 0) -> Vector:
         """Take in the shared values, train one round, return the change.
