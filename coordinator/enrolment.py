@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import assert_never
 
 import structlog
 
@@ -67,7 +68,7 @@ class Membership:
                 self._register,
                 enrolment.EnrolmentRequest(
                     token=request.token,
-                    csr_pem=request.signing_request,
+                    signing_request=request.signing_request,
                     identity_public_key=request.identity_key,
                     signature=request.signature,
                 ),
@@ -87,3 +88,5 @@ class Membership:
             case enrolment.Pending(fingerprint=fingerprint):
                 self._log.info("enrolment_awaits_approval", identity=fingerprint)
                 return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))
+            case _:
+                assert_never(answer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -31,7 +32,7 @@ class EnrolmentRequest:
     """What a site sends once: token (24 bytes), signing request (PEM), raw identity key, its signature."""
 
     token: bytes = field(repr=False)
-    csr_pem: bytes
+    signing_request: bytes
     identity_public_key: bytes
     signature: bytes
 
@@ -41,7 +42,7 @@ class RenewalRequest:
     """What a site sends for its next certificate: name, signing request (PEM) for a new TLS key, signature."""
 
     site: str
-    csr_pem: bytes
+    signing_request: bytes
     signature: bytes
 
 
@@ -88,23 +89,25 @@ def invite_site(
     return invitation
 
 
-def enrolment_request(invitation: Invitation, csr_pem: bytes, identity_key: Ed25519PrivateKey) -> EnrolmentRequest:
+def enrolment_request(
+    invitation: Invitation, signing_request: bytes, identity_key: Ed25519PrivateKey
+) -> EnrolmentRequest:
     """The request of a site that holds an invitation; made anew, it may be sent again and again."""
-    parts = _enrolment_parts(invitation.federation, invitation.token, csr_pem)
+    parts = _enrolment_parts(invitation.federation, invitation.token, signing_request)
     return EnrolmentRequest(
         token=invitation.token,
-        csr_pem=csr_pem,
+        signing_request=signing_request,
         identity_public_key=public_bytes(identity_key),
         signature=sign(identity_key, ENROLMENT_LABEL, *parts),
     )
 
 
 def renewal_request(
-    federation: FederationName, site: SiteName, csr_pem: bytes, identity_key: Ed25519PrivateKey
+    federation: FederationName, site: SiteName, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> RenewalRequest:
     """The request of a member for its next certificate, also where the last one has expired."""
-    signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, csr_pem))
-    return RenewalRequest(site=site, csr_pem=csr_pem, signature=signature)
+    signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, signing_request))
+    return RenewalRequest(site=site, signing_request=signing_request, signature=signature)
 
 
 def handle_request(
@@ -117,18 +120,18 @@ def handle_request(
     """
     if len(request.token) != TOKEN_BYTES:
         raise _refused("its token is not a token")
-    key = requested_key(request.csr_pem)
+    key = requested_key(request.signing_request)
     verify(
         request.identity_public_key,
         request.signature,
         ENROLMENT_LABEL,
-        *_enrolment_parts(authority.federation, request.token, request.csr_pem),
+        *_enrolment_parts(authority.federation, request.token, request.signing_request),
     )
     asked = Redemption(
         token_sha256=token_sha256(request.token),
         identity_key=request.identity_public_key,
         tls_key_sha256=public_key_sha256(key),
-        signing_request=request.csr_pem,
+        signing_request=request.signing_request,
     )
     site: SiteRecord = register.request(asked, now)
     match site.state:
@@ -143,6 +146,8 @@ def handle_request(
             return Issued(kept)
         case SiteState.INVITED | SiteState.REVOKED:
             raise _refused(f"site {site.name} is {site.state}")
+        case _:
+            assert_never(site.state)
 
 
 def handle_renewal(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
@@ -157,8 +162,8 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalReq
     if not is_name(request.site):
         raise _refused("its site name is not a name")
     site = SiteName(request.site)
-    key = requested_key(request.csr_pem)
-    parts = _renewal_parts(authority.federation, site, request.csr_pem)
+    key = requested_key(request.signing_request)
+    parts = _renewal_parts(authority.federation, site, request.signing_request)
     verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
     kept = register.chain_of(site, public_key_sha256(key))
     if kept is not None:
@@ -166,12 +171,12 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalReq
     return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now))
 
 
-def _enrolment_parts(federation: str, token: bytes, csr_pem: bytes) -> tuple[bytes, ...]:
-    return federation.encode(), bytes.fromhex(token_sha256(token)), hashlib.sha256(csr_pem).digest()
+def _enrolment_parts(federation: str, token: bytes, signing_request: bytes) -> tuple[bytes, ...]:
+    return federation.encode(), bytes.fromhex(token_sha256(token)), hashlib.sha256(signing_request).digest()
 
 
-def _renewal_parts(federation: str, site: str, csr_pem: bytes) -> tuple[bytes, ...]:
-    return federation.encode(), site.encode(), hashlib.sha256(csr_pem).digest()
+def _renewal_parts(federation: str, site: str, signing_request: bytes) -> tuple[bytes, ...]:
+    return federation.encode(), site.encode(), hashlib.sha256(signing_request).digest()
 
 
 def _refused(reason: str) -> RefusedError:

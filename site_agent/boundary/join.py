@@ -50,7 +50,8 @@ async def join(hospital: Hospital, path: Path) -> None:
     Raises:
         OperatorError: this site cannot or must not go on.
     """
-    hospital.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store.make_private_directory(hospital.state_path)
+    store.hold_directory(hospital.state_path, "site agent")
     stop_on_signals()
     audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=now)
     with _trainer(hospital, path) as trainer:
@@ -121,7 +122,7 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
     log = structlog.get_logger()
     request = enrolment.enrolment_request(invitation, keys.signing_request(), keys.identity_key())
     raw = encode_enrolment_request(
-        EnrolmentRequest(request.token, request.csr_pem, request.identity_public_key, request.signature)
+        EnrolmentRequest(request.token, request.signing_request, request.identity_public_key, request.signature)
     )
     identity = keys.identity_fingerprint()
     audit.write("enrolment_requested", federation=invitation.federation, identity=identity)

@@ -69,7 +69,7 @@ def request(invitation: Invitation, keys: SiteKeys) -> bytes:
     """What a site with these keys sends."""
     made = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
     return encode_enrolment_request(
-        EnrolmentRequest(made.token, made.csr_pem, made.identity_public_key, made.signature)
+        EnrolmentRequest(made.token, made.signing_request, made.identity_public_key, made.signature)
     )
 
 

@@ -42,8 +42,8 @@ def invite(
 
 def request_of(invitation: Invitation, identity: Ed25519PrivateKey | None = None) -> EnrolmentRequest:
     """A request with fresh keys."""
-    csr = certificates.signing_request(certificates.new_tls_key())
-    return enrolment_request(invitation, csr, identity or Ed25519PrivateKey.generate())
+    signing_request = certificates.signing_request(certificates.new_tls_key())
+    return enrolment_request(invitation, signing_request, identity or Ed25519PrivateKey.generate())
 
 
 def test_a_person_approves_and_the_site_fetches(
@@ -93,14 +93,14 @@ def test_each_proof_is_needed(authority: Authority, register: Register, now: dat
     identity = Ed25519PrivateKey.generate()
 
     for hostile in (
-        dataclasses.replace(good, csr_pem=stranger.csr_pem),
+        dataclasses.replace(good, signing_request=stranger.signing_request),
         dataclasses.replace(good, identity_public_key=stranger.identity_public_key),
         dataclasses.replace(good, identity_public_key=b""),
         dataclasses.replace(good, token=other.token),
         dataclasses.replace(good, token=b"short"),
         dataclasses.replace(good, signature=bytes(64)),
         dataclasses.replace(good, signature=sign(identity, "renewal", b"x")),
-        dataclasses.replace(good, csr_pem=b"nonsense"),
+        dataclasses.replace(good, signing_request=b"nonsense"),
         request_of(dataclasses.replace(invitation, federation=FederationName("lung"))),
     ):
         with pytest.raises(RefusedError):
@@ -145,7 +145,7 @@ def test_a_member_renews_with_its_identity_key(
     assert verified_leaf(renewed.chain_pem, authority.root_pem(), later) == leaf
     register.confirm(MARY, certificates.certificate_sha256(leaf))
     assert not register.is_accepted(MARY, certificates.certificate_sha256(old_leaf))
-    stranger = renewal_request(HEART, MARY, request.csr_pem, Ed25519PrivateKey.generate())
+    stranger = renewal_request(HEART, MARY, request.signing_request, Ed25519PrivateKey.generate())
     for hostile in (stranger, dataclasses.replace(request, site="st-luke"), dataclasses.replace(request, site="../x")):
         with pytest.raises(RefusedError):
             handle_renewal(authority, register, hostile, later)
