@@ -13,7 +13,6 @@ from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
 from protos.architecture import Architecture, GlobalLayersNetwork, NamedTensor, NamedTensors, network_tensors
 from protos.errors import ConfigurationError
 from site_agent.trainer.models.catalogue import build_network, start
-from site_agent.trainer.models.parts import part_of
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)
@@ -45,7 +44,7 @@ def test_parameters_are_the_listed_tensors(architecture: GlobalLayersNetwork, co
         (spec.name, spec.shape) for spec in listed
     ]
     assert list(network.state_dict()) == [spec.name for spec in listed]
-    assert list(part_of(architecture, columns, outputs).items()) == [(spec.name, spec.part) for spec in listed]
+    assert [spec.name.partition(".")[0] for spec in listed] == [spec.part.value for spec in listed]
 
 
 @pytest.mark.parametrize("changes", [{}, {"heads": 4}, {"heads": 16}, {"entity_width": 8, "heads": 2}, {"gate": False}])
