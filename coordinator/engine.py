@@ -29,6 +29,7 @@ from coordinator.phases import (
     Effect,
     EndRun,
     Event,
+    Finishing,
     FoundCorrupted,
     Gathering,
     Interrupted,
@@ -46,7 +47,7 @@ from coordinator.phases import (
     VoidRound,
 )
 from coordinator.round import advance, begin
-from coordinator.run import Run, new_run, write_record
+from coordinator.run import Run, has_complete_record, new_run, write_record
 from protos.messages import (
     Announcement,
     Bind,
@@ -67,6 +68,7 @@ from protos.messages import (
     Ready,
     Refusal,
     SiteMessage,
+    SiteReason,
 )
 from protos.plan import Plan
 
@@ -176,12 +178,26 @@ class Engine:
             "runs_waiting": len(self._waiting),
         }
 
+    def removed(self, site: str) -> None:
+        """A site's certificate is not accepted any more; nobody waits for it to come back."""
+        if site in self._joined:
+            self._joined.discard(site)
+            self._happened(Declined(site, SiteReason.REVOKED))
+
     def stop(self) -> None:
-        """The coordinator is ending: say so to every site."""
+        """The coordinator is ending: keep what was made, and tell every site whether to come back."""
         if self._timer:
             self._timer.cancel()
+        run = self._run
+        reason, detail = CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting"
+        if run is not None and not isinstance(run.state, Gathering):
+            is_complete = isinstance(run.state, Finishing)
+            detail = "all rounds were made" if is_complete else "the coordinator was stopped in the middle of the run"
+            reason = reason if is_complete else CoordinatorReason.RUN_STOPPED
+            missing = run.state.step.bound - run.state.done if isinstance(run.state, Finishing) else frozenset()
+            self._record(run, Over(is_complete=is_complete, reason=detail, missing=missing))
         for peer in list(self._peers.values()):
-            peer.end(CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting")
+            peer.end(reason, detail)
 
     def _next_run(self) -> None:
         self._joined.clear()
@@ -192,6 +208,10 @@ class Engine:
             self.finished.set()
             return
         plan = self._waiting.pop(0)
+        if has_complete_record(self._state / "runs" / plan.run_name):
+            self._log.info("run_is_complete_already", run=plan.run_name)
+            self._next_run()
+            return
         terms = Terms(
             sites=frozenset(plan.site_names),
             quorum=plan.quorum,
@@ -212,7 +232,8 @@ class Engine:
         if reason is not None and any(
             refuse_identity(plan, site, self._identity_of(site)) is None for plan in self._waiting
         ):
-            return  # its study comes later
+            self._log.info("site_waits_for_a_later_study", site=site, run=run.name, because=reason)
+            return
         if reason is not None:
             self._log.warning("site_not_listed", site=site, run=run.name)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
@@ -335,10 +356,13 @@ class Engine:
         run.seconds.append(self._clock() - run.round_began)
         self._log.info("round_closed", run=run.name, round=run.rounds_made, contributors=contributors)
 
-    def _end(self, run: Run, over: Over) -> None:
+    def _record(self, run: Run, over: Over) -> None:
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
         write_record(self._state / "runs" / run.name, run, over)
+
+    def _end(self, run: Run, over: Over) -> None:
+        self._record(run, over)
         self.outcomes.append(over)
         if not over.is_complete:
             for peer in list(self._peers.values()):

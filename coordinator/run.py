@@ -99,6 +99,14 @@ def new_run(plan: Plan, terms: Terms, state: State) -> Run:
     )
 
 
+def has_complete_record(directory: Path) -> bool:
+    """Whether a run in this directory was made to its end; its record is never written again."""
+    try:
+        return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
+    except FileNotFoundError:
+        return False
+
+
 def write_record(directory: Path, run: Run, over: Over) -> None:
     """Keep what a run was and what came out: the plan, the facts and the final parameters."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

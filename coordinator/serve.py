@@ -20,6 +20,7 @@ from coordinator.enrolment import Membership
 from coordinator.service import FederationService, enrolment_server, federation_server
 from pki.authority import Authority
 from pki.register import Register
+from pki.store import hold_directory
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan import Plan
 
@@ -34,6 +35,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         ConfigurationError: an address, a key or a directory is not as it has to be.
     """
     state = make_state_directory(configuration)
+    hold_directory(state, "coordinator")
     authority = Authority.load(Path(configuration.authority))
     with Register(authority.register_path) as register:
         membership = Membership(authority, register, lambda: datetime.now(UTC))

@@ -173,6 +173,7 @@ class FederationService:
             if not self._is_accepted(peer.caller):
                 self._log.warning("site_revoked", site=peer.caller.site)
                 peer.end(CoordinatorReason.NOT_ACCEPTED, "this site's certificate is not accepted any more")
+                self._engine.removed(peer.caller.site)
                 self._engine.disconnected(peer.caller.site, peer)
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Caller:

@@ -52,7 +52,7 @@ make_environment() {
             "Move it elsewhere and start again."
     fi
     if [[ ! -x $directory/bin/python || $(cat -- "$directory/$MARK" 2>/dev/null) != "$key" ]]; then
-        echo "Installing into $directory: once, some minutes, about 1.5 GB."
+        echo "Installing into $directory: once, some minutes, 1.5 to 5 GB."
         rm -rf -- "$directory"
         mkdir -- "$directory" 2>/dev/null || fail "$program" "$directory cannot be made." "Nothing was installed." \
             "Use a checkout in a place that you may write."

@@ -9,6 +9,7 @@ The only file that writes secrets to disk. The rules:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
@@ -80,6 +81,28 @@ def make_private_directory(path: Path) -> None:
         raise _unsafe(path, "is not a directory", "Give the path of a directory.")
     if state.st_mode & 0o022:
         raise _unsafe(path, "can be written by other accounts", f"Run `chmod go-w {path}`, then try again.")
+
+
+def hold_directory(directory: Path, program: str) -> int:
+    """Take a state directory for this process, until it ends; two programs on one state would spoil it.
+
+    Returns:
+        The descriptor that holds the lock; it may be forgotten.
+
+    Raises:
+        ConfigurationError: another process holds it.
+    """
+    descriptor = os.open(directory / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as cause:
+        os.close(descriptor)
+        raise ConfigurationError(
+            what=f"Another {program} already runs with the state directory {directory}.",
+            consequence="This one did not start; the other one is undisturbed.",
+            remedy="End the other one first, or name a state directory of its own for each.",
+        ) from cause
+    return descriptor
 
 
 def sync_directory(path: Path) -> None:

@@ -36,14 +36,16 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML with decimal numbers only, and without dates, which would turn a word into another type."""
+    """YAML with decimal numbers only, without dates and without yes and no, which would turn words into values."""
 
 
-_REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float")}
+_REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float", "bool")}
 _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# Only true and false: with YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
 _PlainLoader.add_implicit_resolver(

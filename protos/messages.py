@@ -33,6 +33,7 @@ class SiteReason(IntEnum):
     STOPPED_BY_OPERATOR = 10
     STATE_LOST = 11
     MASKING_REFUSED = 12
+    REVOKED = 13
 
 
 class CoordinatorReason(IntEnum):

@@ -10,6 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+# Nothing here multiplies matrices, and a thread that numpy starts would keep `predict` from giving up the network.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import click
 
 from protos.documents import read_document
@@ -116,6 +119,8 @@ def review(path: Path, plan_path: Path | None) -> None:
         click.echo(f"  {tensor.name} {'x'.join(map(str, tensor.shape))}")
     for scalar in manifest.scalars:
         click.echo(f"  the number of {scalar.name}, rounded, at most {scalar.bound}")
+    if plan.columns:
+        click.echo(f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}")
     total = layout.total_bytes * plan.schedule.rounds
     click.echo(f"{layout.total_bytes} bytes a round, {total} bytes in all; nothing else leaves.")
     found = find_approval(hospital.state_path, plan)
@@ -133,6 +138,12 @@ def approve(path: Path, plan_path: Path | None, by: str) -> None:
     """
     hospital = read_hospital(path)
     plan = _read_plan(hospital, plan_path)
+    if not by.strip() or not by.isprintable():
+        raise UsageError(
+            what="--by names nobody.",
+            consequence="Nothing was approved; nothing left this site.",
+            remedy="Give the name of the person who approves, as it shall stand in the audit log.",
+        )
 
     from site_agent.boundary.audit import AuditLog
 

@@ -19,13 +19,14 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 import grpc
 import grpc.aio
 
-from protos.errors import UnavailableError
+from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
 from protos.service import ENROL, PARTICIPATE
 from protos.wire import decode_coordinator_message, encode_site_message
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
+_REFUSALS: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
@@ -107,7 +108,13 @@ class Connection:
                     await self._stream.done_writing()
                 await self._stream.code()
 
-    def _unavailable(self, cause: BaseException | None) -> UnavailableError:
+    def _unavailable(self, cause: BaseException | None) -> OperatorError:
+        if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _REFUSALS:
+            return RefusedError(
+                what=f"The coordinator at {self._address} does not accept this site's certificate.",
+                consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
+                remedy="Ask the federation office whether this site still belongs to the federation.",
+            )
         status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"
         return UnavailableError(
             what=f"The coordinator at {self._address} cannot be reached ({status}).",

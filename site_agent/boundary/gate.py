@@ -123,16 +123,25 @@ class Gate:
             manifest=self._manifest.digest.hex(),
             tensors=len(self._manifest.tensors),
             scalars=[scalar.name for scalar in self._manifest.scalars],
-            bytes=len(contribution.buffer),
+            bytes=self._layout.total_bytes - self._layout.start(bind.first_chunk),
             first_chunk=bind.first_chunk,
             clipped=contribution.clipped,
-            payload_blake3=contribution.digest.hex(),
             masked=self._masking is not None,
         )
-        return (
-            Chunk(bind.round, bind.attempt, index, body)
-            for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk)
-        )
+        return self._hand_out(contribution, bind)
+
+    def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
+
+        Masked bytes confirm no guess at the change; the hash of the change itself would.
+        """
+        sent, total = blake3(), 0
+        for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
+            sent.update(body)
+            total += len(body)
+            yield Chunk(bind.round, bind.attempt, index, body)
+        at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
+        self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
 
     def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
         if self._masking is not None:

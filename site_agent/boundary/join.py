@@ -50,7 +50,8 @@ async def join(hospital: Hospital, path: Path) -> None:
     Raises:
         OperatorError: this site cannot or must not go on.
     """
-    hospital.state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store.make_private_directory(hospital.state_path)
+    store.hold_directory(hospital.state_path, "site agent")
     stop_on_signals()
     audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=now)
     with _trainer(hospital, path) as trainer:

@@ -102,7 +102,12 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         for_people = finished("coordinator", "status", "--config", place.config)
         assert (for_people.returncode, "round 0 of 3" in for_people.stdout) == (0, True)
 
-        second = finished("coordinator", "start", "--config", place.config)
+        twin = finished("coordinator", "start", "--config", place.config)
+        assert twin.returncode == 78
+        assert "Another coordinator already runs with the state directory" in twin.stderr
+        elsewhere = place.config.with_name("elsewhere.yaml")
+        elsewhere.write_text(place.config.read_text().replace("state: state", "state: elsewhere"))
+        second = finished("coordinator", "start", "--config", elsewhere)
         assert second.returncode == 78
         assert f"The address {place.address} cannot be listened on." in second.stderr
         assert status(place.config) == told  # the first one is not disturbed

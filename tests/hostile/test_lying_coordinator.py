@@ -97,7 +97,7 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
     for chunk in evidence.chunks:
         assert set(layout.changes(chunk.body, chunk.index)) == {one}
     assert [facts["event"] for facts in evidence.audit] == [
-        "run_joined", *3 * ["contribution_released"], "run_finished",
+        "run_joined", *3 * ["contribution_released", "contribution_handed_over"], "run_finished",
     ]  # fmt: skip
 
 

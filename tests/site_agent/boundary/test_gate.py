@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from blake3 import blake3
 
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
@@ -165,8 +166,11 @@ def test_a_full_disk_lets_nothing_out(
             gate.release(contribution, BIND)
     assert (tmp_path / "audit.log").read_bytes() == before
 
-    assert len(list(gate.release(contribution, BIND))) == 1  # there is room again
-    assert [record["event"] for record in records(tmp_path / "audit.log")] == ["run_joined", "contribution_released"]
+    (chunk,) = gate.release(contribution, BIND)  # there is room again
+    *_, released, handed_over = records(tmp_path / "audit.log")
+    assert (released["event"], handed_over["event"]) == ("contribution_released", "contribution_handed_over")
+    assert released["bytes"] == handed_over["bytes"] == len(chunk.body)
+    assert handed_over["payload_blake3"] == blake3(chunk.body).hexdigest()
 
 
 def test_a_masked_plan_has_no_gate_without_masks(audit: AuditLog) -> None:
