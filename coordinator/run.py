@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +62,7 @@ class Run:
         self.parameters_digest = parameters_digest(self.parameters)
         self.rounds_made += 1
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, str | int | float | None]:
         """What anyone may know of the run, ready for JSON."""
         return {
             "run": self.name,
@@ -114,6 +113,9 @@ def write_record(directory: Path, run: Run, over: Over) -> None:
     _replace(directory / "plan.json", run.plan.canonical)
     partial = directory / "parameters.safetensors.partial"
     save_file(dict(tensors), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
+    # Synced before the record, which says that these parameters are there.
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
     partial.replace(directory / "parameters.safetensors")
     facts = run.facts() | {
         "is_complete": over.is_complete,
@@ -127,7 +129,11 @@ def write_record(directory: Path, run: Run, over: Over) -> None:
 
 
 def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
-    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it."""
+    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it.
+
+    Args:
+        parameters: float32 of shape (parameters,).
+    """
     return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
 
 

@@ -24,8 +24,8 @@ from pki.store import hold_directory
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan import Plan
 
-REGISTER_POLL_SECONDS: Final = 0.5
-FAREWELL_SECONDS: Final = 3.0
+_REGISTER_POLL_SECONDS: Final = 0.5
+_STOPPING_SECONDS: Final = 3.0
 
 
 async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]) -> bool:
@@ -64,7 +64,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
             notifier.notify("STOPPING=1")
             watch.cancel()
             engine.stop()
-            await asyncio.gather(*(server.stop(FAREWELL_SECONDS) for server in servers))
+            await asyncio.gather(*(server.stop(_STOPPING_SECONDS) for server in servers))
             status.close()
             status_path(state).unlink(missing_ok=True)
     if not engine.finished.is_set():
@@ -77,7 +77,7 @@ async def _watch(
 ) -> None:
     """Notice revocations within a second, and tell the service manager that the loop works."""
     while True:
-        await asyncio.sleep(REGISTER_POLL_SECONDS)
+        await asyncio.sleep(_REGISTER_POLL_SECONDS)
         if membership.has_changed():
             service.recheck()
         run = engine.status()["run"]

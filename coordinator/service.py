@@ -181,7 +181,11 @@ class FederationService:
         certificates, versions = list(facts.get("x509_pem_cert", ())), list(facts.get("ssl_tls_version", ()))
         try:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
-                raise RefusedError(what="No certificate, or not TLS 1.3.", consequence="", remedy="")
+                raise RefusedError(
+                    what="A peer came without exactly one certificate, or without TLS 1.3.",
+                    consequence="Its stream was ended and nothing was sent to it.",
+                    remedy="If it is a site, let it connect with the site agent of this version.",
+                )
             caller = self._identify(certificates[0])
         except RefusedError as refusal:
             self._log.warning("peer_refused", reason=refusal.what)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from protos.errors import OperatorError, UnavailableError
+from protos.errors import ConfigurationError, UnavailableError, explained
 from site_agent.logs import set_up_log
 from site_agent.trainer.isolation import give_up_network
 
@@ -47,11 +47,12 @@ def main(path: Path, descriptor: int | None) -> None:
             log.warning("trainer_not_isolated", remedy="allow user namespaces, or run the trainer as its unit does")
         connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
         sys.exit(Worker(hospital, TrainerEnd(connection)).serve())
-    except OperatorError as error:
-        print(error.lines("site-trainer"), file=sys.stderr)
-        sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        told = explained(error)  # without the words of a defect, which might quote a patient
+        print(told.lines("site-trainer"), file=sys.stderr)
+        sys.exit(told.exit_status)
 
 
 def _listen(hospital: Hospital) -> socket.socket:
@@ -63,7 +64,14 @@ def _listen(hospital: Hospital) -> socket.socket:
             remedy="Name one, or let `site-agent join` start the trainer itself.",
         )
     place = Path(hospital.trainer_socket)
-    place.unlink(missing_ok=True)
+    if place.is_socket():  # left by an earlier process
+        place.unlink()
+    elif place.exists():
+        raise ConfigurationError(
+            what=f"trainer_socket names {place.name}, which exists and is no socket.",
+            consequence="It was left as it is; the trainer did not start and nothing left this site.",
+            remedy="Name a path in hospital.yaml where nothing lies yet.",
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(place))
         place.chmod(0o660)

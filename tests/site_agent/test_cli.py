@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -337,3 +338,12 @@ def test_review_without_any_plan_is_wrong_usage(site_agent: Terminal, folder: Pa
     """Where no plan was announced and none is named, the command says which word is missing."""
     assert site_agent("review", "--config", folder / "hospital.yaml") == 2
     assert "--plan" in site_agent.err
+
+
+def test_the_command_line_starts_no_thread() -> None:
+    """A process with threads cannot give up the network as an ordinary user, and `predict` has to."""
+    code = "import os, site_agent.cli; print(len(os.listdir('/proc/self/task')))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "1"

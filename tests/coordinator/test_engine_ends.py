@@ -1,0 +1,80 @@
+"""How runs end that are stopped, repeated, or lose a site for good: nothing that was made is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protos.messages import CoordinatorReason
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import plan_with
+
+
+def all_connected(stage: Stage) -> list[BehavingSite]:
+    """The three sites, each with a stream."""
+    sites = [BehavingSite(name) for name in "abc"]
+    for site in sites:
+        stage.connect(site)
+    return sites
+
+
+def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
+    """A coordinator that is started again leaves a complete record as it is and says that all is over."""
+    plan = plan_with(IDENTITIES, rounds=2)
+
+    async def scene() -> None:
+        first = Stage(tmp_path, plan)
+        first.engine.start()
+        all_connected(first)
+        first.deliver()
+        (folder,) = (tmp_path / "runs").iterdir()
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+        again = Stage(tmp_path, plan)
+        again.engine.start()
+
+        assert again.engine.finished.is_set()
+        assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert before["record.json"].count(b'"is_complete": true') == 1
+
+    play(scene())
+
+
+def test_a_run_that_is_stopped_in_the_middle_is_on_record(tmp_path: Path) -> None:
+    """What was made stays on disk, and the sites are told that the run is over, not that it goes on."""
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+        stage.engine.start()
+        for name in "abc":
+            stage.connect(BehavingSite(name))
+        for stream in list(stage.streams):  # each joins; nobody has contributed yet
+            stage._deliver_one(stream)
+        stage.engine.stop()
+
+        (record,) = stage.records()
+        assert (record["is_complete"], record["rounds_made"]) == (False, 0)
+        stage.deliver()
+        farewells = [stream.site.farewell for stream in stage.streams]
+        assert all(farewell and farewell.reason is CoordinatorReason.RUN_STOPPED for farewell in farewells)
+
+    play(scene())
+
+
+def test_a_revoked_site_is_not_waited_for(tmp_path: Path) -> None:
+    """A site that cannot come back ends the run at once, by name."""
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+        stage.engine.start()
+        for name in "abc":
+            stage.connect(BehavingSite(name))
+        for stream in list(stage.streams):
+            stage._deliver_one(stream)
+        stage.engine.removed("b")
+
+        (outcome,) = stage.engine.outcomes
+        assert outcome.reason == "b takes no further part (revoked)"
+        assert outcome.missing == {"b"}
+
+    play(scene())

@@ -1,0 +1,60 @@
+"""The trainer as a process of its own: what its command does before anybody asks it anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def hospital_yaml(folder: Path, **changes: object) -> Path:
+    """A configuration in a folder; YAML reads JSON."""
+    document = {
+        "site": "a",
+        "state": "state",
+        "policy": {
+            "methods": ["global-layers"],
+            "secure_aggregation": "required",
+            "smallest_sites": 3,
+            "largest_rounds": 10,
+            "largest_megabytes": 10.0,
+            "largest_clipping_range": 8.0,
+        },
+        "data": {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}},
+    }
+    path = folder / "hospital.yaml"
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+def trainer(path: Path) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    command = [sys.executable, "-m", "site_agent.trainer", "--config", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("place", ["patients.csv", "folder"])
+def test_only_a_socket_makes_room_for_the_trainers_socket(tmp_path: Path, place: str) -> None:
+    """A trainer_socket that names the table, or a folder, removes neither; three sentences say so."""
+    table = tmp_path / "patients.csv"
+    table.write_text("age\n63\n")
+    (tmp_path / "folder").mkdir()
+
+    done = trainer(hospital_yaml(tmp_path, trainer_socket=place))
+
+    assert done.returncode == 78
+    assert f"trainer_socket names {place}, which exists and is no socket." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert table.read_text() == "age\n63\n"
+
+
+def test_a_socket_that_cannot_be_made_is_told_in_three_sentences(tmp_path: Path) -> None:
+    """What the operating system refuses ends the trainer with a status and without a traceback."""
+    done = trainer(hospital_yaml(tmp_path, trainer_socket="no-such-folder/trainer.sock"))
+
+    assert done.returncode == 1
+    assert "site-trainer: The operating system refused" in done.stderr
+    assert "Traceback" not in done.stderr
