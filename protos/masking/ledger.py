@@ -10,6 +10,8 @@ Source: PROTOCOL.md, section 3, rules 1 to 3. The rules:
   - for a set that it was masked for: the identical encoded vector, under the new context;
   - for another set: never, unless a budget was given and has room; then a vector drawn afresh,
     which has to differ from every one that was masked for this step;
+* a later step for a set that leaves out a site of the set masked last costs one unit of the same
+  budget. A coordinator that sends the same bytes down for both could subtract the two sums;
 * what is read from disk is only a memory: its contexts are void, since their keys are gone.
 
 The site writes the text of the new ledger to disk, synced, before a byte of the vector leaves. A
@@ -118,7 +120,7 @@ class Ledger:
         last: the newest mark that anything was masked at; None before the first.
         position: of the step of `last`.
         masked: every set of that step, in the order of masking.
-        spent: how often in this run another set was allowed.
+        spent: units of the budget that this run has used: other sets at a step, sites left out later.
         open: what this process may retransmit.
     """
 
@@ -136,13 +138,16 @@ class Ledger:
 
         Args:
             ask: step, position and set.
-            budget: how often in this run another set is allowed; 0 unless plan and local policy
+            budget: units that this run may spend; 0 unless plan and local policy
                 both say `on_lost_site: continue`.
 
         Raises:
             MaskingRefused: never for this ask.
         """
         if self.last is None or ask.mark.step > self.last.step:
+            price = self._price_of_later(ask)
+            # Without a price it is free even where a policy has been made stricter than what was spent.
+            require(price == 0 or self.spent + price <= budget, Reason.BUDGET_SPENT)
             return Compute()
         require(ask.mark > self.last, Reason.NOT_INCREASING)
         require(hmac.compare_digest(ask.position, self.position), Reason.OTHER_POSITION)
@@ -172,7 +177,8 @@ class Ledger:
         following = replace(self, last=ask.mark, position=ask.position, open=Open(context, vector))
         match permission := self.permit(ask, budget):
             case Compute():
-                return replace(following, masked=(Masked(ask.contributors, vector, ask.redraw),))
+                entry = Masked(ask.contributors, vector, ask.redraw)
+                return replace(following, masked=(entry,), spent=self.spent + self._price_of_later(ask))
             case Repeat(vector=before):
                 require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
                 return following
@@ -183,6 +189,10 @@ class Ledger:
                 return replace(following, masked=(*self.masked, entry), spent=self.spent + 1)
             case _:
                 assert_never(permission)
+
+    def _price_of_later(self, ask: Ask) -> int:
+        """1 where a later step leaves out a site of the set masked last, else 0."""
+        return int(bool(self.masked) and not set(self.masked[-1].contributors) <= set(ask.contributors))
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
         """Return if kept bytes may be sent once more under this context.

@@ -2,11 +2,10 @@
 
 Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
 disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
-for a second set. The mathematics is in protos/masking/. Two rules stand here beside the ledger's own:
+for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
+rule stands here beside the ledger's own:
 
-* a memory that is older than the audit log is none: a file that was deleted or restored is refused;
-* a set that leaves out a site of the step before is paid for like one that leaves it out of the same
-  step. A coordinator that sends the same parameters for both steps could subtract the two sums.
+* a memory that is older than the audit log is none: a file that was deleted or restored is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,7 +31,7 @@ from protos.masking.epoch import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ask, Compute, Ledger, Mark
+from protos.masking.ledger import Ask, Ledger, Mark
 from protos.masking.refusals import MaskingRefused, Reason, require
 from protos.masking.stream import Masker
 from protos.messages import (
@@ -152,9 +150,7 @@ class SiteMasking:
         self._check_bind(bind)
         if self._is_open(position, bind):
             return
-        ask = self._ask(position, bind)
-        if isinstance(self._ledger.permit(ask, self._budget), Compute):
-            self._price_of(ask)
+        self._ledger.permit(self._ask(position, bind), self._budget)
 
     def freeze(self, position: bytes, bind: Bind, vector: bytes) -> None:
         """Put on disk what is about to be masked; nothing may leave before this returns.
@@ -173,9 +169,7 @@ class SiteMasking:
         if self._is_open(position, bind):
             self._ledger.check_resend(context, vector)
             return
-        ask = self._ask(position, bind)
-        frozen = self._ledger.freeze(ask, context, vector, self._budget)
-        frozen = replace(frozen, spent=frozen.spent + self._price_of(ask))
+        frozen = self._ledger.freeze(self._ask(position, bind), context, vector, self._budget)
         try:
             _write_synced(self._path, frozen.to_text().encode())
         except OSError as cause:
@@ -212,19 +206,6 @@ class SiteMasking:
 
     def _ask(self, position: bytes, bind: Bind) -> Ask:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
-
-    def _price_of(self, ask: Ask) -> int:
-        """What a later step costs: 1 where it leaves out a site of the step masked last, else nothing.
-
-        Raises:
-            MaskingRefused: it costs more than is left.
-        """
-        before = self._ledger
-        if before.last is None or ask.mark.step == before.last.step:
-            return 0  # a step's own sets are the ledger's
-        price = int(not set(before.masked[-1].contributors) <= set(ask.contributors))
-        require(before.spent + price <= max(self._budget, before.spent), Reason.BUDGET_SPENT)
-        return price
 
     def _is_open(self, position: bytes, bind: Bind) -> bool:
         """Whether exactly this was frozen by this process, so that it is sent again and not anew."""

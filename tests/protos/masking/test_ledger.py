@@ -108,7 +108,25 @@ def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
     assert spent.value.reason is Reason.BUDGET_SPENT
     assert after.permit(_ask(4, 3, FEWER, redraw=2)) == Repeat(_hash("vector 4 again"), 2)
     assert after.permit(_ask(4, 3, ALL)) == Repeat(_hash("vector 4"), 0)
-    assert after.permit(_ask(5, 0, OTHERS)) == Compute()
+    assert after.permit(_ask(5, 0, OTHERS), budget=2) == Compute()
+
+
+def test_a_later_step_without_a_site_costs_budget_and_a_growing_set_costs_nothing(weakened: Any) -> None:
+    """Whoever sends the same bytes down for two steps could subtract their sums, so leaving out is paid for."""
+    begun = _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"), budget=1)
+
+    with pytest.raises(MaskingRefused) as unpaid:
+        _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"))
+    with pytest.raises(MaskingRefused) as again:
+        Ledger.from_text(begun.to_text(), "run-1").permit(_ask(6, 0, OTHERS), budget=1)
+
+    assert unpaid.value.reason is Reason.BUDGET_SPENT
+    assert again.value.reason is Reason.BUDGET_SPENT
+    assert begun.spent == 1
+    grown = begun.freeze(_ask(6, 0, ALL), _hash("context 6"), _hash("vector 6"))  # also where no budget is left
+    assert grown.spent == 1
+    with weakened([module], Reason.BUDGET_SPENT):
+        _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"))
 
 
 def test_the_budget_counts_over_steps_and_restarts() -> None:
@@ -155,7 +173,9 @@ def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
         assert refused.value.reason is Reason.RECORD_OLDER
     with weakened([module], Reason.RECORD_OLDER):
         old.refuse_if_older(new.last)
-    assert old.permit(_ask(5, 0, FEWER)) == Compute()  # the differencing that the check prevents
+    # The differencing that the check prevents: what was masked for all is masked for fewer, undisguised.
+    assert old.permit(_ask(5, 0, FEWER), budget=1) == Compute()
+    assert new.permit(_ask(5, 1, FEWER, redraw=1), budget=1) == DrawAfresh(1)
 
 
 def test_text_gives_the_ledger_back_without_what_was_open() -> None:
