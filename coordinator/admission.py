@@ -1,4 +1,8 @@
-"""Who may take part: pure decisions from an identity, the register and the plan to yes or why not."""
+"""Who may take part: pure decisions from an identity, the register and the plan to yes or why not.
+
+Each answer is None or one clause that the site's operator reads. Nothing here reads a clock or the
+register itself, and nothing that a site says about itself is believed where its certificate says it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The command `coordinator`: start, check, status."""
+"""The command `coordinator`: start, check, status.
+
+No traceback reaches an operator: every failure is three sentences on standard error and a documented
+exit status. `check` and `status` start nothing and change nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""coordinator.yaml as a frozen record."""
+"""coordinator.yaml as a frozen record.
+
+Unknown keys and wrong types are refused, every mistake at once; paths come out absolute, so nothing
+later depends on the folder that a program was started in.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Between the network's calls and the register: who is accepted, and new certificates."""
+"""Between the network's calls and the register: who is accepted, and new certificates.
+
+Whether a certificate is accepted is asked of the register every time, so that a revocation counts at
+once. No answer to a stranger says more than why its own request was refused.
+"""
 
 from __future__ import annotations
 

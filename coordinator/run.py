@@ -1,4 +1,8 @@
-"""One run of one plan: its parameters, its running sum and its place in the state machine."""
+"""One run of one plan: its parameters, its running sum and its place in the state machine.
+
+It holds sums and never one site's values. A record that was written is whole, and so are the
+parameters that it speaks of.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The running coordinator: servers, the register's watch, the status socket, signals."""
+"""The running coordinator: servers, the register's watch, the status socket, signals.
+
+Everything runs on one event loop. What was started is ended in order, whatever ends it; the status
+socket lies in the state directory, tells and never listens to what is asked.
+"""
 
 from __future__ import annotations
 

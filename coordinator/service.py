@@ -105,7 +105,7 @@ class StreamPeer:
         self._put(encode_coordinator_message(message))
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector as chunks; it is read when they are sent."""
+        """Queue a vector, float32 of shape (parameters,), as chunks; it is read when they are sent."""
         self._put(_Vector(parameters, round_number, attempt))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:

@@ -1,4 +1,7 @@
-"""Fingerprints as people type them: capitals, spaces and missing hyphens do not matter."""
+"""Fingerprints as people type them: capitals, spaces and missing hyphens do not matter.
+
+Everything else does: a fingerprint that is cut short is another one. Compared in constant time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a certificate or an invitation says, in plain words for an operator."""
+"""What a certificate or an invitation says, in plain words for an operator.
+
+Shown and not checked: whether it is accepted is decided elsewhere. An invitation's token is never
+shown, and a stranger's text comes with escapes, so that it cannot repaint a terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kinds of text that both programs' configurations hold."""
+"""Kinds of text that both programs' configurations hold.
+
+Whoever reads one of these has an address with a port that exists, or a path without control
+characters; whether anything is there is another question.
+"""
 
 from __future__ import annotations
 

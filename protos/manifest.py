@@ -86,7 +86,14 @@ class Manifest:
         raise ValueError(f"{index} lies beyond the vector")
 
     def initial_parameters(self, seed: int) -> Float32:
-        """The federated parameters before round 0, the same at every site and coordinator."""
+        """The federated parameters before round 0, the same at every site and coordinator.
+
+        Args:
+            seed: the plan's.
+
+        Returns:
+            float32 of shape (parameters,), in the manifest's order.
+        """
         vector = np.empty(self.parameters, np.float32)
         for tensor, view in zip(self.tensors, self.views(vector).values(), strict=True):
             view[...] = initial_values(tensor, seed)
@@ -130,7 +137,12 @@ def _scalars(plan: Plan) -> tuple[Scalar, ...]:
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Where a network's federated tensors differ from the manifest, in words; empty if nowhere."""
+    """Where a network's federated tensors differ from the manifest, in words; empty if nowhere.
+
+    Args:
+        expected: what the plan says.
+        found: the shape of each tensor by name.
+    """
     wanted = {tensor.name: tensor.shape for tensor in expected.tensors}
     lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
     lines += [f"{name} is not in the plan" for name in found.keys() - wanted.keys()]

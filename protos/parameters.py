@@ -18,7 +18,7 @@ DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB
 
 
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
-    """BLAKE3 of the vector's bytes, 32 bytes."""
+    """BLAKE3 of the bytes of a vector, float32 of shape (parameters,), 32 bytes."""
     return bytes(blake3(vector.view(np.uint8).data).digest())
 
 

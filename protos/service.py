@@ -1,4 +1,7 @@
-"""The table of calls: name, request, reply, streaming or not."""
+"""The table of calls: name, request, reply, streaming or not.
+
+These are all the calls that there are; a port answers any other name with "unimplemented".
+"""
 
 from __future__ import annotations
 

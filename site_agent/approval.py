@@ -55,7 +55,11 @@ def keep_plan(state: Path, plan: Plan) -> None:
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """The approval of exactly this plan and manifest, or None."""
+    """The approval of exactly this plan and manifest, or None.
+
+    Raises:
+        RefusedError: there is a file in its place that is no approval.
+    """
     try:
         approval = Approval.model_validate_json(_path(state, plan).read_bytes())
     except FileNotFoundError:

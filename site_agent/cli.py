@@ -1,4 +1,8 @@
-"""The command `site-agent`: join, check, review, approve, predict, audit."""
+"""The command `site-agent`: join, identity, check, review, approve, predict, audit.
+
+Only `join` opens a connection; what the other commands read and write stays on this computer. No
+traceback reaches an operator: every failure is three sentences and a documented exit status.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""hospital.yaml as a frozen record; both processes of a site read it."""
+"""hospital.yaml as a frozen record; both processes of a site read it.
+
+What protects has no default and what loosens is off unless it is written. Unknown keys are refused,
+every mistake at once; paths come out absolute.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Log lines: JSON under a service manager, readable on a terminal; always on standard error."""
+"""Log lines: JSON under a service manager, readable on a terminal; always on standard error.
+
+For the operator, not for evidence: what crosses the boundary is in the audit log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parameters on their way in: filled chunk by chunk, believed only when the digest agrees."""
+"""Parameters on their way in: filled chunk by chunk, believed only when the digest agrees.
+
+Memory is reserved for as many numbers as the approved manifest has, whatever is announced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`site-agent join`: keys and certificate, the trainer, then the agent's loop."""
+"""`site-agent join`: keys and certificate, the trainer, then the agent's loop.
+
+The table is checked before anything is sent anywhere. A trainer that was started here is ended here,
+whatever ends the agent.
+"""
 
 from __future__ import annotations
 

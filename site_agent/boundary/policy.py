@@ -1,4 +1,7 @@
-"""What this hospital allows, decided from its own file and the announced plan; pure."""
+"""What this hospital allows, decided from its own file and the announced plan; pure.
+
+The policy wins over any plan, approved or not; the first rule that a plan breaks is the answer.
+"""
 
 from __future__ import annotations
 

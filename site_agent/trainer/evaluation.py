@@ -93,7 +93,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
-    """Encoded targets as `measure` wants them beside `scores_of`: a regression's in their own unit."""
+    """Encoded targets of shape (rows,) as `measure` wants them: a regression's in their own unit."""
     is_number = preprocessing.contract.target.task == "regression"
     return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
 

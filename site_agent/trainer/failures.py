@@ -1,4 +1,7 @@
-"""Failures of training whose reason the federation may be told, without loading what trains."""
+"""Failures of training whose reason the federation may be told, without loading what trains.
+
+Their sentences stay at the site; only a reason from the closed list travels.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,11 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Leave every network behind; whether none is left. Call before any thread is started."""
+    """Leave every network behind; whether none is left.
+
+    Raises:
+        RuntimeError: a thread was started before.
+    """
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # a kernel interface, not a path
         raise RuntimeError("threads were started before the network was given up")
     if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():

@@ -103,12 +103,12 @@ class Study:
 
         Args:
             round_number: rounds are asked for in rising order; a site may enter late and may miss some.
-            received: finite float32 in the manifest's order.
+            received: finite float32 of shape (parameters,), in the manifest's order.
             redraw: 0 for the ordinary draw of batches and dropout, otherwise the number that, with the
                 round, keys another one; equal numbers give equal bits. PROTOCOL.md, section 3, rule 3.
 
         Returns:
-            float32 in the manifest's order: the federated parameters now minus `received`.
+            float32 of the same shape and order: the federated parameters now minus `received`.
 
         Raises:
             MalformedMessage: the round is over, is none of the plan's, was drawn afresh more often than

@@ -132,7 +132,7 @@ class Preprocessing(Document):
                 assert_never(target)
 
     def in_target_units(self, standardised: Numbers) -> Numbers:
-        """The inverse of `targets` for regression: z-scores to the target's own unit."""
+        """The inverse of `targets` for regression: z-scores, float64 of any shape, to the target's own unit."""
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
 

@@ -63,12 +63,12 @@ class FlatNetwork:
 
     @property
     def federated_values(self) -> Tensor:
-        """The federated parameters in place: float32, in the manifest's order."""
+        """The federated parameters in place: float32 of shape (federated numbers,), in the manifest's order."""
         return self.parameter.data[: self._federated_numbers]
 
     @property
     def federated_gradient(self) -> Tensor:
-        """Their gradient in place."""
+        """Their gradient in place, of the same shape."""
         return self.gradient[: self._federated_numbers]
 
     def take_in(self, received: Vector, rate: float) -> None:
@@ -88,12 +88,12 @@ class FlatNetwork:
             own.mul_(1.0 - rate).add_(shared, alpha=rate)
 
     def change(self, received: Vector) -> Vector:
-        """The federated parameters minus what was received: float32, in the manifest's order."""
+        """The federated parameters minus what was received, both float32 of shape (federated numbers,)."""
         change: Vector = self.federated_values.numpy() - received
         return change
 
     def snapshot(self, into: Tensor | None = None) -> Tensor:
-        """All numbers, private ones included, written over an earlier snapshot where one is given."""
+        """All numbers, private ones included: shape (numbers,), written over an earlier snapshot if given."""
         return self.parameter.data.clone() if into is None else into.copy_(self.parameter.data)
 
     def restore(self, snapshot: Tensor) -> None:
