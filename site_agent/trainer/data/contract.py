@@ -44,7 +44,7 @@ def canonical_code(text: str, decimal: str = ".") -> str:
 
 
 def _as_text(value: object) -> object:
-    # YAML reads an unquoted 3 as a number and an unquoted yes as true. The number's text is clear; of
+    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number's text is clear; of
     # the truth value nobody can tell any more how the table spells it.
     if isinstance(value, bool):
         raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")

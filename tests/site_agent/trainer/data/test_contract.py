@@ -90,7 +90,7 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         (("{name: a, role: feature, type: numeric, range: [2, 1]}", TARGET), "lowest first"),
         (("{name: a, role: feature, type: categorical, codes: []}", TARGET), "at least 1 code"),
         (("{name: a, role: feature, type: categorical, codes: [3, 3.0]}", TARGET), "numbers compare by value"),
-        (("{name: a, role: feature, type: categorical, codes: [no, yes]}", TARGET), "in quotes"),
+        (("{name: a, role: feature, type: categorical, codes: [false, true]}", TARGET), "in quotes"),
         (("{name: a, role: feature, type: categorical, codes: [unknown]}", TARGET), "reserved"),
         (("{name: a, role: feature, type: categorical, codes: ['']}", TARGET), "cannot be empty"),
         (
