@@ -18,11 +18,11 @@ from typing import Final, TypeAlias
 
 from protos.errors import OperatorError
 from protos.messages import MalformedMessage, SiteReason
+from protos.plan import LARGEST_PLAN_BYTES
 
 _HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
 _MAGIC: Final = b"GLH1"
 _LARGEST_FACTS_BYTES: Final = 4096
-PLAN_BYTES: Final = 1 << 20
 _SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a change of process
 _LARGE_BYTES: Final = 4 << 20
 
@@ -162,7 +162,7 @@ class TrainerEnd:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = _widen(connection)
-        self.largest_payload = PLAN_BYTES
+        self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
         """The next message, or None when the agent has gone."""

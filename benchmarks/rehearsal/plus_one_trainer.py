@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.manifest import manifest_of
-from protos.plan import plan_from_wire
+from protos.plan import LARGEST_PLAN_BYTES, plan_from_wire
 from site_agent.hatch import (
-    PLAN_BYTES,
     Agreed,
     Check,
     Conclude,
@@ -39,7 +38,7 @@ def main() -> None:
         listener.listen(1)
         print("listening", flush=True)
         hatch = TrainerEnd(listener.accept()[0])
-    hatch.largest_payload = max(4 * parameters, PLAN_BYTES)
+    hatch.largest_payload = max(4 * parameters, LARGEST_PLAN_BYTES)
     while (question := hatch.receive()) is not None:
         hatch.send(_answer(question, change, rounds))
 

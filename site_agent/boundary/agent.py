@@ -275,7 +275,7 @@ class Agent:
 
     async def _tell(self, refusal: Refusal) -> None:
         """Say why this site stops, where somebody still listens; it stops all the same."""
-        with suppress(UnavailableError):
+        with suppress(UnavailableError, RefusedError):
             await self._send(refusal)
             if self._connection is not None:
                 await self._connection.part()

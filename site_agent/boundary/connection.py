@@ -71,6 +71,7 @@ class Connection:
 
         Raises:
             UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
         """
         assert self._stream is not None
         try:
@@ -84,6 +85,7 @@ class Connection:
 
         Raises:
             UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
             MalformedMessage: the coordinator sent what no coordinator of this version sends.
         """
         assert self._stream is not None

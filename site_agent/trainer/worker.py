@@ -23,11 +23,10 @@ import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
 from protos.messages import MalformedMessage, SiteReason
-from protos.plan import Plan, plan_from_wire
+from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from site_agent.approval import find_approval
 from site_agent.config import Hospital
 from site_agent.hatch import (
-    PLAN_BYTES,
     Agreed,
     Check,
     Conclude,
@@ -123,7 +122,7 @@ class Worker:
         if found != approval.manifest_digest:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study, self._run = study, run
-        self._hatch.largest_payload = max(4 * study.manifest.parameters, PLAN_BYTES)
+        self._hatch.largest_payload = max(4 * study.manifest.parameters, LARGEST_PLAN_BYTES)
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns))
         return Prepared(found)
 

@@ -16,8 +16,8 @@ from dataclasses import fields
 import pytest
 
 from protos.messages import MalformedMessage, SiteReason
+from protos.plan import LARGEST_PLAN_BYTES
 from site_agent.hatch import (
-    PLAN_BYTES,
     AgentEnd,
     Agreed,
     Check,
@@ -61,7 +61,7 @@ def frame(kind: int, facts: object, payload: bytes = b"", *, magic: bytes = MAGI
     return HEADER.pack(magic, kind, len(text), len(payload)) + text + payload
 
 
-def received(raw: bytes, largest_payload: int = PLAN_BYTES) -> Message | None:
+def received(raw: bytes, largest_payload: int = LARGEST_PLAN_BYTES) -> Message | None:
     """What the trainer's end makes of these bytes, after which the other side has gone."""
     with ends() as (ours, hatch):
         hatch.largest_payload = largest_payload
@@ -145,7 +145,7 @@ WRONG_FRAMES = {
     "the last kind": frame(255, {}),
     "too many facts": HEADER.pack(MAGIC, AGREED, 4097, 0),
     "facts of four gigabytes": HEADER.pack(MAGIC, AGREED, (1 << 32) - 1, 0),
-    "a payload one byte too large": HEADER.pack(MAGIC, AGREED, 2, PLAN_BYTES + 1),
+    "a payload one byte too large": HEADER.pack(MAGIC, AGREED, 2, LARGEST_PLAN_BYTES + 1),
     "a payload of all memory": HEADER.pack(MAGIC, AGREED, 2, (1 << 64) - 1),
     "facts that are no JSON": frame(AGREED, b"{"),
     "facts that are no UTF-8": frame(AGREED, b"\xff\xff"),
@@ -175,7 +175,7 @@ def test_a_wrong_frame_is_refused_by_the_trainer(name: str) -> None:
 def test_a_wrong_frame_is_refused_by_the_agent(name: str) -> None:
     """The agent believes its trainer no more than the trainer believes its agent."""
     with pytest.raises(MalformedMessage):
-        asked(WRONG_FRAMES[name], largest_payload=PLAN_BYTES)
+        asked(WRONG_FRAMES[name], largest_payload=LARGEST_PLAN_BYTES)
 
 
 def test_sizes_are_refused_before_memory_is_reserved() -> None:
