@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -42,10 +43,19 @@ def utc_now() -> datetime:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody listens on at the moment.
+
+    It lies below the range from which the system takes the ports of outgoing connections: one of those
+    could take it, in any process, before it is listened on.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port among a hundred")
 
 
 @dataclass(frozen=True)
