@@ -1,40 +1,75 @@
-"""The manifest: exactly what a site sends in one round, computed from the plan alone.
+"""The manifest: everything that a site may send in a run, computed from the plan alone.
 
-The coordinator reads from it how long a contribution is, the gate refuses what it does not name,
-and a hospital approves its digest. Changes travel in the manifest's order as one vector.
+The gate refuses what it does not name, and a hospital approves its digest. Which of it travels in a
+single round is said by exchange.py. Changes travel in the manifest's order as one vector, scalars as
+64-bit integers behind them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from typing import assert_never
+from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.architecture import Part, TensorSpec, body_tensors, network_tensors
+from protos.architecture import Part, TensorSpec, network_tensors
 from protos.canonical import digest
-from protos.ingredients import AllButNormalisation, Everything, Nothing, Parts
+from protos.errors import ConfigurationError
+from protos.ingredients import (
+    AllButNormalisation,
+    Everything,
+    KeptLayersMean,
+    LayerIntervals,
+    Nothing,
+    Parts,
+    RandomPrefix,
+    SensitivePrefix,
+)
 from protos.initial_values import initial_values
 from protos.plan import EqualWeights, Plan, RowWeights
 
 Float32 = npt.NDArray[np.float32]
 
+LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
+LARGEST_SENSITIVITY: Final = 8.0
+LARGEST_DISTANCE: Final = float(1 << 22)
+LOSS_SCALE: Final = 1 << 32
+SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
+DISTANCE_SCALE: Final = 1 << 32
+GAIN_SCALE: Final = 1 << 32
+
+
+class Occasion(StrEnum):
+    """When a scalar travels."""
+
+    TRAINING = "every training round"
+    MEASURED = "training rounds that begin with an epoch, and the validation round"
+    SYNCHRONISED = "training rounds in which all layers are aggregated"
+    PROBE = "the probe"
+    REPORT = "the report"
+
 
 @dataclass(frozen=True)
 class Scalar:
-    """One 64-bit integer at the end of the vector; `bound` is its largest magnitude at one site."""
+    """One 64-bit integer, never negative; `bound` is its largest value at one site.
+
+    It stands for integer / scale; `scale` is a power of two.
+    """
 
     name: str
     bound: int
+    occasion: Occasion = Occasion.TRAINING
+    scale: int = 1
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What travels from one site in one round.
+    """What may travel from one site in a run.
 
     Attributes:
         tensors: the federated parameters whose changes travel, in the vector's order.
@@ -46,15 +81,20 @@ class Manifest:
 
     @cached_property
     def parameters(self) -> int:
-        """Numbers in the vector of changes."""
+        """Numbers in the vector of all changes."""
         return sum(tensor.number_count for tensor in self.tensors)
 
     @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that the tensors belong to, in the network's order."""
+        return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
+
+    @cached_property
     def canonical(self) -> bytes:
-        """Names, shapes and bounds as JSON with sorted keys."""
+        """Names, shapes, bounds, scales and occasions as JSON with sorted keys."""
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
-            "scalars": [[scalar.name, scalar.bound] for scalar in self.scalars],
+            "scalars": [[scalar.name, scalar.bound, scalar.scale, scalar.occasion] for scalar in self.scalars],
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
@@ -69,21 +109,10 @@ class Manifest:
         Args:
             vector: float32 of shape (parameters,).
         """
-        views, start = {}, 0
-        for tensor in self.tensors:
-            size = tensor.number_count
-            views[tensor.name] = vector[start : start + size].reshape(tensor.shape)
-            start += size
-        return views
-
-    def tensor_at(self, index: int) -> str:
-        """The name of the tensor that holds the vector's number `index`."""
-        start = 0
-        for tensor in self.tensors:
-            start += tensor.number_count
-            if index < start:
-                return tensor.name
-        raise ValueError(f"{index} lies beyond the vector")
+        return {
+            tensor.name: vector[part].reshape(tensor.shape)
+            for tensor, part in zip(self.tensors, slices_of(self.tensors), strict=True)
+        }
 
     def initial_parameters(self, seed: int) -> Float32:
         """The federated parameters before round 0, the same at every site and coordinator.
@@ -100,40 +129,97 @@ class Manifest:
         return vector
 
 
+def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
+    """Where each tensor lies in a vector of these tensors, one after the other."""
+    start = 0
+    for tensor in tensors:
+        yield slice(start, start + tensor.number_count)
+        start += tensor.number_count
+
+
 def manifest_of(plan: Plan) -> Manifest:
-    """What the plan makes every site send."""
-    return Manifest(tensors=_federated_tensors(plan), scalars=_scalars(plan))
+    """What the plan may make every site send.
+
+    Raises:
+        ConfigurationError: the architecture lacks the parts that the method federates.
+    """
+    tensors = _federated_tensors(plan)
+    if not tensors and not isinstance(plan.ingredients.federated, Nothing):
+        raise ConfigurationError(
+            what=f"The network {plan.architecture.name} has no layer that {plan.method.name} could federate.",
+            consequence="Nothing was trained and nothing was sent.",
+            remedy="Choose another method, or a network that has its parts; docs/researcher.md lists both.",
+        )
+    return Manifest(tensors=tensors, scalars=tuple(_scalars(plan, tensors)))
 
 
 def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
+    # A size that the plan leaves to the sites belongs to a part that is not read here.
+    network = network_tensors(
+        plan.architecture, columns=plan.placeholder_columns, outputs=plan.outputs or 1, common=len(plan.columns) or None
+    )
     match plan.ingredients.federated:
         case Nothing():
             return ()
-        case Parts(parts=(Part.BODY,)):
-            return tuple(tensor for tensor in body_tensors(plan.architecture) if tensor.part is Part.BODY)
         case Parts(parts=parts):
-            return tuple(tensor for tensor in _network(plan) if tensor.part in parts)
+            missing = [part for part in parts if part not in {tensor.part for tensor in network}]
+            # A network of two layers has no body between input and head; FedPer shares its input all the same.
+            return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
         case Everything():
-            return _network(plan)
+            return network
         case AllButNormalisation():
-            return tuple(tensor for tensor in _network(plan) if not tensor.is_normalisation)
+            return tuple(tensor for tensor in network if not tensor.is_normalisation)
+        case SensitivePrefix():
+            return _prefix(network, len(_layers(network)) - 1)
+        case RandomPrefix():
+            number = len(_layers(network)) - 1
+            drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
+            return _prefix(network, min(number, 1 + drawn))
         case other:
             assert_never(other)
 
 
-def _network(plan: Plan) -> tuple[TensorSpec, ...]:
-    """The whole network; a size that the plan leaves to the sites belongs to a part that is not read."""
-    return network_tensors(plan.architecture, columns=len(plan.columns) or 1, outputs=plan.outputs or 1)
+def _layers(tensors: tuple[TensorSpec, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tensor.layer for tensor in tensors))
 
 
-def _scalars(plan: Plan) -> tuple[Scalar, ...]:
+def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, ...]:
+    chosen = _layers(tensors)[:layers]
+    return tuple(tensor for tensor in tensors if tensor.layer in chosen)
+
+
+def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
+    """Every scalar, in the order of the vector whenever several travel together."""
+    largest_weight = plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
+    method = plan.ingredients
     match plan.weighting:
         case EqualWeights():
-            return ()
-        case RowWeights(largest_rows=largest_rows):
-            return (Scalar("rows", largest_rows),)
+            pass
+        case RowWeights(largest_rows=largest):
+            yield Scalar("rows", largest)
         case other:
             assert_never(other)
+    if isinstance(method.server_rule, KeptLayersMean):
+        for layer in _layers(tensors):
+            yield Scalar(f"kept {layer}", largest_weight)
+    if isinstance(method.server_rule, LayerIntervals):
+        for layer in _layers(tensors):
+            bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
+            yield Scalar(f"distance {layer}", bound, Occasion.SYNCHRONISED, DISTANCE_SCALE)
+    if isinstance(method.federated, SensitivePrefix):
+        # The last layer is never federated, but the rise into it is measured too.
+        for number in range(len(_layers(tensors)) + 1):
+            bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
+            yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
+    if plan.measures_validation:
+        yield Scalar("validation weight", largest_weight, Occasion.MEASURED)
+        yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
+        yield Scalar("still improving", 1, Occasion.MEASURED)
+    if plan.gain == "sums":
+        yield Scalar("sites with a metric", 1, Occasion.REPORT)
+        yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
+        yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
+        yield Scalar("sites that gained", 1, Occasion.REPORT)
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:

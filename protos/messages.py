@@ -16,6 +16,16 @@ MOST_ROUNDS: Final = 1 << 31
 _LONGEST_NAME: Final = 200
 _MOST_EPOCHS: Final = 1 << 20
 _MOST_SITES: Final = 100
+_MOST_LAYER_BYTES: Final = 8192
+
+
+class Stage(IntEnum):
+    """What a round is for."""
+
+    TRAINING = 0  # changes of the federated parameters travel
+    PROBE = 1  # one local epoch is measured and undone; only the measurements travel
+    VALIDATION = 2  # the last aggregate is measured; only the measurements travel
+    REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel
 
 
 class SiteReason(IntEnum):
@@ -103,15 +113,28 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A round begins; its parameters follow as chunks."""
+    """A round begins; what it is trained from follows as chunks.
+
+    Attributes:
+        parameters_digest: of everything that follows.
+        stage: what the round is for.
+        layers: which of the manifest's layers take part, one bit each; empty for all.
+        best_round: the round whose received model had the lowest validation loss over all sites so far,
+            None where no round was measured.
+    """
 
     round: int
     attempt: int
     parameters_digest: bytes
+    stage: Stage = Stage.TRAINING
+    layers: bytes = b""
+    best_round: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
+        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
+        _require(self.best_round is None or 0 <= self.best_round <= self.round, "best round")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +186,21 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks; `round` counts the rounds that were made."""
+    """The last aggregate follows as chunks; `round` counts the rounds that were made.
+
+    `layers` and `best_round` as in an Offer.
+    """
 
     round: int
     parameters_digest: bytes
+    layers: bytes = b""
+    best_round: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
         _require_digest(self.parameters_digest, "parameters digest")
+        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
+        _require(self.best_round is None or 0 <= self.best_round <= self.round, "best round")
 
 
 @dataclass(frozen=True, slots=True)

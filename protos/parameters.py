@@ -13,6 +13,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.canonical import digest
+from protos.messages import Offer
 
 DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB and 1 MiB
 
@@ -22,9 +23,10 @@ def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
     return bytes(blake3(vector.view(np.uint8).data).digest())
 
 
-def position(run: str, round_number: int, vector_digest: bytes) -> bytes:
-    """SHA-256 of run, round and the digest of all that was sent down for it, 32 bytes."""
-    return digest("position", run, round_number, vector_digest)
+def position(run: str, offer: Offer) -> bytes:
+    """SHA-256 of the run and of all that a site's answer to an offer depends on, 32 bytes."""
+    best = 0 if offer.best_round is None else 1 + offer.best_round
+    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best)
 
 
 def down_chunks(parameters: int) -> int:

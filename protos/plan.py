@@ -12,14 +12,18 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from protos.architecture import Architecture, Part
+from protos.architecture import Architecture, ColumnsNetwork, network_tensors
 from protos.canonical import digest
+from protos.compatibility import Conditions, why_impossible
 from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.fixed_point import is_power_of_two
-from protos.ingredients import Method
+from protos.ingredients import Method, SensitivePrefix
+from protos.learning_rates import ConstantRate, RateSchedule
+from protos.losses import Loss, TaskDefault
 from protos.messages import MOST_ROUNDS
 from protos.methods import MethodChoice
+from protos.optimisers import Optimiser, is_plain_descent
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -69,26 +73,6 @@ class Schedule(Document):
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
 
-class AdamW(Document):
-    """Loshchilov and Hutter 2019, with torch's defaults for what is not named here."""
-
-    name: Literal["adamw"]
-    learning_rate: float = Field(gt=0, le=10)
-    weight_decay: float = Field(default=0.01, ge=0, le=10)
-
-
-class StochasticGradientDescent(Document):
-    """Plain steps along the gradient of a batch, with momentum where it is asked for."""
-
-    name: Literal["sgd"]
-    learning_rate: float = Field(gt=0, le=10)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=10)
-
-
-Optimiser: TypeAlias = Annotated[AdamW | StochasticGradientDescent, Field(discriminator="name")]
-
-
 class EqualWeights(Document):
     """Every site counts the same."""
 
@@ -124,6 +108,17 @@ class Deadlines(Document):
     return_seconds: float = Field(default=86_400.0, gt=0)
 
 
+class EarlyStopping(Document):
+    """When training ends before its last round.
+
+    After `patience` measured rounds without improvement of the validation loss over all sites (global),
+    or when no site's own loss has improved for so long (local). Either way only sums are seen.
+    """
+
+    signal: Literal["local", "global"]
+    patience: int = Field(ge=1, le=100_000)
+
+
 class Encoding(Document):
     """How changes become integers: the clipping range C, and how much clipping stops a round."""
 
@@ -148,6 +143,8 @@ class Plan(Document):
     outputs: int | None = Field(default=None, ge=1, le=10_000)
     schedule: Schedule
     optimiser: Optimiser
+    rate_schedule: RateSchedule = ConstantRate(name="constant")
+    loss: Loss = TaskDefault(name="task-default")
     weighting: Weighting
     seed: int = Field(ge=0, lt=1 << 63)
     sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
@@ -158,24 +155,39 @@ class Plan(Document):
     on_lost_site: Literal["wait", "continue"] = "wait"
     encoding: Encoding = Encoding()
     deadlines: Deadlines = Deadlines()
-    checkpoint: Literal["latest", "local"] = "local"
+    checkpoint: Literal["latest", "local", "global"] = "local"
+    early_stopping: EarlyStopping | None = None
+    gain: Literal["private", "sums"] = "private"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_sites()
-        self._check_sizes("columns", Part.INPUT, is_given=bool(self.columns))
-        self._check_sizes("outputs", Part.HEAD, is_given=self.outputs is not None)
+        self._check_sizes()
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
+        reason = why_impossible(self.ingredients, self.conditions)
+        if reason is not None:
+            raise ValueError(reason)
         return self
 
-    def _check_sizes(self, key: str, part: Part, *, is_given: bool) -> None:
+    def _check_sizes(self) -> None:
         """A federated part has one size for all sites; of a private one each site has its own."""
-        is_needed = self.architecture.name != "named-tensors" and part in self.ingredients.federated_parts
-        if is_needed and not is_given:
-            raise ValueError(f"{self.method.name} federates the part {part}, so the plan needs {key}")
-        if is_given and not is_needed:
-            raise ValueError(f"{key} stay private with {self.method.name}; leave them out of the plan")
+        for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
+            is_needed = self._depends_on(key)
+            if is_needed and not is_given:
+                raise ValueError(f"{self.method.name} federates layers whose sizes follow from {key}; list the {key}")
+            if is_given and not is_needed:
+                raise ValueError(f"{key} stay private with {self.method.name}; leave them out of the plan")
+
+    def _depends_on(self, key: str) -> bool:
+        """Whether a federated tensor has another shape where the columns or the outputs are others."""
+        parts = self.ingredients.federated_parts
+
+        def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
+            network = network_tensors(self.architecture, columns=columns + 1, outputs=outputs, common=columns)
+            return [tensor.shape for tensor in network if tensor.part in parts]
+
+        return shapes(2, 2) != (shapes(3, 2) if key == "columns" else shapes(2, 3))
 
     def _check_sites(self) -> None:
         if len({site.name for site in self.sites}) != len(self.sites):
@@ -208,6 +220,47 @@ class Plan(Document):
     def ingredients(self) -> Method:
         """The plan's method, made of its ingredients."""
         return self.method.method()
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the method has to live with."""
+        schedule = self.schedule
+        return Conditions(
+            architecture=self.architecture,
+            is_plain_descent=is_plain_descent(self.optimiser),
+            has_constant_rate=self.rate_schedule == ConstantRate(name="constant"),
+            has_equal_weights=self.weighting.name == "equal",
+            epochs_per_round=None if schedule.aggregate == "every-batch" else schedule.epochs_per_round,
+            training_rounds=schedule.rounds,
+            ends_early=self.early_stopping is not None,
+            measures=self.measures_validation,
+        )
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether round 0 measures which layers to share, before anything is trained."""
+        return isinstance(self.ingredients.federated, SensitivePrefix)
+
+    @property
+    def measures_validation(self) -> bool:
+        """Whether the sites' validation losses are summed."""
+        return self.checkpoint == "global" or self.early_stopping is not None
+
+    @property
+    def has_validation_round(self) -> bool:
+        """Whether a round after the last training round measures the last aggregate."""
+        return self.checkpoint == "global"
+
+    @property
+    def rounds(self) -> int:
+        """All rounds of the run: the probe, those of training, and those that only measure."""
+        closing = self.has_validation_round + (self.gain == "sums")
+        return self.has_probe + self.schedule.rounds + closing
+
+    @property
+    def placeholder_columns(self) -> int:
+        """A number of columns with which the network can be listed where only federated parts are read."""
+        return len(self.columns) + 1 if isinstance(self.architecture, ColumnsNetwork) else len(self.columns) or 1
 
     @property
     def site_names(self) -> tuple[str, ...]:

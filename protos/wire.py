@@ -36,13 +36,14 @@ from protos.messages import (
     Refusal,
     SiteMessage,
     SiteReason,
+    Stage,
 )
 
 # The numbers that chunks have in federation.proto.
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
 _CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
 
-Reason = TypeVar("Reason", SiteReason, CoordinatorReason)
+Named = TypeVar("Named", SiteReason, CoordinatorReason, Stage)
 
 
 def encode_site_message(message: SiteMessage) -> bytes:
@@ -123,7 +124,12 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
         case Offer():
             outer = generated.CoordinatorMessage(
                 offer=generated.Offer(
-                    round=message.round, attempt=message.attempt, parameters_digest=message.parameters_digest
+                    round=message.round,
+                    attempt=message.attempt,
+                    parameters_digest=message.parameters_digest,
+                    stage=message.stage,
+                    layers=message.layers,
+                    best_round=_from_round(message.best_round),
                 )
             )
         case Bind():
@@ -138,7 +144,12 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
             )
         case Finish():
             outer = generated.CoordinatorMessage(
-                finish=generated.Finish(round=message.round, parameters_digest=message.parameters_digest)
+                finish=generated.Finish(
+                    round=message.round,
+                    parameters_digest=message.parameters_digest,
+                    layers=message.layers,
+                    best_round=_from_round(message.best_round),
+                )
             )
         case Farewell():
             outer = generated.CoordinatorMessage(
@@ -180,12 +191,15 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
         case "announcement":
             return Announcement(outer.announcement.run, outer.announcement.plan)
         case "offer":
-            return Offer(outer.offer.round, outer.offer.attempt, outer.offer.parameters_digest)
+            offer = outer.offer
+            stage, best = _enumerated(Stage, offer.stage), _to_round(offer.best_round)
+            return Offer(offer.round, offer.attempt, offer.parameters_digest, stage, offer.layers, best)
         case "bind":
             bind = outer.bind
             return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.redraw)
         case "finish":
-            return Finish(outer.finish.round, outer.finish.parameters_digest)
+            finish = outer.finish
+            return Finish(finish.round, finish.parameters_digest, finish.layers, _to_round(finish.best_round))
         case "farewell":
             return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
         case "epoch_open":
@@ -281,8 +295,16 @@ def _from_acknowledgement(entry: generated.EpochAcknowledgement) -> EpochAcknowl
     return EpochAcknowledgement(entry.site, entry.epoch, entry.transcript, entry.signature)
 
 
-def _enumerated(kind: type[Reason], value: int) -> Reason:
+def _from_round(round_number: int | None) -> int:
+    return 0 if round_number is None else 1 + round_number
+
+
+def _to_round(number: int) -> int | None:
+    return number - 1 if number else None
+
+
+def _enumerated(kind: type[Named], value: int) -> Named:
     try:
         return kind(value)
     except ValueError as cause:
-        raise MalformedMessage("unknown reason") from cause
+        raise MalformedMessage("unknown reason or stage") from cause

@@ -129,14 +129,20 @@ class EpochSeal(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[EpochAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("round", "attempt", "parameters_digest")
+    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     parameters_digest: bytes
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ...) -> None: ...
+    stage: int
+    layers: bytes
+    best_round: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "attempt")
@@ -173,12 +179,16 @@ class Chunk(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("round", "parameters_digest")
+    __slots__ = ("round", "parameters_digest", "layers", "best_round")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     parameters_digest: bytes
-    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ...) -> None: ...
+    layers: bytes
+    best_round: int
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("run",)

@@ -24,7 +24,8 @@ from torch.nn import functional
 
 from protos.errors import DataError
 from protos.ingredients import Penalty
-from protos.plan import AdamW, Optimiser, Schedule, StochasticGradientDescent
+from protos.optimisers import AdamW, Optimiser, StochasticGradientDescent
+from protos.plan import Schedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.penalties import add_penalties

@@ -1,0 +1,138 @@
+"""Which ingredients cannot be combined, and why; pure.
+
+A refusal is one clause that says the reason. What is not refused here is allowed, so methods compose
+wherever the mathematics does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from protos.architecture import Architecture, ColumnsNetwork, DenseNetwork, NamedTensors, ParallelNetwork
+from protos.ingredients import (
+    ColumnByColumn,
+    Contrastive,
+    Controlled,
+    ControlVariates,
+    Everything,
+    ExtractorContrast,
+    FederatedOnly,
+    InnerProblem,
+    KeptLayersMean,
+    LayerIntervals,
+    Method,
+    Mixture,
+    Nothing,
+    PersonalCopy,
+    PrivateFirst,
+    RandomPrefix,
+    SensitivePrefix,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a method has to live with in a plan.
+
+    Attributes:
+        architecture: the network.
+        is_plain_descent: the optimiser steps by rate times gradient and nothing else.
+        has_constant_rate: the learning rate never changes.
+        has_equal_weights: every site counts the same.
+        epochs_per_round: None where the sites aggregate after every batch.
+        training_rounds: how many aggregations the schedule has.
+        ends_early: training may end before them.
+        measures: checkpoints or the end of training follow from measurements of all sites.
+    """
+
+    architecture: Architecture
+    is_plain_descent: bool
+    has_constant_rate: bool
+    has_equal_weights: bool
+    epochs_per_round: int | None
+    training_rounds: int
+    ends_early: bool
+    measures: bool
+
+
+def why_impossible(method: Method, conditions: Conditions) -> str | None:
+    """Why a method cannot run under these conditions, in one clause, or None."""
+    checks = (_of_network, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
+    return next((reason for check in checks for reason in check(method, conditions)), None)
+
+
+def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
+    network = conditions.architecture
+    if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
+        yield "the unique column of the network columns differs between sites, so not everything can be federated"
+    if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn) and not isinstance(
+        method.federated, Nothing
+    ):
+        yield "training column by column goes with the network columns, which has a common and a unique column"
+    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and isinstance(
+        network, ParallelNetwork | ColumnsNetwork | NamedTensors
+    ):
+        yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+
+
+def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
+    has_private = not isinstance(method.federated, Everything)
+    if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
+        yield "no parameter is private, so there is nothing to train apart from the federated ones"
+    if isinstance(method.procedure, PrivateFirst) and conditions.epochs_per_round is None:
+        yield "private parameters train for whole epochs, so sites cannot aggregate after every batch"
+    if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
+        yield "a personal model is measured from the shared values, so the site has to take them in whole"
+    if isinstance(method.procedure, ColumnByColumn) and method.penalties:
+        yield "the common column trains on its own loss alone, so it takes no penalty"
+
+
+def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
+    if isinstance(method.procedure, ControlVariates) != isinstance(method.server_rule, Controlled):
+        yield "control variates need the coordinator's rule that keeps their mean, and that rule needs them"
+    if not isinstance(method.procedure, ControlVariates):
+        return
+    if not conditions.is_plain_descent:
+        yield "control variates are mean gradients only under plain sgd, without momentum and weight decay"
+    if not conditions.has_constant_rate:
+        yield "control variates divide by the learning rate, which therefore has to be constant"
+    if not conditions.has_equal_weights:
+        yield "control variates are averaged with equal weights, so the plan has to weigh the sites equally"
+    if method.penalties:
+        yield "a penalty's gradient would be taken for a part of the control variate"
+    if method.update_rate != 1.0:
+        yield "a site that keeps a part of its own values has no gradient sum to control"
+
+
+def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
+    rule = method.server_rule
+    if isinstance(rule, KeptLayersMean | LayerIntervals) and isinstance(method.federated, SensitivePrefix):
+        yield "two methods would both choose the layers of a round"
+    if isinstance(rule, KeptLayersMean | LayerIntervals) and method.update_rate != 1.0:
+        yield "layers that are left out keep their values only where shared values are taken in whole"
+    if not isinstance(rule, LayerIntervals):
+        return
+    if conditions.training_rounds % rule.slow_factor:
+        yield (
+            f"{conditions.training_rounds} rounds are no multiple of slow_factor {rule.slow_factor}, "
+            "so the last round could not aggregate all layers"
+        )
+    if conditions.ends_early:
+        yield "training that may end early could end before slow layers are aggregated"
+
+
+def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
+    network = conditions.architecture
+    for penalty in method.penalties:
+        if isinstance(penalty, ExtractorContrast) and not isinstance(network, ParallelNetwork):
+            yield "the contrast of two extractors needs the network parallel, which has them"
+        if isinstance(penalty, Contrastive) and isinstance(network, NamedTensors):
+            yield "a network of its own module does not say what its last layer decides on, which the contrast needs"
+        if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
+            yield "a network without hidden layers decides on its inputs, which no contrast can move"
+
+
+def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
+    if isinstance(method.federated, Nothing) and conditions.measures:
+        yield "a site that trains alone chooses alone, so checkpoint and early stopping cannot follow all sites"
