@@ -44,22 +44,35 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """To the trainer: train a round from the payload, float32 in the manifest's order.
+    """To the trainer: make a round from the payload, exactly what came down for it as little-endian float32.
 
-    `redraw` is 0 for the ordinary draw; otherwise the same step again from its start, with batches
-    drawn afresh by a generator keyed by this number.
+    First the values of the tensors that the round's exchange lets down, in the manifest's order, then
+    the control variates of the same tensors where the method has them.
+
+    Attributes:
+        redraw: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
+            afresh by a generator keyed by this number.
+        stage: what the round is for, a number of protos.messages.Stage.
+        layers: which of the manifest's layers take part, in hexadecimal as an offer carries them.
+        best_round: the round whose received model had the lowest validation loss over all sites, -1 where
+            none was measured.
     """
 
     round: int
     redraw: int
+    stage: int
+    layers: str
+    best_round: int
     payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """To the trainer: the payload is the last aggregate; choose, test, report."""
+    """To the trainer: the payload is the last aggregate; choose, test, report. Layers and best round as in Train."""
 
     round: int
+    layers: str
+    best_round: int
     payload: bytes | memoryview = field(repr=False)
 
 
@@ -80,9 +93,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """To the agent: the payload is the change, float32 in the manifest's order.
+    """To the agent: what the round's exchange lets up, and nothing else.
 
-    `rows` is the number of training rows on the public grid, 0 where the plan does not weigh by it.
+    The payload is the changes as little-endian float32 in the manifest's order, then the exchange's
+    scalars without "rows" as little-endian int64. `rows` is the number of training rows on the public
+    grid, 0 where the plan does not weigh by it.
     """
 
     round: int

@@ -37,8 +37,8 @@ MAGIC = b"GLH1"
 EVERY_MESSAGE: list[Message] = [
     Check(),
     Prepare("run", b"plan"),
-    Train(round=3, redraw=0, payload=b"\x00\x00\x80\x3f"),
-    Conclude(4, b"\x00\x00\x80\x3f"),
+    Train(round=3, redraw=0, stage=0, layers="05", best_round=-1, payload=b"\x00\x00\x80\x3f"),
+    Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
     Agreed(),
     Prepared("ab" * 32),
     Trained(round=3, rows=12, payload=b"\x00\x00\x80\x3f"),
@@ -126,7 +126,7 @@ def test_large_payloads_arrive_whole(size: int) -> None:
     async def scene() -> Message:
         agent = AgentEnd(ours)
         agent.largest_payload = size
-        return await agent.ask(Train(round=1, redraw=0, payload=payload))
+        return await agent.ask(Train(round=1, redraw=0, stage=0, layers="", best_round=-1, payload=payload))
 
     with ours, theirs:
         thread = threading.Thread(target=answer)
