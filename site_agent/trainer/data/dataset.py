@@ -18,8 +18,8 @@ from protos.errors import ConfigurationError, DataError
 from site_agent.config import Split
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
-from site_agent.trainer.data.splits import split_rows
-from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.files import array_digest
 
 
@@ -76,10 +76,18 @@ def prepare(table_path: Path, contract: Contract, split: Split) -> tuple[Dataset
         DataError: the table does not fit, or its training rows are all of one class.
     """
     table = read_table(table_path, contract)
-    rows = split_rows(table, split)
-    preprocessing = fit(contract, table, rows.training)
+    return prepare_rows(table, split_rows(table, split))
+
+
+def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
+    """Fit on the training rows of a table that is read and split, encode all three parts.
+
+    Raises:
+        DataError: the training rows are all of one class, or a column has no value in them.
+    """
+    preprocessing = fit(table.contract, table, rows.training)
     features, targets = preprocessing.encode(table), preprocessing.targets(table)
-    target = contract.target
+    target = table.contract.target
     if target.task != "regression" and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
             what=f"All training rows are of one class of {target.name}, although the table has others.",
