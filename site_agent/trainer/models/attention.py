@@ -41,33 +41,30 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, Attended]:
 
     Args:
         projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. Needs memory
-            for (1 + e / heads) · d² · heads · B numbers.
+            for (1 + e / heads) · d² · heads · B numbers. With a stack (S, 3·e, d, B), and S times as many.
         heads: number of heads.
 
     Returns:
-        (e, d, B), and what `attend_backward` needs.
+        (e, d, B) or (S, e, d, B), and what `attend_backward` needs.
     """
-    rows, tokens, batch = projections.shape
-    width = rows // (3 * heads)
-    by_head = projections.view(3, width, heads, tokens, batch)
-    packed = by_head.transpose(2, 3).reshape(3, width, tokens, heads * batch)
-    unscaled, keys, values = packed.unbind()
+    width = projections.shape[-3] // (3 * heads)
+    packed = _by_lane(projections, heads)
+    unscaled, keys, values = packed.view(3, width, *packed.shape[1:]).unbind()
     queries = unscaled * (1.0 / math.sqrt(width))
     exponentials = _pairs(queries, keys)
     exponentials.sub_(exponentials.amax(1, keepdim=True)).exp_()
     totals = exponentials.sum(1)
     result = (exponentials * values.unsqueeze(1)).sum(2).div_(totals)
-    return _by_token(result, heads), Attended(queries, keys, values, exponentials, totals, result)
+    return _by_token(result, heads, projections.shape), Attended(queries, keys, values, exponentials, totals, result)
 
 
 def attend_backward(gradient: Tensor, kept: Attended, heads: int) -> Tensor:
-    """The gradient of the projections, (3·e, d, B), from that of the result, (e, d, B).
+    """The gradient of the projections, (3·e, d, B), from that of the result, (e, d, B); with a stack before.
 
     With g = ∂O / Σ_k E: ∂v = Σ_q E·g and ∂s = E·(g·v - Σ_c g·O); the rest is the product rule.
     """
     width, tokens, lanes = kept.result.shape
-    by_head = gradient.view(width, heads, tokens, -1).transpose(1, 2)
-    incoming = by_head.reshape(width, tokens, lanes) / kept.totals
+    incoming = _by_lane(gradient, heads).div_(kept.totals)
     of_scores = _pairs(incoming, kept.values)
     of_scores.sub_((incoming * kept.result).sum(0).unsqueeze(1)).mul_(kept.exponentials)
     outgoing = incoming.new_empty((3, width, tokens, lanes))
@@ -80,7 +77,7 @@ def attend_backward(gradient: Tensor, kept: Attended, heads: int) -> Tensor:
     torch.sum(products, 1, out=of_keys)
     torch.mul(kept.exponentials, incoming.unsqueeze(2), out=products)
     torch.sum(products, 1, out=of_values)
-    return _by_token(outgoing, heads)
+    return _by_token(outgoing.flatten(0, 1), heads, gradient.shape)
 
 
 def _pairs(rows: Tensor, columns: Tensor) -> Tensor:
@@ -92,9 +89,17 @@ def _pairs(rows: Tensor, columns: Tensor) -> Tensor:
     return total
 
 
-def _by_token(lanes: Tensor, heads: int) -> Tensor:
-    """(..., w, d, heads·B) to (... w·heads, d, B)."""
-    tokens = lanes.shape[-2]
-    batch = lanes.shape[-1] // heads
-    # With one channel a head the reshape alone would be a view of the old layout.
-    return lanes.view(-1, tokens, heads, batch).transpose(1, 2).reshape(-1, tokens, batch).contiguous()
+def _by_lane(rows: Tensor, heads: int) -> Tensor:
+    """A copy of (c·heads, d, B) as (c, d, heads·B), or of (S, c·heads, d, B) as (c, d, heads·S·B)."""
+    tokens, batch = rows.shape[-2:]
+    by_head = rows.reshape(-1, rows.shape[-3] // heads, heads, tokens, batch)
+    packed = by_head.permute(1, 3, 2, 0, 4).clone(memory_format=torch.contiguous_format)
+    return packed.view(packed.shape[0], tokens, -1)
+
+
+def _by_token(lanes: Tensor, heads: int, like: torch.Size) -> Tensor:
+    """A copy of what `_by_lane` returned, laid out as it was; `like` has the same stack, tokens and batch."""
+    tokens, batch = like[-2:]
+    by_head = lanes.view(len(lanes), tokens, heads, -1, batch).permute(3, 0, 2, 1, 4)
+    rows = by_head.clone(memory_format=torch.contiguous_format)
+    return rows.view(*like[:-3], len(lanes) * heads, tokens, batch)

@@ -14,22 +14,52 @@ from typing import assert_never
 import torch
 from torch import nn
 
-from protos.architecture import Architecture, GlobalLayersNetwork, NamedTensors, TensorSpec, network_tensors
+from protos.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    FeatureTokensNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+    TensorSpec,
+    network_tensors,
+)
 from protos.errors import ConfigurationError
 from protos.initial_values import initial_values
+from site_agent.trainer.models.columns import Columns
+from site_agent.trainer.models.dense import Dense, Parallel
+from site_agent.trainer.models.feature_tokens import FeatureTokens
 from site_agent.trainer.models.global_layers import GlobalLayers
 
 
-def build_network(architecture: Architecture, columns: int, outputs: int) -> nn.Module:
+def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
     """The network of a plan, float32 on the CPU, mapping rows (B, columns) to logits (B, outputs).
+
+    Every one has `represent` and `decide`, see `site_agent.trainer.models.network`.
+
+    Args:
+        architecture: the plan's choice.
+        columns: d, the number of encoded columns of this site.
+        outputs: C, the number of outputs.
+        common: the first so many columns are those that the plan lists for all sites; None says all.
 
     Raises:
         ConfigurationError: the architecture has no network, or its sizes are out of range.
     """
+    shared = columns if common is None else common
+    network_tensors(architecture, columns=columns, outputs=outputs, common=shared)  # sizes, before memory
     match architecture:
         case GlobalLayersNetwork():
-            network_tensors(architecture, columns=columns, outputs=outputs)  # sizes, before memory
             return GlobalLayers(architecture, columns, outputs)
+        case DenseNetwork():
+            return Dense(architecture, columns, outputs)
+        case ParallelNetwork():
+            return Parallel(architecture, columns, outputs, shared)
+        case ColumnsNetwork():
+            return Columns(architecture, columns, outputs, shared)
+        case FeatureTokensNetwork():
+            return FeatureTokens(architecture, columns, outputs)
         case NamedTensors():
             raise ConfigurationError(
                 what="The architecture named-tensors lists tensors and has no network.",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from protos.architecture import GlobalLayersNetwork
 from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Normalisation, parameter
@@ -25,19 +26,34 @@ class GlobalLayers(nn.Module):
     """The complete network; `input`, `body` and `head` may also be called one after the other.
 
     Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
-    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C).
+    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C); the linear path,
+    where there is one, adds its own (B, C) from the same rows.
     """
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
         super().__init__()
+        self._input_dropout = architecture.input_dropout
         self.input = InputPart(architecture, columns)
         self.body = BodyPart(architecture)
         self.head = HeadPart(architecture, outputs)
+        has_path = architecture.linear_path
+        self.unique = nn.ModuleDict({"path": Linear(columns, outputs, bias=True)}) if has_path else None
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """(B, d) to the body's result (B, 2s) and, with a linear path, what it adds to the logits (B, C)."""
+        if self._input_dropout:
+            rows = functional.dropout(rows, self._input_dropout, self.training)
+        inner: Tensor = self.body(self.input(rows))
+        return (inner,) if self.unique is None else (inner, self.unique["path"](rows))
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Logits (B, C) of what `represent` returned."""
+        logits: Tensor = self.head(representations[0])
+        return logits if self.unique is None else logits + representations[1]
 
     def forward(self, rows: Tensor) -> Tensor:
         """Logits of shape (B, C) for encoded rows of shape (B, d)."""
-        logits: Tensor = self.head(self.body(self.input(rows)))
-        return logits
+        return self.decide(self.represent(rows))
 
 
 class InputPart(nn.Module):
@@ -47,20 +63,25 @@ class InputPart(nn.Module):
         super().__init__()
         self._heads, self._dropout = architecture.heads, architecture.dropout
         self.normalisation = Normalisation(columns) if architecture.input_normalisation else None
-        self.embedding = Embedding(columns, architecture.entity_width)
+        width = architecture.entity_width if architecture.entities else 1
+        self.embedding = Embedding(columns, width) if architecture.entities else None
         for block in range(1, architecture.transformer_blocks + 1):
             self.add_module(f"transformer{block}", TransformerBlock(architecture, columns))
-        self.layer1 = FullyConnected(columns * architecture.entity_width, 4 * architecture.latent, architecture.dropout)
+        self.layer1 = FullyConnected(columns * width, 4 * architecture.latent, architecture.dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
         """(B, d) to (B, 4s)."""
         if self.normalisation is not None:
             rows = self.normalisation(rows)
-        tokens: Tensor = self.embedding(rows.t().contiguous())
+        layer1: Tensor = self.layer1(rows if self.embedding is None else self._transformed(self.embedding, rows))
+        return layer1
+
+    def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
+        """(B, d) to the entities after all blocks, side by side: (B, d·e)."""
+        tokens: Tensor = embedding(rows.mT.contiguous())
         blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
         tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
-        layer1: Tensor = self.layer1(tokens.permute(2, 1, 0).flatten(1))
-        return layer1
+        return tokens.transpose(-3, -1).flatten(-2)
 
 
 class BodyPart(nn.Module):
@@ -121,6 +142,8 @@ class Embedding(nn.Module):
     def forward(self, columns: Tensor) -> Tensor:
         """(d, B) to (e, d, B)."""
         # Turned and laid out anew here, 2·d·e numbers, so that the tokens come out contiguous.
-        weight, bias = self.weight.t().contiguous(), self.bias.t().contiguous()
-        tokens: Tensor = self.normalisation(torch.addcmul(bias.unsqueeze(2), weight.unsqueeze(2), columns))
+        weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
+        tokens: Tensor = self.normalisation(
+            torch.addcmul(bias.unsqueeze(-1), weight.unsqueeze(-1), columns.unsqueeze(-3))
+        )
         return tokens

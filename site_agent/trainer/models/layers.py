@@ -1,6 +1,7 @@
 """The layers that the networks of this folder share: normalise, map, select, drop.
 
-The batch is the first axis and channels are the second, as torch's own layers have it. The rules:
+The batch is the first axis and channels are the second, as torch's own layers have it. Where parameters
+carry a stack axis of S copies before their own, values carry it before theirs. The rules:
 
 * a fresh layer holds NaN, because first values come from the plan's seed and not from here;
 * the normalisation is affine: it neither measures nor keeps anything about the patients;
@@ -10,13 +11,20 @@ The batch is the first axis and channels are the second, as torch's own layers h
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias, assert_never
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from protos.networks.dense import ActivationName
+
+Activation: TypeAlias = Callable[[Tensor], Tensor]
+
 NORMALISATION_EPSILON = 1e-5
+NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
 # What AlphaDropout puts in the place of a dropped value: SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
@@ -31,8 +39,8 @@ class Linear(nn.Module):
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
-        return functional.linear(values, self.weight, self.bias)
+        """(B, inputs) to (B, outputs); any axes may stand between the first and the last."""
+        return linear_map(values, self.weight, self.bias)
 
 
 class Normalisation(nn.Module):
@@ -46,9 +54,30 @@ class Normalisation(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """(B, channels) or (B, channels, any) to the same shape."""
         weight = self.weight
+        if weight.dim() == 2:
+            own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
+            return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
         mean, variance = standard_statistics(weight)
         # One kernel forward and one backward, which beats any way to write the line out.
         return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
+
+
+class LayerNormalisation(nn.Module):
+    """Mean 0 and variance 1 over the last axis of every row by itself, then γ·x + β. Ba et al. 2016."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = parameter(channels)
+        self.bias = parameter(channels)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, ..., channels) to the same shape."""
+        channels = values.shape[-1:]
+        if self.weight.dim() == 1:
+            return functional.layer_norm(values, channels, self.weight, self.bias, NORMALISATION_EPSILON)
+        own = (len(self.weight), *(1,) * (values.dim() - 2), -1)
+        plain = functional.layer_norm(values, channels, eps=NORMALISATION_EPSILON)
+        return torch.addcmul(self.bias.view(own), plain, self.weight.view(own))
 
 
 class FeedForward(nn.Module):
@@ -83,6 +112,36 @@ class FullyConnected(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """(B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
+
+
+def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W·x + b over the last axis.
+
+    Args:
+        values: (B, ..., inputs), or (S, B, ..., inputs) with a stack.
+        weight: (outputs, inputs), or (S, outputs, inputs).
+        bias: (outputs,), or (S, outputs), or None.
+    """
+    if weight.dim() == 2:
+        return functional.linear(values, weight, bias)
+    rows = values.flatten(1, -2)
+    mapped = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    return mapped.view(*values.shape[:-1], weight.shape[1])
+
+
+def activation_of(name: ActivationName) -> Activation:
+    """The function behind the plan's word, any shape to the same shape."""
+    match name:
+        case "relu":
+            return functional.relu
+        case "selu":
+            return functional.selu
+        case "gelu":
+            return functional.gelu
+        case "tanh":
+            return torch.tanh
+        case _:
+            assert_never(name)
 
 
 def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 For small batches the time of a block is not arithmetic but the start of its hundred small
 operations; a hand-written gradient starts about half as many as the derived one. Tokens lie as
 (e, d, B): entity width, columns, batch. Every linear map is then one matrix product over all tokens
-of all rows. The rules:
+of all rows. Where the tensors carry a stack axis of S copies, everything else here has it too, in
+front. The rules:
 
 * gradients are those of the formulas below, to rounding; a test compares with finite differences;
 * dropout's random choice is made outside and handed in, so nothing here draws a random number.
@@ -24,6 +25,7 @@ from protos.architecture import GlobalLayersNetwork
 from site_agent.trainer.models.attention import Attended, attend, attend_backward
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
+    NORMALISATION_FACTOR,
     FeedForward,
     Linear,
     Normalisation,
@@ -85,13 +87,13 @@ def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropou
     """All blocks, one after the other; once differentiable.
 
     Args:
-        tokens: (e, d, B), contiguous.
+        tokens: (e, d, B) or (S, e, d, B), contiguous.
         blocks: the tensors of each block.
         heads: attention's heads.
         dropout: AlphaDropout's rate inside each feed-forward part; 0 outside training.
 
     Returns:
-        (e, d, B); without blocks, the tokens themselves.
+        The same shape; without blocks, the tokens themselves.
     """
     if not blocks:
         return tokens
@@ -135,7 +137,7 @@ def _grouped(flat: Sequence[Any]) -> list[BlockTensors]:
 
 @dataclass(slots=True)
 class _Kept:
-    """Intermediate results of one block; matrices (rows, d·B) unless said."""
+    """Intermediate results of one block; matrices (rows, d·B) unless said, a stack axis before all."""
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor
@@ -157,23 +159,23 @@ def _block(
 
     f and t are dropout's factor and shift, 1 and 0 where there is none.
     """
-    shape = tokens.shape
-    width = shape[0]
-    normalised = _normalised(tokens, block.scale, block.shift).view(width, -1)
-    projections = torch.mm(block.projections, normalised).view(-1, shape[1], shape[2])
+    shape, stack = tokens.shape, tokens.shape[:-3]
+    flat = (*shape[:-2], -1)
+    normalised = _normalised(tokens, block.scale, block.shift).view(flat)
+    projections = _product(block.projections, normalised).view(*stack, -1, *shape[-2:])
     attended, attention = attend(projections, heads)
-    attended = attended.view(width, -1)
-    between = torch.addmm(normalised, block.output, attended)
+    attended = attended.view(flat)
+    between = _sum_of_product(normalised, block.output, attended)
     ready = _normalised(between.view(shape), block.inner_scale, block.inner_shift)
     if dropout is not None:
         ready = torch.addcmul(dropout[1], ready, dropout[0])
-    ready = ready.view(width, -1)
-    hidden = selected = functional.selu(torch.mm(block.inner, ready))
+    ready = ready.view(flat)
+    hidden = selected = functional.selu(_product(block.inner, ready))
     gating = None
     if block.gate is not None:
-        gating = torch.mm(block.gate, between)
+        gating = _product(block.gate, between)
         hidden = selected * gating
-    result = functional.selu(torch.mm(block.outer, hidden))
+    result = functional.selu(_product(block.outer, hidden))
     factor = None if dropout is None else dropout[0]
     kept = _Kept(
         tokens, normalised, attention, attended, between, ready, factor, selected, gating, hidden, result
@@ -184,13 +186,14 @@ def _block(
 def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: int) -> tuple[Tensor, BlockTensors]:
     """The gradients of the tokens and of the block's tensors, from that of its result, (e, d, B)."""
     shape = gradient.shape
-    gradient = gradient.view(shape[0], -1)
+    flat = (*shape[:-2], -1)
+    gradient = gradient.view(flat)
     of_between, feedforward = _feedforward_backward(gradient, block, kept, shape)
-    of_output = torch.mm(of_between, kept.attended.t())
-    of_attended = torch.mm(block.output.t(), of_between).view(shape)
-    of_projected = attend_backward(of_attended, kept.attention, heads).view(3 * shape[0], -1)
-    of_projections = torch.mm(of_projected, kept.normalised.t())
-    of_normalised = of_between.addmm_(block.projections.t(), of_projected)
+    of_output = _product(of_between, kept.attended.mT)
+    of_attended = _product(block.output.mT, of_between).view(shape)
+    of_projected = attend_backward(of_attended, kept.attention, heads).flatten(-2)
+    of_projections = _product(of_projected, kept.normalised.mT)
+    of_normalised = _sum_of_product(of_between, block.projections.mT, of_projected)
     of_tokens, of_scale, of_shift = _normalised_backward(of_normalised.view(shape), kept.tokens, block.scale)
     return of_tokens, BlockTensors(of_scale, of_shift, of_projections, of_output, *feedforward)
 
@@ -200,30 +203,47 @@ def _feedforward_backward(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]]:
     """The gradients of a, residual included, and of the five tensors from `inner_scale` on."""
     of_result = _selu_backward(gradient, kept.result)
-    of_outer = torch.mm(of_result, kept.hidden.t())
-    of_hidden = torch.mm(block.outer.t(), of_result)
+    of_outer = _product(of_result, kept.hidden.mT)
+    of_hidden = _product(block.outer.mT, of_result)
     of_selected = of_hidden if kept.gating is None else of_hidden * kept.gating
     of_mapped = _selu_backward(of_selected, kept.selected)
-    of_inner = torch.mm(of_mapped, kept.ready.t())
-    of_ready = torch.mm(block.inner.t(), of_mapped).view(shape)
+    of_inner = _product(of_mapped, kept.ready.mT)
+    of_ready = _product(block.inner.mT, of_mapped).view(shape)
     if kept.factor is not None:
         of_ready.mul_(kept.factor)
     found, of_scale, of_shift = _normalised_backward(of_ready, kept.between.view(shape), block.inner_scale)
-    of_between = found.view(shape[0], -1).add_(gradient)
+    of_between = found.view(gradient.shape).add_(gradient)
     of_gate = None
     if block.gate is not None:
         of_gating = of_hidden.mul_(kept.selected)
-        of_gate = torch.mm(of_gating, kept.between.t())
-        of_between.addmm_(block.gate.t(), of_gating)
+        of_gate = _product(of_gating, kept.between.mT)
+        of_between = _sum_of_product(of_between, block.gate.mT, of_gating)
     return of_between, (of_scale, of_shift, of_inner, of_gate, of_outer)
 
 
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """(m, k)·(k, n), or S such products of (S, m, k) and (S, k, n)."""
+    return torch.mm(left, right) if left.dim() == 2 else torch.bmm(left, right)
+
+
+def _sum_of_product(start: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """start + left·right, of the same shapes as `_product`."""
+    return torch.addmm(start, left, right) if left.dim() == 2 else torch.baddbmm(start, left, right)
+
+
 def _normalised(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    if scale.dim() == 2:
+        own = (len(scale), 1, -1, 1)
+        return torch.addcmul(shift.view(own), tokens, (scale * NORMALISATION_FACTOR).view(own))
     mean, variance = standard_statistics(scale)
     return torch.batch_norm(tokens, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 def _normalised_backward(gradient: Tensor, tokens: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if scale.dim() == 2:
+        factor = scale * NORMALISATION_FACTOR
+        of_scale = (gradient * tokens).sum((1, 3)).mul_(NORMALISATION_FACTOR)
+        return gradient * factor.view(len(scale), 1, -1, 1), of_scale, gradient.sum((1, 3))
     mean, variance = standard_statistics(scale)
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward.default(
         gradient, tokens, scale, mean, variance, None, None, False, NORMALISATION_EPSILON, (True, True, True)

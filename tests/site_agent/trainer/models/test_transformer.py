@@ -15,7 +15,8 @@ def block(generator: torch.Generator, *, gate: bool) -> BlockTensors:
     """Random tensors of one block that want gradients."""
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+        # Not larger: finite differences of two steep blocks in a row would be wrong themselves.
+        return (0.5 * torch.randn(*shape, dtype=torch.float64, generator=generator)).requires_grad_()
 
     hidden = WIDTH // 2
     return BlockTensors(

@@ -1,0 +1,100 @@
+"""One tensor of a network: its name, its place, its shape, and how it starts.
+
+The rules:
+
+* a tensor of a network of this package is called part.layer.rest; the part and the layer that its
+  record names are those;
+* the tensors of one layer stand next to each other and lie in one part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StrictInt
+
+LARGEST_DIMENSION = 2**24
+
+Dimension = Annotated[StrictInt, Field(ge=1, le=LARGEST_DIMENSION)]
+Width = Annotated[StrictInt, Field(ge=1, le=65_536)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
+
+
+class Part(StrEnum):
+    """Where in the network a tensor stands; methods say which parts they federate.
+
+    The body's shapes are the same at every site; the input knows the columns, the head the outputs.
+    The common part sees only columns that all sites have; the unique part stands beside the others
+    and may know all columns and the outputs of its site.
+    """
+
+    INPUT = "input"
+    BODY = "body"
+    HEAD = "head"
+    COMMON = "common"
+    UNIQUE = "unique"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every number of the tensor starts at `value`."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every number of the tensor starts uniformly in [-bound, bound)."""
+
+    bound: float
+
+
+Initial = Constant | Uniform
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One named tensor of float32 numbers, where it stands and how it starts.
+
+    `layer` is the name of the layer it belongs to; left out, it is the tensor's name up to the last dot.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    part: Part
+    initial: Initial
+    is_normalisation: bool = False
+    layer: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.layer:
+            object.__setattr__(self, "layer", self.name.rpartition(".")[0] or self.name)
+
+    @property
+    def number_count(self) -> int:
+        """How many numbers the tensor has."""
+        return math.prod(self.shape)
+
+
+def spec(name: str, shape: tuple[int, ...], initial: Initial, *, is_normalisation: bool = False) -> TensorSpec:
+    """The tensor of a network of this package: its name says part and layer."""
+    part, layer = name.split(".")[:2]
+    return TensorSpec(name, shape, Part(part), initial, is_normalisation, f"{part}.{layer}")
+
+
+def normalisation(owner: str, channels: int) -> Iterator[TensorSpec]:
+    """A weight that starts at 1 and a bias that starts at 0."""
+    for kind, first in (("weight", 1.0), ("bias", 0.0)):
+        yield spec(f"{owner}.normalisation.{kind}", (channels,), Constant(first), is_normalisation=True)
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[TensorSpec]:
+    """A matrix (outputs, inputs), perhaps a bias, both starting in ±1/√inputs as torch's own do."""
+    initial = Uniform(1.0 / math.sqrt(inputs))
+    yield spec(f"{name}.weight", (outputs, inputs), initial)
+    if bias:
+        yield spec(f"{name}.bias", (outputs,), initial)
