@@ -1,0 +1,178 @@
+"""A hospital's own network, from a Python file on its own disk.
+
+The one place in this program where a file's text becomes code. The path stands in hospital.yaml, never in
+a plan and never in a message. The rules:
+
+* nobody but their owners can write the file or exchange it in its folders; what is read from the open
+  file is what is run, and nothing compiled earlier takes its place;
+* the plan lists the tensors that are federated; the module has each of them by that name, in that shape;
+* every other parameter and every buffer, counters included, is private and stays;
+* what the file's own code says when it fails is shown to this site's operator and sent to nobody.
+
+The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
+float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.models.network`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import stat
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Final, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from protos.architecture import TensorSpec
+from protos.errors import ConfigurationError
+
+_LARGEST_FILE_BYTES: Final = 1 << 20
+_MODULE_NAME: Final = "own_module"
+_DRY_ROWS: Final = 2
+_CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
+
+
+def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec]) -> nn.Module:
+    """The module that the file builds, checked against what the plan federates.
+
+    What its code draws at random comes from torch's generator, set to the same state every time; the
+    caller's own stays as it was.
+
+    Args:
+        path: the file, from hospital.yaml.
+        columns: encoded columns of this site.
+        outputs: 1 for two classes or a number, otherwise the number of classes.
+        tensors: the plan's federated tensors.
+
+    Returns:
+        The module in training mode; its federated parameters still hold what the file gave them.
+
+    Raises:
+        ConfigurationError: other accounts can change the file, its code fails, or the module is not what
+            the plan and this site's table need.
+    """
+    source = _read(path)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = _built(path, source, columns, outputs)
+        _check_parameters(path, network, tensors)
+        _check_outputs(path, network, columns, outputs)
+    return network.train()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        real = path.resolve(strict=True)
+        for folder in real.parents:
+            _check_writers(folder, folder.stat(), is_file=False)
+        # Opening must not wait, as it would for the other end of a pipe.
+        with os.fdopen(os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            # The open file is examined, not the path: the path could be exchanged in between.
+            _check_writers(real, os.fstat(file.fileno()), is_file=True)
+            source = file.read(_LARGEST_FILE_BYTES + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The module's file {path} cannot be read: {cause.strerror}.",
+            consequence=_CONSEQUENCE,
+            remedy="Give the path of an existing file that this user may read.",
+        ) from cause
+    if len(source) > _LARGEST_FILE_BYTES:
+        _refuse(f"The module's file {path} is larger than {_LARGEST_FILE_BYTES} bytes.", "Keep code in it and no data.")
+    return source
+
+
+def _check_writers(path: Path, state: os.stat_result, *, is_file: bool) -> None:
+    if is_file and not stat.S_ISREG(state.st_mode):
+        _refuse(f"{path} is not a regular file.", "Give the path of the file itself.")
+    # In a folder like /tmp (sticky) everybody may write, but nobody may exchange what is another's.
+    is_sticky_folder = not is_file and state.st_mode & stat.S_ISVTX
+    if state.st_mode & 0o022 and not is_sticky_folder:
+        _refuse(
+            f"{path} can be written by other accounts, which could change the code that trains here.",
+            f"Read the module's file again, then run `chmod go-w {path}`.",
+        )
+
+
+def _built(path: Path, source: bytes, columns: int, outputs: int) -> nn.Module:
+    module = ModuleType(_MODULE_NAME)
+    module.__file__ = str(path)
+    sys.modules[_MODULE_NAME] = module  # dataclasses look their module up by name
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102  # the hospital's own file, checked above
+        network = module.build(columns, outputs)
+    except (Exception, SystemExit) as cause:
+        raise ConfigurationError(
+            what=f"The module's file {path} did not build a network:\n{_told(cause, path)}",
+            consequence=_CONSEQUENCE,
+            remedy="Correct the file; it has to define build(columns, outputs) and return a torch.nn.Module.",
+        ) from cause
+    if not isinstance(network, nn.Module):
+        _refuse(
+            f"build in {path} returned a value of type {type(network).__name__}.", "Let it return a torch.nn.Module."
+        )
+    return network
+
+
+def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSpec]) -> None:
+    found = dict(network.named_parameters())
+    for name, values in found.items():
+        if is_lazy(values) or values.dtype != torch.float32 or values.device.type != "cpu" or not values.requires_grad:
+            _refuse(
+                f"The parameter {name} of the module in {path} is not a float32 tensor on the CPU that is trained.",
+                "Give it its shape and type in build, or register it as a buffer if it is not to be trained.",
+            )
+    for tensor in tensors:
+        if tensor.name not in found:
+            _refuse(
+                f"The module in {path} has no parameter {tensor.name}, which the plan federates.",
+                f"Name its parts as in the plan; it has {_some(list(found))}.",
+            )
+        shape = tuple(found[tensor.name].shape)
+        if shape != tensor.shape:
+            _refuse(
+                f"The parameter {tensor.name} of the module in {path} has shape {shape}, the plan says {tensor.shape}.",
+                "Give the shared layers the plan's widths.",
+            )
+
+
+def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:
+    try:
+        # A copy, so that counters and running means begin where the file set them.
+        trial = copy.deepcopy(network).eval()
+        with torch.no_grad():
+            found = trial(torch.zeros(_DRY_ROWS, columns))
+    except (Exception, SystemExit) as cause:
+        raise ConfigurationError(
+            what=f"The module in {path} failed on {_DRY_ROWS} rows of {columns} zeros:\n{_told(cause, path)}",
+            consequence=_CONSEQUENCE,
+            remedy="Let forward map float32 rows of shape (B, columns) to float32 values of shape (B, outputs).",
+        ) from cause
+    wanted = (_DRY_ROWS, outputs)
+    if not isinstance(found, Tensor) or tuple(found.shape) != wanted or found.dtype != torch.float32:
+        shown = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        _refuse(
+            f"The module in {path} made {shown} of {_DRY_ROWS} rows; this site needs torch.float32 {wanted}.",
+            "Let forward return one float32 row of outputs for each row.",
+        )
+
+
+def _told(error: BaseException, path: Path) -> str:
+    """The file's own traceback: this program's frames above it say nothing to the one who wrote it."""
+    inner: TracebackType | None = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
+        inner = inner.tb_next
+    return "".join(traceback.format_exception(type(error), error, inner)).rstrip()
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise ConfigurationError(what=what, consequence=_CONSEQUENCE, remedy=remedy)
