@@ -1,0 +1,256 @@
+"""The tensor lists of all networks: names, parts, layers and sizes."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from protos.architecture import (
+    TENSOR_NAME,
+    Architecture,
+    ColumnsNetwork,
+    Constant,
+    DenseNetwork,
+    GlobalLayersNetwork,
+    NamedTensor,
+    NamedTensors,
+    Part,
+    TensorSpec,
+    body_tensors,
+    network_tensors,
+)
+from protos.errors import ConfigurationError
+from tests.protos.architectures import KINDS, drawn
+
+ADAPTER: TypeAdapter[Any] = TypeAdapter(Architecture)
+HEART = {"name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False}
+
+
+def read(**fields: Any) -> Any:
+    """An architecture as a plan would be read."""
+    return ADAPTER.validate_python(fields)
+
+
+def shapes(architecture: Architecture, **sizes: int) -> dict[str, tuple[int, ...]]:
+    """Every tensor's shape by name."""
+    return {spec.name: spec.shape for spec in network_tensors(architecture, **sizes)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_names_say_part_and_layer_and_layers_are_whole(kind: str, seed: int) -> None:
+    """A name is unique and begins with part and layer; a layer's tensors stand together, in one part."""
+    network = drawn(kind, seed)
+
+    specs = network_tensors(network.architecture, **network.sizes)
+
+    assert len({spec.name for spec in specs}) == len(specs)
+    assert all(re.fullmatch(TENSOR_NAME, spec.name) for spec in specs)
+    assert all(spec.name.split(".")[:2] == spec.layer.split(".") for spec in specs)
+    assert all(spec.layer.split(".")[0] == spec.part for spec in specs)
+    layers = [layer for layer, _ in groupby(spec.layer for spec in specs)]
+    assert len(set(layers)) == len(layers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_depend_on_what_their_site_has_to_agree_on(kind: str, seed: int) -> None:
+    """The body is the same at every site; the input does not know outputs, common and head no columns."""
+    network = drawn(kind, seed)
+    sizes = network.sizes
+
+    def part(*parts: Part, **other: int) -> list[TensorSpec]:
+        specs = network_tensors(network.architecture, **(sizes | other))
+        return [spec for spec in specs if spec.part in parts]
+
+    assert tuple(part(Part.BODY)) == body_tensors(network.architecture)
+    assert part(Part.BODY) == part(Part.BODY, columns=sizes["columns"] + 3, outputs=sizes["outputs"] + 1)
+    assert part(Part.INPUT) == part(Part.INPUT, outputs=sizes["outputs"] + 1)
+    assert part(Part.COMMON) == part(Part.COMMON, columns=sizes["columns"] + 3)
+    is_single_layer = {spec.part for spec in network_tensors(network.architecture, **sizes)} == {Part.HEAD}
+    assert is_single_layer or part(Part.HEAD) == part(Part.HEAD, columns=sizes["columns"] + 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_every_architecture_survives_its_plan(kind: str, seed: int) -> None:
+    """What is written to a plan reads back as the same record, chosen by its name."""
+    architecture = drawn(kind, seed).architecture
+
+    assert ADAPTER.validate_json(ADAPTER.dump_json(architecture)) == architecture
+    assert ADAPTER.dump_json(ADAPTER.validate_json(ADAPTER.dump_json(architecture))) == ADAPTER.dump_json(architecture)
+
+
+def test_a_plan_of_the_first_version_keeps_its_bytes() -> None:
+    """Keys that came later stay out of what is written while they hold their defaults."""
+    written = read(**HEART).model_dump(mode="json")
+
+    assert written == HEART | {
+        "entity_width": 16, "heads": 8, "transformer_blocks": 6, "normalisation": "affine", "dropout": 0.0,
+    }  # fmt: skip
+    later = {"input_dropout": 0.2, "entities": False, "transformer_blocks": 0, "linear_path": True}
+    assert read(**HEART, **later).model_dump(mode="json") == written | later
+
+
+def test_layers_of_the_global_layers_network() -> None:
+    """The paper's blocks and layers, in the order in which the network computes."""
+    network = read(**HEART | {"transformer_blocks": 2, "input_normalisation": True, "linear_path": True})
+
+    layers = dict.fromkeys(spec.layer for spec in network_tensors(network, columns=3, outputs=1))
+
+    assert list(layers) == [
+        "input.normalisation", "input.embedding", "input.transformer1", "input.transformer2", "input.layer1",
+        "body.layer2", "body.layer3", "body.layer4", "head.layer5", "head.output", "unique.path",
+    ]  # fmt: skip
+
+
+def test_the_linear_path_is_private_and_starts_at_nothing() -> None:
+    """Its map from all columns to all outputs is in the part unique and starts at 0."""
+    network = read(**HEART, linear_path=True)
+
+    path = [spec for spec in network_tensors(network, columns=5, outputs=3) if spec.part is Part.UNIQUE]
+
+    assert [(spec.name, spec.shape) for spec in path] == [("unique.path.weight", (3, 5)), ("unique.path.bias", (3,))]
+    assert {spec.initial for spec in path} == {Constant(0.0)}
+    assert body_tensors(network) == body_tensors(read(**HEART))
+
+
+def test_without_entities_layer_1_sees_the_columns_themselves() -> None:
+    """There is no embedding, and layer 1 has as many inputs as there are columns."""
+    network = read(**HEART, entities=False, transformer_blocks=0)
+
+    found = shapes(network, columns=5, outputs=1)
+
+    assert found["input.layer1.linear.weight"] == (512, 5)
+    assert found["input.layer1.normalisation.weight"] == (5,)
+    assert not any("embedding" in name for name in found)
+    assert body_tensors(network) == body_tensors(read(**HEART))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "parts"),
+    [
+        ((), ["head.layer1"]),
+        ((4,), ["input.layer1", "head.layer2"]),
+        ((4, 5, 6), ["input.layer1", "body.layer2", "body.layer3", "head.layer4"]),
+    ],
+)
+def test_layers_of_a_dense_network(hidden: tuple[int, ...], parts: list[str]) -> None:
+    """The first layer is input, the last is head, those between are body; a single one is head."""
+    specs = network_tensors(DenseNetwork(name="dense", hidden=hidden), columns=7, outputs=2)
+
+    assert list(dict.fromkeys(spec.layer for spec in specs)) == parts
+    widths = (7, *hidden, 2)
+    assert [spec.shape for spec in specs if spec.name.endswith("weight")] == list(
+        zip(widths[1:], widths[:-1], strict=True)
+    )
+
+
+def test_the_parallel_networks_of_fenda_have_their_sizes() -> None:
+    """Extractors 13 to 5 and a head 10 to 1, as in the paper's heart task."""
+    network = read(name="parallel", common=(5,), unique=(5,))
+
+    assert shapes(network, columns=13, outputs=1) == {
+        "common.layer1.weight": (5, 13), "common.layer1.bias": (5,),
+        "unique.layer1.weight": (5, 13), "unique.layer1.bias": (5,),
+        "head.output.weight": (1, 10), "head.output.bias": (1,),
+    }  # fmt: skip
+
+
+def test_the_columns_of_chfl_have_lateral_matrices_between_equal_layers() -> None:
+    """The common column sees the common columns, the unique one the rest; U starts at the second layer."""
+    found = shapes(ColumnsNetwork(name="columns", hidden=(6, 4), lateral=0.5), columns=9, outputs=2, common=7)
+
+    assert {name: shape for name, shape in found.items() if name.endswith("weight")} == {
+        "common.layer1.weight": (6, 7), "common.layer2.weight": (4, 6), "common.output.weight": (2, 4),
+        "unique.layer1.weight": (6, 2), "unique.layer2.weight": (4, 6), "unique.output.weight": (2, 4),
+        "unique.layer2.lateral.weight": (4, 6), "unique.output.lateral.weight": (2, 4),
+    }  # fmt: skip
+
+
+def test_without_lateral_strength_there_are_no_lateral_matrices() -> None:
+    """mu = 0 is a variant of its own: nothing is trained that nobody hears."""
+    network = ColumnsNetwork(name="columns", lateral=0.0)
+
+    assert network.hidden == (512, 256, 128)
+    assert not any("lateral" in name for name in shapes(network, columns=9, outputs=2, common=7))
+
+
+def test_a_unique_column_needs_a_column_of_its_own() -> None:
+    """Where all columns are common, the network columns is refused with another one to choose."""
+    network = ColumnsNetwork(name="columns", lateral=0.5)
+
+    with pytest.raises(ConfigurationError, match="has nothing to see") as caught:
+        network_tensors(network, columns=4, outputs=1)
+    assert "dense" in caught.value.remedy
+
+
+@pytest.mark.parametrize("common", [0, 5, -1])
+def test_common_columns_are_some_of_the_columns(common: int) -> None:
+    """No column in common, or more than there are, is refused."""
+    with pytest.raises(ConfigurationError, match="columns in common"):
+        network_tensors(read(name="parallel", common=(5,), unique=(5,)), columns=4, outputs=1, common=common)
+
+
+def test_a_listed_tensors_layer_is_its_name_up_to_the_last_dot() -> None:
+    """A hospital's own layers are told by their tensors' names."""
+    names = ("encoder.0.weight", "encoder.0.bias", "scale")
+    listed = NamedTensors(
+        name="named-tensors", tensors=tuple(NamedTensor(name=name, shape=(1,), bound=0.0) for name in names)
+    )
+
+    assert [spec.layer for spec in body_tensors(listed)] == ["encoder.0", "encoder.0", "scale"]
+
+
+def test_layer_normalisations_are_normalisations() -> None:
+    """FedBN's rule finds every normalisation of every network, and nothing else."""
+    for kind in KINDS:
+        for seed in range(20):
+            network = drawn(kind, seed)
+            specs = network_tensors(network.architecture, **network.sizes)
+            assert all(spec.is_normalisation == (".normalisation." in spec.name) for spec in specs)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "dense"}, {"name": "dense", "hidden": (0,)}, {"name": "dense", "hidden": (2.0,)},
+        {"name": "dense", "hidden": (3,) * 65}, {"name": "dense", "hidden": (), "dropout": 1.0},
+        {"name": "dense", "hidden": (), "activation": "sine"}, {"name": "dense", "hidden": (True,)},
+        {"name": "parallel", "common": (), "unique": (3,)}, {"name": "parallel", "common": (3,), "unique": ()},
+        {"name": "columns"}, {"name": "columns", "lateral": 1.1}, {"name": "columns", "lateral": -0.1},
+        {"name": "columns", "lateral": float("nan")}, {"name": "columns", "lateral": 0.5, "hidden": ()},
+        {"name": "feature-tokens", "width": 10, "heads": 4}, {"name": "feature-tokens", "blocks": 0},
+        {"name": "feature-tokens", "activation": "relu"}, {"name": "feature-tokens", "residual_dropout": -0.1},
+        HEART | {"entities": False}, HEART | {"linear_path": 1}, HEART | {"input_dropout": 1.0},
+        {"name": "mlp"},
+    ],
+)  # fmt: skip
+def test_a_wrong_network_is_refused(fields: dict[str, Any]) -> None:
+    """Widths, rates and words out of range, and settings that contradict each other, are errors."""
+    with pytest.raises(ValidationError):
+        read(**fields)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
+    """Every linear map of a chain starts in ±1/√fan-in, weights and biases alike."""
+    generator = np.random.default_rng(seed)
+    hidden = tuple(int(width) for width in generator.integers(1, 50, 3))
+    specs = network_tensors(DenseNetwork(name="dense", hidden=hidden), columns=11, outputs=1)
+
+    for weight, bias in zip(specs[::2], specs[1::2], strict=True):
+        assert weight.initial == bias.initial
+        assert weight.initial.bound == pytest.approx(weight.shape[1] ** -0.5)  # type: ignore[union-attr]
+
+
+def test_the_later_keys_have_the_record_s_defaults() -> None:
+    """What is left out of a plan is read back as what it was."""
+    plain = GlobalLayersNetwork.model_validate(HEART)
+
+    assert (plain.input_dropout, plain.entities, plain.linear_path) == (0.0, True, False)

@@ -1,0 +1,300 @@
+"""What holds for every network: its parameters, its two halves, and stacks of it."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from protos.architecture import ColumnsNetwork, DenseNetwork, FeatureTokensNetwork, network_tensors
+from site_agent.trainer.models.catalogue import build_network, start
+from site_agent.trainer.models.columns import Columns
+from site_agent.trainer.models.network import Represents
+from tests.protos.architectures import KINDS, Drawn, drawn
+
+
+def built(network: Drawn) -> nn.Module:
+    """The network of these sizes, not started."""
+    return build_network(network.architecture, network.columns, network.outputs, network.common)
+
+
+def started(network: Drawn, seed: int) -> nn.Module:
+    """The network with its first values, moved a little so that nothing is 0 or 1 by chance."""
+    module = built(network)
+    start(module, network_tensors(network.architecture, **network.sizes), seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for values in module.parameters():
+            values.add_(0.2 * torch.randn(values.shape, generator=generator))
+    return module
+
+
+def stacked(modules: list[nn.Module]) -> nn.Module:
+    """One module whose parameters have a leading axis for the copies."""
+    stack = copy.deepcopy(modules[0])
+    for name, values in stack.named_parameters():
+        values.data = torch.stack([module.get_parameter(name).data for module in modules])
+    return stack
+
+
+def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_parameters_are_the_listed_tensors(kind: str, seed: int) -> None:
+    """The parameters equal the plan's tensors in names, order and shapes; there is no buffer."""
+    network = drawn(kind, seed)
+
+    module = built(network)
+
+    listed = network_tensors(network.architecture, **network.sizes)
+    assert [(name, tuple(values.shape)) for name, values in module.named_parameters()] == [
+        (spec.name, spec.shape) for spec in listed
+    ]
+    assert list(module.state_dict()) == [spec.name for spec in listed]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_network_that_nobody_started_says_so(kind: str, seed: int) -> None:
+    """A fresh network predicts NaN, so forgotten first values cannot pass unnoticed."""
+    network = drawn(kind, seed)
+
+    assert built(network)(torch.ones(2, network.columns)).isnan().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(10))
+def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int) -> None:
+    """The network is `decide` after `represent`; rows (B, d) become logits (B, C)."""
+    network = drawn(kind, seed)
+    module = started(network, seed)
+    rows = draw(seed, 6, network.columns, dtype=torch.float32)
+
+    logits = module(rows)
+
+    assert isinstance(module, Represents)
+    assert torch.equal(module.decide(module.represent(rows)), logits)
+    assert logits.shape == (6, network.outputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
+    """Logits and gradients of three networks in a stack are those of the three by themselves."""
+    network = drawn(kind, seed)
+    modules = [started(network, 10 * seed + copy_number).double() for copy_number in range(3)]
+    rows, gradient = draw(seed, 3, 7, network.columns), draw(seed + 1, 3, 7, network.outputs)
+    stack = stacked(modules)
+
+    logits = stack(rows)
+    logits.backward(gradient)
+
+    for number, module in enumerate(modules):
+        alone = module(rows[number])
+        alone.backward(gradient[number])
+        torch.testing.assert_close(logits[number], alone, rtol=1e-10, atol=1e-12)
+        for name, values in module.named_parameters():
+            found = stack.get_parameter(name).grad
+            assert found is not None
+            assert values.grad is not None
+            difference, size = (found[number] - values.grad).norm().item(), values.grad.norm().item()
+            assert difference <= 1e-10 * size + 1e-12, (name, difference, size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None:
+    """In the trainer's own precision a stack differs from its networks by rounding alone."""
+    network = drawn(kind, seed)
+    modules = [started(network, 10 * seed + copy_number) for copy_number in range(3)]
+    rows = draw(seed, 3, 7, network.columns, dtype=torch.float32)
+
+    logits = stacked(modules)(rows)
+
+    for number, module in enumerate(modules):
+        exact = copy.deepcopy(module).double()(rows[number].double())
+        scale = exact.norm().item()
+        of_stack, alone = ((found.double() - exact).norm().item() for found in (logits[number], module(rows[number])))
+        assert of_stack <= 3 * alone + 1e-6 * scale
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stack_whose_copies_do_not_lie_together_is_the_same(kind: str, seed: int) -> None:
+    """Copies may be rows of one flat tensor, each with all of its parameters: only strides differ."""
+    network = drawn(kind, seed)
+    stack = stacked([started(network, 10 * seed + copy_number) for copy_number in range(3)])
+    rows = draw(seed, 3, 7, network.columns, dtype=torch.float32)
+    expected = stack(rows)
+
+    for values in stack.parameters():
+        wide = torch.full((3, values[0].numel() + 5), torch.nan)
+        wide[:, 2 : 2 + values[0].numel()] = values.data.flatten(1)
+        values.data = wide[:, 2 : 2 + values[0].numel()].view(values.shape)
+    apart = stack(rows)
+    apart.sum().backward()
+
+    torch.testing.assert_close(apart, expected, rtol=1e-5, atol=1e-6)
+    assert all(values.grad is not None and values.grad.isfinite().all() for values in stack.parameters())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dense_network_is_its_formula(seed: int) -> None:
+    """Linear maps with the activation between them; without hidden widths one linear map."""
+    generator = torch.Generator().manual_seed(seed)
+    for hidden in ((), (4,), (4, 3, 5)):
+        network = Drawn(DenseNetwork(name="dense", hidden=hidden, activation="tanh"), 6, 2, 6)
+        module, rows = started(network, seed), torch.randn(8, 6, generator=generator)
+        tensors = list(module.parameters())
+
+        expected = rows
+        for number in range(0, len(tensors), 2):
+            expected = (torch.tanh(expected) if number else expected) @ tensors[number].T + tensors[number + 1]
+
+        torch.testing.assert_close(module(rows), expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["parallel", "columns"])
+def test_the_common_part_sees_the_common_columns_alone(kind: str, seed: int) -> None:
+    """A site's own columns change the unique representation and leave the common one."""
+    network = drawn(kind, seed)
+    module = started(network, seed)
+    assert isinstance(module, Represents)
+    rows = draw(seed, 4, network.columns, dtype=torch.float32).requires_grad_()
+
+    common, unique = module.represent(rows)
+
+    (of_common,) = torch.autograd.grad(common.sum(), rows, retain_graph=True)
+    assert not of_common[:, network.common :].any()
+    assert unique.shape[0] == common.shape[0] == 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("lateral", [0.0, 0.4])
+def test_columns_are_the_formula_of_chfl(lateral: float, seed: int) -> None:
+    """z_u(i+1) = a(W z_u(i) + b + mu U z_c(i)), and the logits are z_c(L) + z_u(L)."""
+    network = Drawn(ColumnsNetwork(name="columns", hidden=(5, 4, 3), activation="tanh", lateral=lateral), 7, 2, 4)
+    module, rows = started(network, seed), draw(seed, 6, 7, dtype=torch.float32)
+    tensors = dict(module.named_parameters())
+    names = ["layer1", "layer2", "layer3", "output"]
+
+    z_c, z_u = [rows[:, :4]], [rows[:, 4:]]
+    for i, name in enumerate(names):
+        hears = lateral * z_c[i] @ tensors[f"unique.{name}.lateral.weight"].T if lateral and i else 0.0
+        mapped_c = z_c[i] @ tensors[f"common.{name}.weight"].T + tensors[f"common.{name}.bias"]
+        mapped_u = z_u[i] @ tensors[f"unique.{name}.weight"].T + tensors[f"unique.{name}.bias"] + hears
+        z_c.append(mapped_c if name == "output" else torch.tanh(mapped_c))
+        z_u.append(mapped_u if name == "output" else torch.tanh(mapped_u))
+
+    assert isinstance(module, Columns)
+    torch.testing.assert_close(module(rows), z_c[-1] + z_u[-1])
+    for found, expected in zip(module.common_outputs(rows), z_c[1:], strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(module.joint(rows, module.common_outputs(rows)), z_c[-1] + z_u[-1])
+
+
+def test_the_joint_loss_leaves_a_detached_common_column_alone() -> None:
+    """With detached outputs only the unique column and its lateral matrices get a gradient."""
+    network = Drawn(ColumnsNetwork(name="columns", hidden=(5, 4), lateral=0.5), 7, 2, 4)
+    module, rows = started(network, 0), draw(0, 6, 7, dtype=torch.float32)
+    assert isinstance(module, Columns)
+
+    outputs = tuple(values.detach() for values in module.common_outputs(rows))
+    module.joint(rows, outputs).square().sum().backward()
+
+    assert all((values.grad is None) == name.startswith("common.") for name, values in module.named_parameters())
+
+
+@pytest.mark.parametrize("activation", ["reglu", "gelu"])
+@pytest.mark.parametrize("seed", range(5))
+def test_feature_tokens_are_the_library_s_transformer(activation: str, seed: int) -> None:
+    """Tokens, pre-norm blocks and the head equal torch's own layers with the same parameters."""
+    architecture = FeatureTokensNetwork.model_validate(
+        {"name": "feature-tokens", "width": 12, "heads": 3, "blocks": 2, "hidden": 5, "activation": activation}
+    )
+    module = started(Drawn(architecture, 6, 3, 6), seed).double().eval()
+    rows, given = draw(seed, 4, 6), dict(module.named_parameters())
+
+    tokens = rows.unsqueeze(2) * given["input.tokenizer.weight"] + given["input.tokenizer.bias"]
+    tokens = torch.cat([given["input.tokenizer.decision"].expand(4, 1, -1), tokens], dim=1)
+    for number in (1, 2):
+        attention, feedforward = f"body.block{number}.attention", f"body.block{number}.feedforward"
+        library = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+        library.load_state_dict({
+            "in_proj_weight": given[f"{attention}.projections.weight"],
+            "in_proj_bias": given[f"{attention}.projections.bias"],
+            "out_proj.weight": given[f"{attention}.output.weight"],
+            "out_proj.bias": given[f"{attention}.output.bias"],
+        })  # fmt: skip
+        normal = normalised(tokens, given, attention)
+        tokens = tokens + library(normal, normal, normal)[0]
+        hidden = mapped(normalised(tokens, given, feedforward), given, f"{feedforward}.inner")
+        hidden = hidden[..., :5].relu() * hidden[..., 5:] if activation == "reglu" else nn.functional.gelu(hidden)
+        tokens = tokens + mapped(hidden, given, f"{feedforward}.outer")
+    expected = mapped(normalised(tokens[:, 0], given, "head.output").relu(), given, "head.output.linear")
+
+    torch.testing.assert_close(module(rows), expected, rtol=1e-10, atol=1e-12)
+
+
+def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:
+    """Layer normalisation over the last axis."""
+    weight, bias = given[f"{owner}.normalisation.weight"], given[f"{owner}.normalisation.bias"]
+    return nn.functional.layer_norm(values, weight.shape, weight, bias)
+
+
+def mapped(values: Tensor, given: dict[str, nn.Parameter], name: str) -> Tensor:
+    """A linear map over the last axis."""
+    return values @ given[f"{name}.weight"].T + given[f"{name}.bias"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "dense", "hidden": (9,), "dropout": 0.5},
+        {"name": "parallel", "common": (9,), "unique": (9,), "dropout": 0.5},
+        {"name": "feature-tokens", "residual_dropout": 0.3},
+        {"name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": False,
+         "transformer_blocks": 1, "input_dropout": 0.4},
+    ],
+)  # fmt: skip
+def test_dropout_works_in_training_only(fields: dict[str, object]) -> None:
+    """With dropout two training passes differ and two evaluations do not."""
+    kind = drawn(str(fields["name"]), 0).architecture
+    network = Drawn(type(kind).model_validate(fields), 5, 2, 3)
+    module, rows = started(network, 0), torch.ones(8, 5)
+
+    assert not torch.equal(module.train()(rows), module(rows))
+    assert torch.equal(module.eval()(rows), module(rows))
+
+
+def test_the_linear_path_adds_its_map_to_the_logits() -> None:
+    """With the path the logits are those without it plus W·x + b of the encoded rows."""
+    fields = {"name": "global-layers-network", "latent": 8, "gate": False, "input_normalisation": False}
+    kind = type(drawn("global-layers-network", 0).architecture)
+    with_path = started(Drawn(kind.model_validate(fields | {"linear_path": True}), 5, 2, 5), 0)
+    without = built(Drawn(kind.model_validate(fields), 5, 2, 5))
+    tensors, rows = dict(with_path.named_parameters()), draw(0, 4, 5, dtype=torch.float32)
+    with torch.no_grad():
+        for name, values in without.named_parameters():
+            values.copy_(tensors[name])
+
+    path = rows @ tensors["unique.path.weight"].T + tensors["unique.path.bias"]
+
+    torch.testing.assert_close(with_path(rows), without(rows) + path)
+
+
+def test_layers_of_chains_stand_in_their_order() -> None:
+    """Parts follow each other as the network computes: input, body, head."""
+    names = [name for name, _ in build_network(DenseNetwork(name="dense", hidden=(3,) * 12), 2, 1).named_parameters()]
+
+    numbers = [int(name.split(".")[1].removeprefix("layer")) for name in names]
+
+    assert all(left <= right for left, right in pairwise(numbers))
