@@ -86,6 +86,8 @@ def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
         yield "a personal model is measured from the shared values, so the site has to take them in whole"
     if isinstance(method.procedure, ColumnByColumn) and method.penalties:
         yield "the common column trains on its own loss alone, so it takes no penalty"
+    if isinstance(method.procedure, InnerProblem) and method.penalties:
+        yield "the inner problem is the loss with its own proximal term, so it takes no penalty"
 
 
 def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
@@ -125,8 +127,11 @@ def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
 def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     for penalty in method.penalties:
-        if isinstance(penalty, ExtractorContrast) and not isinstance(network, ParallelNetwork):
-            yield "the contrast of two extractors needs the network parallel, which has them"
+        if isinstance(penalty, ExtractorContrast):
+            if not isinstance(network, ParallelNetwork):
+                yield "the contrast of two extractors needs the network parallel, which has them"
+            elif network.common[-1] != network.unique[-1]:
+                yield "the two extractors are compared with one another, so their last widths have to be equal"
         if isinstance(penalty, Contrastive) and isinstance(network, NamedTensors):
             yield "a network of its own module does not say what its last layer decides on, which the contrast needs"
         if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:

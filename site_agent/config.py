@@ -81,6 +81,7 @@ class Training(Document):
 
     threads: int = Field(default=1, ge=1, le=256)
     siloed_baseline: bool = True
+    own_module: PathText | None = None
 
 
 class Hospital(Document):
@@ -124,9 +125,12 @@ def read_hospital(path: Path) -> Hospital:
     data = hospital.data.model_copy(
         update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
     )
+    own_module = hospital.training.own_module
+    training = hospital.training.model_copy(update={"own_module": str(base / own_module) if own_module else None})
     return hospital.model_copy(
         update={
             "data": data,
+            "training": training,
             "state": str(base / hospital.state),
             "invitation": str(base / hospital.invitation) if hospital.invitation else None,
             "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,

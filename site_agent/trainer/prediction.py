@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
 from protos.manifest import manifest_of
-from site_agent.config import Hospital
+from site_agent.config import Hospital, Training
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import place_columns
@@ -62,25 +62,32 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     rows = read_table(table, model.preprocessing.contract, for_prediction=True)
     features = model.preprocessing.encode(rows)
     if model.plan.columns:
-        features = place_columns(features, model.preprocessing.columns, model.plan.columns)
-    scores = _scores(model, features, name, hospital.training.threads)
+        features = place_columns(features, model.preprocessing.columns, model.columns)
+    scores = _scores(model, features, name, hospital.training)
     write_whole(output, _written(model.preprocessing.contract, rows, scores))
     return rows.rows
 
 
-def _scores(model: SavedModel, features: npt.NDArray[np.float32], run: str, threads: int) -> npt.NDArray[np.float64]:
-    prepare_arithmetic(threads)
+def _scores(
+    model: SavedModel, features: npt.NDArray[np.float32], run: str, training: Training
+) -> npt.NDArray[np.float64]:
+    prepare_arithmetic(training.threads)
 
     import torch
 
     from site_agent.trainer.evaluation import scores_of
-    from site_agent.trainer.models.catalogue import build_network
-    from site_agent.trainer.training.bridge import FlatNetwork
+    from site_agent.trainer.networks import SiteNetworks
     from site_agent.trainer.training.local import predict
 
-    network = build_network(model.plan.architecture, len(model.columns), model.outputs)
+    networks = SiteNetworks(
+        plan=model.plan,
+        columns=len(model.columns),
+        outputs=model.outputs,
+        common=model.common,
+        own_module=Path(training.own_module) if training.own_module else None,
+    )
     # Laid out in memory as in training, so that not even a library's alignment can differ.
-    flat = FlatNetwork(network, [tensor.name for tensor in manifest_of(model.plan).tensors])
+    flat = networks.lay(manifest_of(model.plan).tensors)
     try:
         flat.load(model.values)
     except ValueError as cause:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
 from protos.plan import Plan, plan_from_wire
 from site_agent.trainer.checkpoints import Json, load, save
+from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Preprocessing
 
 _NAME: Final = "model"
@@ -42,8 +43,13 @@ class SavedModel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The network's input columns: the plan's, or else the site's own."""
-        return self.plan.columns or self.preprocessing.columns
+        """The network's input columns: the plan's, the site's own, or both."""
+        return input_columns(self.plan, self.preprocessing.columns)[0]
+
+    @property
+    def common(self) -> int | None:
+        """How many of the columns the plan lists for all sites; None where the network does not tell them apart."""
+        return input_columns(self.plan, self.preprocessing.columns)[1]
 
     @property
     def outputs(self) -> int:

@@ -1,9 +1,9 @@
-"""One plan at one site: the network and its data, trained round by round, chosen, tested, reported.
+"""One plan at one site: the network and its data, trained round by round, chosen, tested.
 
 Everything here stays at the site except what `train` returns. The site's gain is measured against the
-same network trained alone, with the same budget and the same rule of choice (`train_alone`). The rules:
+same network trained alone, with the same budget and the same rule of choice (alone.py). The rules:
 
-* what `train` hands out is exactly the plan's manifest: names, shapes and order are read from the
+* what `train` hands out is exactly the round's exchange: names, shapes and order are read from the
   network's own memory and compared before the first step;
 * rounds only rise. One is made again only from its own start and the same shared values, as often as
   this hospital's policy allows, for a set of sites that lost a member;
@@ -16,219 +16,277 @@ the plan's seed and the site's name, so that training can be repeated to the bit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import assert_never
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from protos.architecture import TensorSpec, body_tensors, network_tensors
-from protos.canonical import digest
+from protos.architecture import TensorSpec
 from protos.errors import ConfigurationError
-from protos.fixed_point import round_rows
-from protos.manifest import Manifest, describe_difference, manifest_of
-from protos.messages import MalformedMessage
+from protos.exchange import Exchange, Exchanges, is_measured
+from protos.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.manifest import manifest_of, slices_of
+from protos.messages import MalformedMessage, Stage
 from protos.parameters import parameters_digest
-from protos.plan import EqualWeights, Plan, RowWeights
-from site_agent.config import Hospital
-from site_agent.trainer.checkpoints import BestCheckpoint, Json
-from site_agent.trainer.data.dataset import Dataset, Examples, align
-from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import Evaluation, evaluate, scores_of, targets_of
-from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
-from site_agent.trainer.models.catalogue import build_network
-from site_agent.trainer.training.bridge import FlatNetwork, Vector
-from site_agent.trainer.training.local import LocalTraining, Rows, TrainingState, predict
+from protos.plan import Plan
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.data.dataset import Dataset, align, input_columns
+from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer.networks import Seeds, SiteNetworks
+from site_agent.trainer.scalars import Measures
+from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
+from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.local import predict
+from site_agent.trainer.training.sensitivity import sensitivities
+from site_agent.trainer.training.state import State
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What an offer asks of a site; see messages.Offer.
+
+    `redraw` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
+    keys another one; equal numbers give equal bits. PROTOCOL.md, section 3, rule 3.
+    """
+
+    round: int
+    redraw: int = 0
+    stage: Stage = Stage.TRAINING
+    layers: bytes = b""
+    best_round: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What leaves the trainer in a round: changes, float32 in the exchange's order, and the scalars but "rows"."""
+
+    changes: Vector = field(repr=False)
+    scalars: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A chosen model, on this site's own test rows."""
+    """A chosen model and what it makes of this site's rows.
 
-    chosen: BestCheckpoint
-    values: dict[str, Vector]
-    evaluation: Evaluation
-    validation_losses: tuple[tuple[int, float], ...]
+    Attributes:
+        choice: the checkpoint with its evidence.
+        values: every tensor by name.
+        validation_outputs: float32 of shape (validation rows, outputs).
+        test_outputs: float32 of shape (test rows, outputs), finite.
+    """
 
-    def facts(self) -> dict[str, Json]:
-        """For the site's own report; a loss that was not finite is null, because JSON has no other."""
-        return {
-            "metrics": dict(self.evaluation.metrics),
-            "checkpoint": {
-                "rule": self.chosen.rule,
-                "round": self.chosen.round,
-                "loss": _finite_or_none(self.chosen.loss),
-            },
-            "validation_losses": [[number, _finite_or_none(loss)] for number, loss in self.validation_losses],
-        }
+    choice: dict[str, Json]
+    values: dict[str, npt.NDArray[np.generic]] = field(repr=False)
+    validation_outputs: npt.NDArray[np.float32] = field(repr=False)
+    test_outputs: npt.NDArray[np.float32] = field(repr=False)
 
 
 class Study:
     """A plan in training at this site."""
 
-    def __init__(self, plan: Plan, hospital: Hospital, dataset: Dataset, preprocessing: Preprocessing) -> None:
+    def __init__(
+        self, plan: Plan, dataset: Dataset, *, site: str, redraw_budget: int = 0, own_module: Path | None = None
+    ) -> None:
         """Build and start the network.
+
+        Args:
+            plan: as approved.
+            dataset: this site's own columns.
+            site: its name.
+            redraw_budget: how many rounds the policy lets be drawn afresh.
+            own_module: the file of the hospital's own network, where the plan wants one.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
-        self.plan, self.own, self.preprocessing = plan, dataset, preprocessing
-        self._site = hospital.site
+        self.plan, self.own, self.site, self.own_module = plan, dataset, site, own_module
         self._check_outputs()
-        self.dataset = align(dataset, plan.columns) if plan.columns else dataset
-        self._flat, self.manifest = self._federated_network(manifest_of(plan))
-        self._training = self._local(self._flat, self.dataset)
-        self._choice = _Choice(BestCheckpoint(rule=plan.checkpoint))
-        self._rounds_taken = 0
-        self._has_taken_in = False
-        self._redraw_budget = hospital.policy.lost_site_budget
+        self.manifest = manifest_of(plan)
+        self._exchanges = Exchanges(plan, self.manifest)
+        columns, common = input_columns(plan, dataset.columns)
+        self.dataset = align(dataset, columns) if plan.columns else dataset
+        self.networks = SiteNetworks(
+            plan=plan, columns=len(columns), outputs=dataset.outputs, common=common, own_module=own_module
+        )
+        self._seeds = Seeds(plan.seed, site)
+        self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
+        self._training = self._begin_training(self.manifest.tensors)
+        self._layers = b""
+        self.choice = Choice(plan.checkpoint)
+        self._due_before: tuple[int, bytes] | None = None
+        self._rounds_taken, self._is_closed = 0, False
+        self._redraw_budget = redraw_budget
         self._redrawn: set[tuple[int, int]] = set()
-        self._start_of_round: tuple[bytes, TrainingState] | None = None
+        self._start_of_round: tuple[bytes, State] | None = None
 
     @property
     def rows(self) -> int:
         """Training rows on the public grid where the plan weighs by them, otherwise 0."""
-        match self.plan.weighting:
-            case RowWeights(largest_rows=largest):
-                return round_rows(len(self.dataset.training), largest)
-            case EqualWeights():
-                return 0
-            case _:
-                assert_never(self.plan.weighting)
+        return self._measures.rows
 
-    def train(self, round_number: int, received: Vector, redraw: int = 0) -> Vector:
-        """Take in the shared values, train one round, return the change.
+    def exchange(self, asked: Asked) -> Exchange:
+        """What travels in a round.
+
+        Raises:
+            MalformedMessage: the plan allows no such round.
+        """
+        return self._exchanges.of(asked.round, asked.stage, asked.layers)
+
+    def train(self, asked: Asked, received: Vector) -> Answer:
+        """Take in the shared values, do what the round is for, return what leaves. Reports are not made here.
 
         Args:
-            round_number: rounds are asked for in rising order; a site may enter late and may miss some.
-            received: finite float32 of shape (parameters,), in the manifest's order.
-            redraw: 0 for the ordinary draw of batches and dropout, otherwise the number that, with the
-                round, keys another one; equal numbers give equal bits. PROTOCOL.md, section 3, rule 3.
-
-        Returns:
-            float32 of the same shape and order: the federated parameters now minus `received`.
+            asked: rounds are asked for in rising order; a site may enter late and may miss some.
+            received: finite float32 of shape (numbers that come down,), controls behind the parameters.
 
         Raises:
             MalformedMessage: the round is over, is none of the plan's, was drawn afresh more often than
                 this site allows, or the values do not fit.
         """
-        is_again = round_number == self._rounds_taken - 1 and self._start_of_round is not None
-        if not (is_again or self._rounds_taken <= round_number < self.plan.schedule.rounds):
-            raise MalformedMessage("a round that is over, or that the plan does not have")
-        asked = self._redrawn | ({(round_number, redraw)} if redraw else set())
-        if len(asked) > self._redraw_budget and asked != self._redrawn:
-            raise MalformedMessage("a round to be drawn afresh more often than this site allows")
-        if is_again:
-            self._return_to_start(received)
-        else:
-            self._begin(round_number, received)
-        self._redrawn = asked
-        if redraw:
-            self._training.draw_afresh(self._own_seed(f"round {round_number} redraw {redraw}"))
-        penalties = self.plan.ingredients.penalties
-        self._training.train(self.plan.schedule.steps_per_round, penalties, torch.from_numpy(received))
-        return self._flat.change(received)
+        exchange = self.exchange(asked)
+        if received.shape != (exchange.down_numbers,) or (received.size and not _is_finite(received)):
+            raise MalformedMessage("shared values of another size, or not finite")
+        match asked.stage:
+            case Stage.PROBE:
+                return self._probe()
+            case Stage.TRAINING:
+                return self._train(asked, exchange, received)
+            case Stage.VALIDATION:
+                self.close(asked, received)
+                return Answer(changes=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
+            case Stage.REPORT:
+                raise ValueError("reports are made where the site's report is")
 
-    def conclude(self, received: Vector) -> Outcome:
-        """Take in the last aggregate, choose a checkpoint, test it once.
-
-        The last aggregate is always considered, also by a site that entered late and is amid an epoch.
+    def close(self, asked: Asked, received: Vector) -> None:
+        """Take in the last aggregate and measure it, once; training has ended.
 
         Raises:
             MalformedMessage: the values do not fit.
+        """
+        numbers = self._training.flat.federated_values.numel()
+        if received.shape != (numbers,) or (received.size and not _is_finite(received)):
+            raise MalformedMessage("shared values of another size, or not finite")
+        if not self._is_closed:
+            self._follow_layers(asked)
+            self._take_in(asked, torch.from_numpy(received))
+            self._measure(asked.round)
+            self._rounds_taken, self._is_closed = self.plan.rounds, True
+        self.choice.follow(asked.best_round)
+
+    def conclude(self) -> Outcome:
+        """The chosen model, fine-tuned where the method says so, and what it predicts.
+
+        Raises:
             TrainingDiverged: no finite model is left to choose.
         """
-        self._take_in(received)
-        self._choice.consider(self.plan.schedule.rounds, self._training.validation_loss(), self._flat)
-        return self._choice.outcome(self._flat, self.dataset, self.preprocessing)
+        return conclude(self.plan, self._training, self.choice)
 
-    def train_alone(self) -> Outcome | None:
-        """The same network on this site's own columns, as often considered, and nobody else.
+    def _train(self, asked: Asked, exchange: Exchange, received: Vector) -> Answer:
+        is_again = asked.round == self._rounds_taken - 1 and self._start_of_round is not None
+        if self._is_closed or not (is_again or self._rounds_taken <= asked.round):
+            raise MalformedMessage("a round that is over")
+        asked_redraws = self._redrawn | ({(asked.round, asked.redraw)} if asked.redraw else set())
+        if len(asked_redraws) > self._redraw_budget and asked_redraws != self._redrawn:
+            raise MalformedMessage("a round to be drawn afresh more often than this site allows")
+        shared = torch.from_numpy(received)
+        values, controls = shared[: exchange.down_parameters], shared[exchange.down_parameters :]
+        if is_again:
+            self._return_to_start(received)
+        else:
+            self._begin_round(asked, received, values)
+        self._redrawn = asked_redraws
+        local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
+        if asked.redraw:
+            local.draw_afresh(self._seeds.own(draw))
+        local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
+        self._due_before = (asked.round, asked.layers)
+        return self._contribution(exchange, self._training.flat.change(values).numpy(), draw)
 
-        It does not depend on the plan's method: for method local it is the study itself, to the bit.
+    def _contribution(self, exchange: Exchange, change: Vector, draw: str) -> Answer:
+        """The exchange's changes and scalars, from the change of all federated numbers."""
+        rule = self.plan.ingredients.server_rule
+        parts = {tensor.name: change[part] for tensor, part in self._placed()}
+        if len(exchange.up) < len(parts):
+            change = np.concatenate([parts[tensor.name] for tensor in exchange.up])
+        layers = dict.fromkeys(tensor.layer for tensor in exchange.up)
+        own: dict[str, int] = {}
+        if isinstance(rule, KeptLayersMean):
+            generator = np.random.default_rng(self._seeds.own(f"kept layers {draw}"))
+            kept = dict(zip(layers, generator.random(len(layers)) < rule.keep_probability, strict=True))
+            for tensor in exchange.up:
+                parts[tensor.name] *= kept[tensor.layer]  # in place: the change itself
+            own = self._measures.kept({layer: bool(is_kept) for layer, is_kept in kept.items()})
+        if isinstance(rule, LayerIntervals):
+            own = self._measures.distances(
+                {layer: [parts[tensor.name] for tensor in exchange.up if tensor.layer == layer] for layer in layers}
+            )
+        return Answer(changes=change, scalars=self._scalars(exchange, own))
 
-        Returns:
-            None where training diverged.
-        """
-        flat = FlatNetwork(build_network(self.plan.architecture, len(self.own.columns), self.own.outputs), ())
-        self._start(flat, self._tensors(self.own), public=())
-        training, choice = self._local(flat, self.own), _Choice(BestCheckpoint(rule=self.plan.checkpoint))
-        for round_number in range(1, self.plan.schedule.rounds + 1):
-            training.train(self.plan.schedule.steps_per_round)
-            if training.epoch_ended:
-                choice.consider(round_number, training.validation_loss(), flat)
-        try:
-            return choice.outcome(flat, self.own, self.preprocessing)
-        except TrainingDiverged:
-            return None  # an opponent that cannot stand is a result of the comparison, not a failure
+    def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
+        measured = self._measures.validation(self.choice) if self.choice.curve else {}
+        values = own | measured
+        return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
 
-    def _begin(self, round_number: int, received: Vector) -> None:
-        self._take_in(received)
-        if self._training.epoch_ended:
-            self._choice.consider(round_number, self._training.validation_loss(), self._flat)
-        self._rounds_taken = round_number + 1
+    def _probe(self) -> Answer:
+        """One local epoch, measured and undone."""
+        training, before = self._training, self._training.local.state()
+        own = training.flat.federated_values.clone()  # nothing was received, and no control variate yet
+        training.local.train_round(self.plan.schedule.batches_per_epoch, own, torch.zeros_like(own))
+        found = sensitivities(training.flat, training.rows.training, training.recipe.loss, self.networks.tensors)
+        training.local.restore(before)
+        return Answer(changes=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))
+
+    def _begin_round(self, asked: Asked, received: Vector, values: Tensor) -> None:
+        self._follow_layers(asked)
+        self._take_in(asked, values)
+        self.choice.follow(asked.best_round)
+        if is_measured(self.plan, asked.round):
+            self._measure(asked.round)
+        self._rounds_taken = asked.round + 1
         if self._redraw_budget:  # otherwise the copy of three models would be made for nothing
-            self._start_of_round = parameters_digest(received), self._training.state()
+            self._start_of_round = parameters_digest(received), self._training.local.state()
 
     def _return_to_start(self, received: Vector) -> None:
         if self._start_of_round is None or parameters_digest(received) != self._start_of_round[0]:
             raise MalformedMessage("other shared values for the same round")
-        self._training.restore(self._start_of_round[1])
+        self._training.local.restore(self._start_of_round[1])
 
-    def _take_in(self, received: Vector) -> None:
-        if received.shape != (self.manifest.parameters,) or (received.size and not _is_finite(received)):
-            raise MalformedMessage("shared values of another size, or not finite")
+    def _follow_layers(self, asked: Asked) -> None:
+        """Where the sites have chosen a prefix of layers, train with that much federated, from the start."""
+        if not isinstance(self.plan.ingredients.federated, SensitivePrefix) or asked.layers == self._layers:
+            return
+        if self._rounds_taken:
+            raise MalformedMessage("other layers than those that were chosen")
+        self._layers = asked.layers
+        self._training = self._begin_training(self.exchange(asked).down)
+
+    def _take_in(self, asked: Asked, values: Tensor) -> None:
         # A late entrant has no shared values of its own yet, only first values to be replaced.
-        rate = self.plan.ingredients.update_rate if self._has_taken_in else 1.0
-        self._flat.take_in(received, rate)
-        self._has_taken_in = True
+        rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
+        flat = self._training.flat
+        if self._due_before is None or self._due_before[0] != asked.round - 1 or not self._due_before[1]:
+            flat.take_in(values, rate)
+            return
+        # Layers that were not due keep their local progress. FedLAMA.
+        due = {tensor.name for tensor in self.exchange(Asked(round=asked.round - 1, layers=self._due_before[1])).up}
+        for tensor, part in self._placed():
+            if tensor.name in due:
+                flat.take_in(values[part], rate, part)
 
-    def _federated_network(self, agreed: Manifest) -> tuple[FlatNetwork, Manifest]:
-        """The network in training, and the manifest of what its memory really hands out.
+    def _placed(self) -> list[tuple[TensorSpec, slice]]:
+        names = {name for name, _ in self._training.flat.tensors}
+        tensors = tuple(tensor for tensor in self.manifest.tensors if tensor.name in names)
+        return list(zip(tensors, slices_of(tensors), strict=True))
 
-        Raises:
-            NetworkDiffers: that is not what the plan agreed to.
-        """
-        network = build_network(self.plan.architecture, len(self.dataset.columns), self.dataset.outputs)
-        tensors = self._tensors(self.dataset)
-        _check_network(network, tensors)
-        by_name = {tensor.name: tensor for tensor in tensors}
-        missing = [tensor.name for tensor in agreed.tensors if tensor.name not in by_name]
-        if missing:
-            raise NetworkDiffers(f"{missing[0]} is missing")
-        flat = FlatNetwork(network, [tensor.name for tensor in agreed.tensors])
-        found = Manifest(tuple(replace(by_name[name], shape=shape) for name, shape in flat.federated), agreed.scalars)
-        if found.digest != agreed.digest:
-            raise NetworkDiffers(describe_difference(agreed, dict(flat.federated)))
-        self._start(flat, tensors, public=found.tensors)
-        return flat, found
+    def _measure(self, round_number: int) -> None:
+        self.choice.consider(round_number, float(self._training.validation_losses()), self._training.local.evaluated())
 
-    def _start(self, flat: FlatNetwork, tensors: tuple[TensorSpec, ...], public: tuple[TensorSpec, ...]) -> None:
-        """Federated tensors and the body start from the plan's seed, all others from the site's own."""
-        names = {tensor.name for tensor in (*public, *body_tensors(self.plan.architecture))}
-        flat.start([tensor for tensor in tensors if tensor.name in names], self.plan.seed)
-        flat.start([tensor for tensor in tensors if tensor.name not in names], self._own_seed("private start"))
-
-    def _tensors(self, dataset: Dataset) -> tuple[TensorSpec, ...]:
-        return network_tensors(self.plan.architecture, columns=len(dataset.columns), outputs=dataset.outputs)
-
-    def _local(self, flat: FlatNetwork, dataset: Dataset) -> LocalTraining:
-        return LocalTraining(
-            flat,
-            task=dataset.task,
-            training=_rows(dataset.training),
-            validation=_rows(dataset.validation),
-            schedule=self.plan.schedule,
-            optimiser=self.plan.optimiser,
-            order=np.random.default_rng(self._own_seed("batch order")),
-            dropout_seed=self._own_seed("dropout"),
-        )
-
-    def _own_seed(self, purpose: str) -> int:
-        """A seed of this site's own, from the plan's seed and the site's name."""
-        return int.from_bytes(digest(purpose, self.plan.seed, self._site)[:7], "little")
+    def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
+        return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self._seeds)
 
     def _check_outputs(self) -> None:
         if self.plan.outputs not in (None, self.own.outputs):
@@ -239,53 +297,23 @@ class Study:
             )
 
 
-class _Choice:
-    """Which round's model is kept; see BestCheckpoint."""
+def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
+    """Restore the chosen model, fine-tune it where the method says so, predict.
 
-    def __init__(self, best: BestCheckpoint) -> None:
-        self._best = best
-        self._kept: Tensor | None = None
-        self._losses: list[tuple[int, float]] = []
-
-    def consider(self, round_number: int, validation_loss: float, flat: FlatNetwork) -> None:
-        self._losses.append((round_number, validation_loss))
-        self._best, is_kept = self._best.consider(round_number, validation_loss)
-        if is_kept:
-            self._kept = flat.snapshot(self._kept)
-
-    def outcome(self, flat: FlatNetwork, dataset: Dataset, preprocessing: Preprocessing) -> Outcome:
-        if self._kept is None:
-            raise TrainingDiverged
-        flat.restore(self._kept)
-        outputs = predict(flat, _rows(dataset.test).features)
-        if not np.isfinite(outputs).all():
-            raise TrainingDiverged
-        targets, scores = targets_of(preprocessing, dataset.test.targets), scores_of(preprocessing, outputs)
-        evaluation = evaluate(dataset.task, targets, scores, dataset.classes)
-        return Outcome(self._best, flat.values(), evaluation, tuple(self._losses))
-
-
-def _check_network(network: nn.Module, tensors: tuple[TensorSpec, ...]) -> None:
-    """Every tensor is in the contract's list, in its order; nothing is kept outside of it."""
-    found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
-    difference = describe_difference(Manifest(tensors, ()), found)
-    if not difference and list(found) != [tensor.name for tensor in tensors]:
-        difference = "its tensors stand in another order"
-    if not difference and any(True for _ in network.buffers()):
-        difference = "it keeps buffers"
-    if difference:
-        raise NetworkDiffers(difference)
-
-
-def _rows(examples: Examples) -> Rows:
-    targets = torch.from_numpy(examples.targets)
-    return Rows(torch.from_numpy(examples.features), targets if targets.dtype == torch.int64 else targets.float())
+    Raises:
+        TrainingDiverged: no finite model is left.
+    """
+    flat = training.local.evaluated()
+    if not choice.restore_chosen(flat):
+        raise TrainingDiverged
+    if plan.ingredients.fine_tuning_epochs:
+        training.local.fine_tune(flat, plan.ingredients.fine_tuning_epochs, training.recipe)
+    test, validation = (predict(flat, part.features) for part in (training.rows.test, training.rows.validation))
+    if not np.isfinite(test).all():
+        raise TrainingDiverged
+    return Outcome(choice=choice.facts(), values=flat.values(), validation_outputs=validation, test_outputs=test)
 
 
 def _is_finite(values: npt.NDArray[np.float32]) -> bool:
     # The smallest and the largest are no number as soon as one value is none; no second array is made.
     return math.isfinite(values.min()) and math.isfinite(values.max())
-
-
-def _finite_or_none(loss: float | None) -> float | None:
-    return loss if loss is not None and math.isfinite(loss) else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
-from protos.messages import MalformedMessage, SiteReason
+from protos.messages import MalformedMessage, SiteReason, Stage
 from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from site_agent.approval import find_approval
 from site_agent.config import Hospital
@@ -42,7 +43,9 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 
 if TYPE_CHECKING:
-    from site_agent.trainer.study import Study
+    from site_agent.trainer.data.preprocessing import Preprocessing
+    from site_agent.trainer.report import Report
+    from site_agent.trainer.study import Asked, Study
 
 
 class Worker:
@@ -51,6 +54,8 @@ class Worker:
     def __init__(self, hospital: Hospital, hatch: TrainerEnd) -> None:
         self._hospital, self._hatch = hospital, hatch
         self._study: Study | None = None
+        self._preprocessing: Preprocessing | None = None
+        self._report: Report | None = None
         self._run = ""
         self._log = structlog.get_logger()
 
@@ -89,10 +94,10 @@ class Worker:
                     return _check_in_child(self._hospital)
                 case Prepare(run=run, payload=payload):
                     return self._prepare(run, plan_from_wire(bytes(payload)))
-                case Train(round=number, redraw=redraw, payload=payload):
-                    return self._train(number, redraw, payload)
-                case Conclude(round=number, payload=payload):
-                    return self._conclude(number, payload)
+                case Train():
+                    return self._train(question)
+                case Conclude():
+                    return self._conclude(question)
                 case Agreed() | Prepared() | Trained() | Failed():
                     raise MalformedMessage("an answer where a question belongs")
                 case _:
@@ -117,29 +122,49 @@ class Worker:
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         self._study = None  # an earlier run's network makes room before the next one is built
-        study = begin_study(self._hospital, plan)
+        study, self._preprocessing = begin_study(self._hospital, plan)
         found = study.manifest.digest.hex()
         if found != approval.manifest_digest:
             raise NetworkDiffers("it would hand out something else than was approved here")
-        self._study, self._run = study, run
-        self._hatch.largest_payload = max(4 * study.manifest.parameters, LARGEST_PLAN_BYTES)
+        self._study, self._run, self._report = study, run, None
+        controls = 2 if plan.ingredients.has_controls else 1
+        self._hatch.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns))
         return Prepared(found)
 
-    def _train(self, number: int, redraw: int, payload: bytes | memoryview) -> Trained:
+    def _train(self, question: Train) -> Trained:
         study = self._ready()
-        change = study.train(number, _numbers(payload), redraw)
-        return Trained(number, study.rows, change.view(np.uint8).data)
+        asked, received = _asked(question), _numbers(question.payload)
+        if asked.stage is Stage.REPORT:
+            study.exchange(asked)  # a round that the plan does not allow ends here
+            return Trained(question.round, 0, _packed(self._concluded(asked, received).gain.scalars))
+        answer = study.train(asked, received)
+        changes = answer.changes.view(np.uint8).data
+        payload = b"".join((changes, _packed(answer.scalars))) if answer.scalars else changes
+        return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
-    def _conclude(self, number: int, payload: bytes | memoryview) -> Agreed:
-        from site_agent.trainer.report import conclude
-
+    def _conclude(self, question: Conclude) -> Agreed:
+        asked = _asked(question)
         study = self._ready()
-        if number != study.plan.schedule.rounds:
+        if asked.round != study.plan.rounds and study.plan.early_stopping is None:
             raise MalformedMessage("a result before the last round")
-        conclude(self._hospital, study, self._run, _numbers(payload))
+        self._concluded(asked, _numbers(question.payload))
         self._study = None
         return Agreed()
+
+    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> Report:
+        """The site's report, made once."""
+        from site_agent.trainer.report import make_report
+
+        study = self._ready()
+        study.close(asked, received)
+        if self._report is None:
+            self._report = make_report(self._hospital, study, self._fitted(), self._run)
+        return self._report
+
+    def _fitted(self) -> Preprocessing:
+        assert self._preprocessing is not None
+        return self._preprocessing
 
     def _ready(self) -> Study:
         if self._study is None:
@@ -147,7 +172,7 @@ class Worker:
         return self._study
 
 
-def begin_study(hospital: Hospital, plan: Plan) -> Study:
+def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
     """Load the libraries, the table and the network; everything that a study needs."""
     prepare_arithmetic(hospital.training.threads)
 
@@ -157,7 +182,32 @@ def begin_study(hospital: Hospital, plan: Plan) -> Study:
 
     contract = read_contract(Path(hospital.data.contract))
     dataset, preprocessing = prepare(Path(hospital.data.table), contract, hospital.data.split)
-    return Study(plan, hospital, dataset, preprocessing)
+    own_module = hospital.training.own_module
+    study = Study(
+        plan,
+        dataset,
+        site=hospital.site,
+        redraw_budget=hospital.policy.lost_site_budget,
+        own_module=Path(own_module) if own_module else None,
+    )
+    return study, preprocessing
+
+
+def _asked(question: Train | Conclude) -> Asked:
+    from site_agent.trainer.study import Asked
+
+    try:
+        layers = bytes.fromhex(question.layers)
+        stage = Stage(question.stage) if isinstance(question, Train) else Stage.REPORT
+    except ValueError as cause:
+        raise MalformedMessage("a stage or layers that there are not") from cause
+    best = None if question.best_round < 0 else question.best_round
+    redraw = question.redraw if isinstance(question, Train) else 0
+    return Asked(round=question.round, redraw=redraw, stage=stage, layers=layers, best_round=best)
+
+
+def _packed(scalars: Sequence[int]) -> bytes:
+    return np.array(scalars, "<i8").tobytes()
 
 
 def _numbers(payload: bytes | memoryview) -> npt.NDArray[np.float32]:

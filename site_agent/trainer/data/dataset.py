@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from protos.architecture import ColumnsNetwork, ParallelNetwork
 from protos.errors import ConfigurationError, DataError
+from protos.plan import Plan
 from site_agent.config import Split
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
@@ -107,6 +109,23 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         classes=target.classes,
     )
     return dataset, preprocessing
+
+
+def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
+    """The columns that the network of a plan reads at a site, and how many of them the plan lists for all.
+
+    Args:
+        plan: the plan.
+        own: the site's encoded columns.
+
+    Returns:
+        the columns in order, and the number of common ones, None where the network does not tell them apart.
+    """
+    if not plan.columns:
+        return tuple(own), None
+    if not isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork):
+        return plan.columns, None
+    return (*plan.columns, *(column for column in own if column not in plan.columns)), len(plan.columns)
 
 
 def align(dataset: Dataset, columns: Sequence[str]) -> Dataset:

@@ -1,11 +1,14 @@
 """Torch and federated parameters: the only crossing.
 
-All parameters of a network are laid into one flat tensor, the federated ones first and in the
-manifest's order; each keeps its shape as a view. Taking in what was received, and the change that
-goes out, are then one operation each, and the optimiser steps once for the whole network. The rules:
+All parameters of a network are laid into two flat tensors: the federated ones, in the manifest's order,
+and the private ones. Each keeps its shape as a view. Taking in what was received, and the change that
+goes out, are then one operation each, and an optimiser steps once for each stretch. The rules:
 
-* `change` reads the federated stretch and nothing behind it; `federated` says what lies there;
+* `change` reads the federated tensor, which holds no private number; `tensors` says what lies there;
 * every array that is handed out is a copy, so that later training cannot reach into it.
+
+Several copies of one network, each with values of its own, may lie in one: then every tensor has a first
+axis of that length, and one step trains them all.
 """
 
 from __future__ import annotations
@@ -20,99 +23,136 @@ from torch import Tensor, nn
 
 from protos.architecture import TensorSpec
 from protos.initial_values import initial_values
+from site_agent.trainer.training.state import State, part_of, prefixed
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 class FlatNetwork:
-    """A network whose parameters share one tensor.
+    """A network whose parameters share two tensors.
 
     Attributes:
-        network: its parameters are views into `parameter`.
-        parameter: float32 of shape (numbers,), federated ones first.
-        gradient: of the same shape; the gradients of the network's parameters are views into it.
-        federated: name and shape of what `change` hands out, read from the layout itself.
+        network: its parameters are views into `federated` and `private`.
+        federated: float32 of shape (federated numbers,), or (copies, federated numbers).
+        private: float32 of shape (private numbers,), or (copies, private numbers).
+        tensors: name and shape of what lies in `federated`, read from the layout itself.
     """
 
-    def __init__(self, network: nn.Module, federated: Sequence[str]) -> None:
+    def __init__(self, network: nn.Module, federated: Sequence[str], copies: int | None = None) -> None:
         """`federated` names the parameters that travel, in the manifest's order."""
         by_name = dict(network.named_parameters())
-        names = [*federated, *(name for name in by_name if name not in set(federated))]
-        if len(names) != len(by_name):
+        private = [name for name in by_name if name not in set(federated)]
+        if len(federated) + len(private) != len(by_name):
             raise ValueError("a federated parameter that the network does not have, or one named twice")
-        sizes = [by_name[name].numel() for name in names]
-        self.network = network
-        self.parameter = nn.Parameter(torch.empty(sum(sizes)))
-        self.gradient = torch.zeros_like(self.parameter)
-        self.parameter.grad = self.gradient
-        self.federated = tuple((name, tuple(by_name[name].shape)) for name in federated)
-        self._federated_numbers = sum(sizes[: len(federated)])
-        start = 0
-        for name, size in zip(names, sizes, strict=True):
-            inner, part = by_name[name], slice(start, start + size)
-            view = self.parameter.data[part].view(inner.shape)
-            inner.data = view.copy_(inner.data)
-            inner.grad = self.gradient[part].view(inner.shape)
-            start += size
+        self.network, self.copies = network, copies
+        self.tensors = tuple((name, tuple(by_name[name].shape)) for name in federated)
+        self._federated_names = tuple(federated)
+        self.federated = _lay([by_name[name] for name in federated], copies)
+        self.private = _lay([by_name[name] for name in private], copies)
 
-    def start(self, tensors: Iterable[TensorSpec], seed: int) -> None:
-        """Fill these parameters with their first values, by name and seed."""
+    @property
+    def stretches(self) -> list[nn.Parameter]:
+        """The tensors that hold numbers: one or both of `federated` and `private`."""
+        return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
+
+    def start(self, tensors: Iterable[TensorSpec], seed: int, copy: int | None = None) -> None:
+        """Fill these parameters, of one copy or of all, with their first values, by name and seed."""
         with torch.no_grad():
             for tensor in tensors:
-                self.network.get_parameter(tensor.name).copy_(torch.from_numpy(initial_values(tensor, seed)))
+                inner = self.network.get_parameter(tensor.name)
+                (inner if copy is None else inner[copy]).copy_(torch.from_numpy(initial_values(tensor, seed)))
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients of the step before."""
+        for stretch in (self.federated, self.private):
+            assert stretch.grad is not None
+            stretch.grad.zero_()
 
     @property
     def federated_values(self) -> Tensor:
-        """The federated parameters in place: float32 of shape (federated numbers,), in the manifest's order."""
-        return self.parameter.data[: self._federated_numbers]
+        """The federated parameters in place, without their gradient."""
+        return self.federated.data
 
     @property
     def federated_gradient(self) -> Tensor:
         """Their gradient in place, of the same shape."""
-        return self.gradient[: self._federated_numbers]
+        assert self.federated.grad is not None
+        return self.federated.grad
 
-    def take_in(self, received: Vector, rate: float) -> None:
+    def take_in(self, received: Tensor, rate: float, part: slice = slice(None)) -> None:
         """Set each federated parameter to (1 - rate) * own + rate * received.
 
         Args:
-            received: float32 of shape (federated numbers,), in the manifest's order.
+            received: float32 of the shape of `federated`, or of the part of it.
             rate: above 0 and at most 1; 1 overwrites.
+            part: which numbers.
         """
-        own = self.federated_values
-        if received.shape != own.shape or received.dtype != np.float32:
+        own = self.federated_values[..., part]
+        if received.shape != own.shape or received.dtype != torch.float32:
             raise ValueError("one float32 number for each federated one is needed")
-        shared = torch.from_numpy(received)
         if rate == 1.0:
-            own.copy_(shared)
+            own.copy_(received)
         else:
-            own.mul_(1.0 - rate).add_(shared, alpha=rate)
+            own.mul_(1.0 - rate).add_(received, alpha=rate)
 
-    def change(self, received: Vector) -> Vector:
-        """The federated parameters minus what was received, both float32 of shape (federated numbers,)."""
-        change: Vector = self.federated_values.numpy() - received
-        return change
+    def change(self, received: Tensor) -> Tensor:
+        """The federated parameters minus what was received, float32 of the shape of `federated`."""
+        return self.federated_values - received
 
-    def snapshot(self, into: Tensor | None = None) -> Tensor:
-        """All numbers, private ones included: shape (numbers,), written over an earlier snapshot if given."""
-        return self.parameter.data.clone() if into is None else into.copy_(self.parameter.data)
+    def state(self) -> State:
+        """A copy of all numbers, private ones and buffers included."""
+        buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        numbers = {"federated": self.federated.data.clone(), "private": self.private.data.clone()}
+        return numbers | prefixed("buffer", buffers)
 
-    def restore(self, snapshot: Tensor) -> None:
-        """Set all numbers to those of a snapshot of this network."""
-        self.parameter.data.copy_(snapshot)
+    def restore(self, state: State) -> None:
+        """Set all numbers to those of a state of a network of this layout."""
+        self.federated.data.copy_(state["federated"])
+        self.private.data.copy_(state["private"])
+        kept = part_of(state, "buffer")
+        for name, buffer in self.network.named_buffers():
+            buffer.copy_(kept[name])
 
-    def values(self) -> dict[str, Vector]:
-        """A copy of every parameter by name, private ones included; it stays at the site."""
-        return {name: inner.detach().numpy().copy() for name, inner in self.network.named_parameters()}
+    def adopt(self, other: FlatNetwork) -> None:
+        """Set all numbers to those of another network of this layout."""
+        self.federated.data.copy_(other.federated.data)
+        self.private.data.copy_(other.private.data)
+        for own, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
+            own.copy_(theirs)
+
+    def values(self, copy: int | None = None) -> dict[str, npt.NDArray[np.generic]]:
+        """A copy of every parameter and buffer by name, private ones included; it stays at the site."""
+        inner = {name: value.detach() for name, value in self.network.named_parameters()}
+        inner |= dict(self.network.named_buffers())
+        return {name: (value if copy is None else value[copy]).numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Set every parameter to what `values` returned, perhaps in another process.
+        """Set every parameter and buffer to what `values` returned, perhaps in another process.
 
         Raises:
             ValueError: names, shapes or types are not this network's.
         """
-        wanted = {name: (tuple(inner.shape), "<f4") for name, inner in self.network.named_parameters()}
+        mine = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+        wanted = {name: (tuple(inner.shape), inner.detach().numpy().dtype.str) for name, inner in mine.items()}
         if {name: (array.shape, array.dtype.str) for name, array in values.items()} != wanted:
             raise ValueError("values of another network")
         with torch.no_grad():
-            for name, inner in self.network.named_parameters():
+            for name, inner in mine.items():
                 inner.copy_(torch.from_numpy(np.array(values[name])))
+
+
+def _lay(parameters: Sequence[nn.Parameter], copies: int | None) -> nn.Parameter:
+    """One flat tensor, of which these parameters and their gradients become views."""
+    lead = () if copies is None else (copies,)
+    shapes = [tuple(inner.shape) for inner in parameters]
+    sizes = [inner.numel() for inner in parameters]
+    flat = nn.Parameter(torch.empty(*lead, sum(sizes)))
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for inner, shape, size in zip(parameters, shapes, sizes, strict=True):
+        part = (..., slice(start, start + size))
+        view = flat.data[part].view(*lead, *shape)
+        inner.data = view.copy_(inner.data)
+        inner.grad = flat.grad[part].view(*lead, *shape)
+        start += size
+    return flat

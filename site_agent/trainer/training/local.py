@@ -1,8 +1,7 @@
-"""The ordinary loop over batches, and what a site keeps between rounds.
+"""The ordinary loop over batches: what a method's procedure is driven by.
 
-An epoch has the plan's number of equal batches, the last rows left over are dropped, and the order is
-drawn anew each epoch from a generator of the site's own. The optimiser's state stays at the site and
-is not reset when shared values are taken in (GLOBAL_LAYERS.md, "Training").
+An epoch is a number of equal batches that the plan fixes, whatever a site's size. What trains keeps its state
+across rounds and is not reset when shared values are taken in (GLOBAL_LAYERS.md, "Training").
 
 Dropout draws from torch's default generator, which a whole process shares. Every training therefore
 keeps a state of its own, puts it in place for its steps and takes it out afterwards: what else trains
@@ -11,24 +10,23 @@ in this process changes no bit.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from protos.errors import DataError
-from protos.ingredients import Penalty
-from protos.optimisers import AdamW, Optimiser, StochasticGradientDescent
-from protos.plan import Schedule
-from site_agent.trainer.data.contract import Task
+from protos.learning_rates import RateSchedule, rate_factor
+from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.penalties import add_penalties
+from site_agent.trainer.training.losses import LossFunction
+from site_agent.trainer.training.model import Model, Recipe
+from site_agent.trainer.training.procedure import Phase, Procedure
+from site_agent.trainer.training.state import State, part_of, prefixed
 
 # Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
 # holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
@@ -36,171 +34,99 @@ MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Encoded rows: features float32 (rows, columns) and targets as the task's loss wants them."""
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How the learning rate moves, and over how many steps in all."""
 
-    features: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.features)
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """All that the next step depends on; it stays at the site."""
-
-    parameters: Tensor
-    optimiser: dict[str, Any]
-    order: Mapping[str, Any]
-    permutation: Tensor
-    dropout: Tensor
-    steps_made: int
+    schedule: RateSchedule
+    steps: int
 
 
 class LocalTraining:
-    """One network in training at one site."""
+    """One method's procedure in training at one site."""
 
-    def __init__(
-        self,
-        flat: FlatNetwork,
-        *,
-        task: Task,
-        training: Rows,
-        validation: Rows,
-        schedule: Schedule,
-        optimiser: Optimiser,
-        order: np.random.Generator,
-        dropout_seed: int,
-    ) -> None:
-        """`order` draws the batches; nothing else may use it.
-
-        Raises:
-            DataError: there are fewer training rows than batches.
-        """
-        self._flat, self._task, self._training, self._validation = flat, task, training, validation
-        self._batches = schedule.batches_per_epoch
-        self._batch_rows = len(training) // self._batches
-        if self._batch_rows == 0:
-            raise DataError(
-                what=f"The plan wants {self._batches} batches an epoch, and there are {len(training)} training rows.",
-                consequence="Nothing was trained and nothing left this site.",
-                remedy="Agree on fewer batches_per_epoch in the plan, or bring more rows.",
-            )
-        self._optimiser = _build_optimiser(optimiser, flat)
-        self._order = order
-        self._permutation = torch.empty(0, dtype=torch.int64)
-        self._dropout_state = torch.Generator().manual_seed(dropout_seed).get_state()
+    def __init__(self, procedure: Procedure, *, rows: Rows, batches: Batches, pace: Pace, dropout_seed: int) -> None:
+        self._procedure, self._rows, self._batches, self._pace = procedure, rows, batches, pace
+        self._dropout = torch.Generator().manual_seed(dropout_seed).get_state()
         self.steps_made = 0
 
-    @property
-    def epoch_ended(self) -> bool:
-        """Whether at least one epoch was made and none is half done."""
-        return self.steps_made > 0 and self.steps_made % self._batches == 0
-
-    def train(self, steps: int, penalties: tuple[Penalty, ...] = (), received: Tensor | None = None) -> None:
-        """Make so many steps from where the last call ended, across the borders of epochs.
+    def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
+        """Make a round of so many steps, from where the last one ended, across the borders of epochs.
 
         Args:
             steps: batches.
-            penalties: terms beside the task's loss, measured from `received`, the federated parameters
-                that this round was trained from.
+            received: float32 of the shape of the federated numbers, which the shared network has taken in.
+            controls: the mean control variate of the same shape, where the method has one.
         """
-        self._flat.network.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._dropout_state)
-            for _ in range(steps):
-                self._step(self._next_rows(), penalties, received)
-            self._dropout_state = torch.get_rng_state()
+        self._procedure.begin_round(received, controls)
+        for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
+            self._make(phase)
+        self.steps_made += steps
+        self._procedure.end_round(steps)
 
-    def state(self) -> TrainingState:
-        """A copy of the network and of everything that trains it."""
-        return TrainingState(
-            parameters=self._flat.snapshot(),
-            optimiser=copy.deepcopy(self._optimiser.state_dict()),
-            order=self._order.bit_generator.state,
-            permutation=self._permutation,
-            dropout=self._dropout_state,
-            steps_made=self.steps_made,
-        )
+    def fine_tune(self, flat: FlatNetwork, epochs: int, recipe: Recipe) -> None:
+        """Train every number of a network with a fresh optimiser, for whole epochs, at the plan's first rate."""
+        model = Model(flat, recipe)
+        flat.network.train()
+        with self._own_dropout():
+            for _ in range(epochs * self._batches.batches_per_epoch):
+                model.gradient(self._rows.select(self._batches.draw()))
+                model.step(1.0)
 
-    def restore(self, state: TrainingState) -> None:
-        """Go back to a state of this training; the next steps are then those that followed it."""
-        self._flat.restore(state.parameters)
-        # The optimiser would otherwise go on writing into the kept state.
-        self._optimiser.load_state_dict(copy.deepcopy(state.optimiser))
-        self._order.bit_generator.state = state.order
-        self._permutation, self._dropout_state = state.permutation, state.dropout
-        self.steps_made = state.steps_made
+    def evaluated(self) -> FlatNetwork:
+        """The network that the site itself would use now."""
+        return self._procedure.evaluated()
 
     def draw_afresh(self, seed: int) -> None:
         """From here on draw batches and dropout by another seed, what is left of this epoch included."""
-        self._order = np.random.default_rng(seed)
-        self._permutation = self._draw()
-        self._dropout_state = torch.Generator().manual_seed(seed).get_state()
+        self._batches.draw_afresh(seed)
+        self._dropout = torch.Generator().manual_seed(seed).get_state()
 
-    def validation_loss(self) -> float:
-        """The mean task loss over the validation rows, without penalty terms."""
-        outputs = torch.from_numpy(predict(self._flat, self._validation.features))
-        return float(loss(self._task, outputs, self._validation.targets))
+    def state(self) -> State:
+        """A copy of everything that the next step depends on; it stays at the site."""
+        return {
+            **prefixed("procedure", self._procedure.state()),
+            **prefixed("batches", self._batches.state()),
+            "dropout": self._dropout,
+            "steps made": torch.tensor(self.steps_made),
+        }
 
-    def _step(self, rows: Tensor, penalties: tuple[Penalty, ...], received: Tensor | None) -> None:
-        self._flat.gradient.zero_()
-        outputs = self._flat.network(self._training.features[rows])
-        torch.autograd.backward(loss(self._task, outputs, self._training.targets[rows]))
-        if received is not None:
-            add_penalties(penalties, self._flat, received)
-        self._optimiser.step()
-        self.steps_made += 1
+    def restore(self, state: State) -> None:
+        """Go back to a state of this training; the next steps are then those that followed it."""
+        self._procedure.restore(part_of(state, "procedure"))
+        self._batches.restore(part_of(state, "batches"))
+        self._dropout = state["dropout"]
+        self.steps_made = int(state["steps made"])
 
-    def _next_rows(self) -> Tensor:
-        batch = self.steps_made % self._batches
-        if batch == 0:
-            self._permutation = self._draw()
-        return self._permutation[batch * self._batch_rows : (batch + 1) * self._batch_rows]
+    def _make(self, phase: Phase) -> None:
+        pace = self._pace
+        self._procedure.evaluated().network.train()
+        with self._own_dropout():
+            for number in range(phase.steps):
+                at = min(self.steps_made + number, pace.steps)
+                factor = rate_factor(pace.schedule, at, pace.steps, self._batches.batches_per_epoch)
+                phase.step(self._rows.select(self._batches.draw()), factor)
 
-    def _draw(self) -> Tensor:
-        return torch.from_numpy(self._order.permutation(len(self._training)))
-
-
-def loss(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The task's mean loss: logistic, cross-entropy or squared error.
-
-    Args:
-        task: what is predicted.
-        outputs: (rows, 1) logits or values, (rows, classes) logits for several classes.
-        targets: float (rows,) of 0 and 1, int64 (rows,) class numbers, or float (rows,) values.
-    """
-    match task:
-        case "binary":
-            return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets)
-        case "multi-class":
-            return functional.cross_entropy(outputs, targets)
-        case "regression":
-            return functional.mse_loss(outputs.squeeze(1), targets)
-        case _:
-            assert_never(task)
+    @contextmanager
+    def _own_dropout(self) -> Iterator[None]:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._dropout)
+            yield
+            self._dropout = torch.get_rng_state()
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """The network's outputs, float32 (rows, outputs), for at least one row.
+    """The network's outputs, float32 (rows, outputs), for at least one row; of a stack (copies, rows, outputs).
 
-    Rows go through in blocks, whose size depends on the number of columns alone.
+    Rows go through in blocks, whose size depends on the numbers of columns and copies alone.
     """
-    block = max(1, min(MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[1] ** 2))
+    block = max(1, min(MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[-1] ** 2) // (flat.copies or 1))
     flat.network.eval()
     with torch.no_grad():
-        parts = [flat.network(rows).contiguous().numpy() for rows in torch.split(features, block)]
-    return np.concatenate(parts)
+        parts = [flat.network(rows).contiguous().numpy() for rows in torch.split(features, block, dim=-2)]
+    return np.concatenate(parts, axis=-2)
 
 
-def _build_optimiser(optimiser: Optimiser, flat: FlatNetwork) -> torch.optim.Optimizer:
-    match optimiser:
-        case AdamW(learning_rate=rate, weight_decay=decay):
-            return torch.optim.AdamW([flat.parameter], lr=rate, weight_decay=decay, fused=True)
-        case StochasticGradientDescent(learning_rate=rate, momentum=momentum, weight_decay=decay):
-            return torch.optim.SGD([flat.parameter], lr=rate, momentum=momentum, weight_decay=decay, fused=True)
-        case _:
-            assert_never(optimiser)
+def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
+    """The mean task loss over the rows, without penalty terms; of a stack one for each copy."""
+    return loss.per_copy(torch.from_numpy(predict(flat, rows.features)), rows.targets)

@@ -1,31 +1,113 @@
-"""Terms that a method adds to the task's loss in training; written as their gradients.
+"""Terms that a method adds to the task's loss in training.
 
-Checkpoints are chosen on the task's loss alone, so no penalty is ever evaluated.
+Checkpoints are chosen on the task's loss alone, so no penalty is ever evaluated there. The proximal
+term is written as its gradient; the contrastive ones need what two frozen networks make of the same
+batch: the model as it was received, and the site's own model at the end of its last round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import assert_never
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from protos.ingredients import Penalty, Proximal
+from protos.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
+from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.model import Recipe, Term, as_representing
+from site_agent.trainer.training.state import State, part_of, prefixed
 
 
-def add_penalties(penalties: Iterable[Penalty], flat: FlatNetwork, received: Tensor) -> None:
-    """Add each penalty's gradient to the network's, in place.
+class Penalties:
+    """A method's penalties on one model."""
+
+    def __init__(self, penalties: tuple[Penalty, ...], flat: FlatNetwork, recipe: Recipe) -> None:
+        self._penalties, self._flat = penalties, flat
+        self._contrasts = any(not isinstance(penalty, Proximal) for penalty in penalties)
+        self._received = torch.empty(0)
+        self._as_received = _frozen(recipe) if self._contrasts else None
+        self._as_left = _frozen(recipe) if self._contrasts else None
+        self._has_left = False
+
+    def begin_round(self, received: Tensor) -> None:
+        """The model has just taken in `received`, of the shape of the federated numbers."""
+        self._received = received
+        if self._as_received is not None:
+            self._as_received.adopt(self._flat)
+
+    def end_round(self) -> None:
+        """The model is as it leaves the round."""
+        if self._as_left is not None:
+            self._as_left.adopt(self._flat)
+            self._has_left = True
+
+    def term(self, batch: Rows) -> Term | None:
+        """What is added to the loss of a batch; None in a first round and without contrasts."""
+        if self._as_received is None or self._as_left is None or not self._has_left:
+            return None
+        with torch.no_grad():
+            received = as_representing(self._as_received.network).represent(batch.features)
+            left = as_representing(self._as_left.network).represent(batch.features)
+        return lambda own: torch.stack([_contrast(p, own, received, left) for p in self._penalties]).sum()
+
+    def add_gradients(self) -> None:
+        """Add the proximal gradient to the model's, in place."""
+        for penalty in self._penalties:
+            if isinstance(penalty, Proximal):
+                # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
+                difference = self._flat.federated_values - self._received
+                self._flat.federated_gradient.add_(difference, alpha=penalty.strength)
+
+    def state(self) -> State:
+        """What the next round depends on."""
+        return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of these penalties; `begin_round` has been called again by then."""
+        kept = part_of(state, "left")
+        self._has_left = bool(kept)
+        if kept and self._as_left is not None:
+            self._as_left.restore(kept)
+
+
+def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
+
+    Li et al. 2021 (MOON), eq. 3.
 
     Args:
-        penalties: the method's.
-        flat: after the task's loss has gone backwards.
-        received: float32 of shape (federated numbers,), what this round was trained from.
+        own: z, float32 of shape (rows, width), or (copies, rows, width).
+        alike: a, of the same shape, without gradient.
+        other: b, of the same shape, without gradient.
+        temperature: above 0.
+
+    Returns:
+        shape (); the sum over copies of their means.
     """
-    for penalty in penalties:
-        match penalty:
-            case Proximal(strength=strength):
-                # The gradient of strength / 2 * ||own - received||^2; private parameters have none.
-                flat.federated_gradient.add_(flat.federated_values - received, alpha=strength)
-            case _:
-                assert_never(penalty)
+    towards = functional.cosine_similarity(own, alike, dim=-1)
+    away = functional.cosine_similarity(own, other, dim=-1)
+    return functional.softplus((away - towards) / temperature).mean(-1).sum()
+
+
+def _contrast(
+    penalty: Penalty, own: tuple[Tensor, ...], received: tuple[Tensor, ...], left: tuple[Tensor, ...]
+) -> Tensor:
+    match penalty:
+        case Proximal():
+            return torch.zeros(())
+        case Contrastive(strength=strength, temperature=temperature):
+            pairs = zip(own, received, left, strict=True)
+            return strength * torch.stack([contrast(z, a, b, temperature) for z, a, b in pairs]).sum()
+        case ExtractorContrast(common_strength=common, unique_strength=unique, temperature=temperature):
+            of_common = contrast(own[0], received[0], left[0], temperature)
+            return common * of_common + unique * contrast(own[1], left[1], received[0], temperature)
+        case _:
+            assert_never(penalty)
+
+
+def _frozen(recipe: Recipe) -> FlatNetwork:
+    flat = recipe.build()
+    flat.network.eval()
+    return flat

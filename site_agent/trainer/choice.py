@@ -1,0 +1,109 @@
+"""Which round's model a site keeps: the last, its own best, or the one that was best over all sites.
+
+A model is measured as it was received, on the task's loss alone, without penalty terms. The rules:
+
+* a model whose validation loss is not finite is never chosen by it;
+* of equally good ones the earliest is kept;
+* the best over all sites is known a round later, from sums; until then the last measured model waits.
+
+Source: FENDA-FL, section 3.4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never
+
+import torch
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.state import State, part_of, prefixed
+
+Rule: TypeAlias = Literal["latest", "local", "global"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A round's received model and its validation loss here; NaN where it was not finite."""
+
+    round: int
+    loss: float
+
+
+class Choice:
+    """One model's choice of a checkpoint."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.curve: list[Measured] = []
+        self.chosen: Measured | None = None
+        self._kept: State = {}
+        self._waiting: State = {}
+
+    def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
+        """A model was received and measured."""
+        measured = Measured(round_number, loss)
+        self.curve.append(measured)
+        match self.rule:
+            case "latest":
+                self._keep(measured, flat.state())
+            case "local":
+                if math.isfinite(loss) and (self.chosen is None or loss < self.chosen.loss):
+                    self._keep(measured, flat.state())
+            case "global":
+                self._waiting = flat.state()
+            case _:
+                assert_never(self.rule)
+
+    def follow(self, best_round: int | None) -> None:
+        """The coordinator says which round was best over all sites; only the rule global listens."""
+        if self.rule != "global" or best_round is None or not self.curve:
+            return
+        last = self.curve[-1]
+        if last.round == best_round and (self.chosen is None or self.chosen.round != best_round):
+            self._keep(last, self._waiting)
+
+    def restore_chosen(self, flat: FlatNetwork) -> bool:
+        """Set a network to the chosen model; whether there is one."""
+        if not self._kept and self._waiting:  # this site entered after the best round; it keeps what it has
+            self._keep(self.curve[-1], self._waiting)
+        if self._kept:
+            flat.restore(self._kept)
+        return bool(self._kept)
+
+    def is_improving(self, patience: int) -> bool:
+        """Whether one of the last `patience` measurements was the lowest so far."""
+        finite = [measured.loss if math.isfinite(measured.loss) else math.inf for measured in self.curve]
+        return len(finite) <= patience or min(finite[-patience:]) < min(finite[:-patience])
+
+    def facts(self) -> dict[str, Json]:
+        """The choice with its evidence, for the site's own report; a loss that was not finite is null."""
+        return {
+            "rule": self.rule,
+            "round": None if self.chosen is None else self.chosen.round,
+            "loss": None if self.chosen is None else _finite_or_none(self.chosen.loss),
+            "validation_losses": [[measured.round, _finite_or_none(measured.loss)] for measured in self.curve],
+        }
+
+    def state(self) -> State:
+        """A copy of the choice so far."""
+        curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
+        at = next((place for place, m in enumerate(self.curve) if m is self.chosen), -1)
+        kept, waiting = prefixed("kept", self._kept), prefixed("waiting", self._waiting)
+        return kept | waiting | {"curve": curve, "chosen": torch.tensor(at)}
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of this choice."""
+        self._kept, self._waiting = part_of(state, "kept"), part_of(state, "waiting")
+        self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
+        at = int(state["chosen"])
+        self.chosen = self.curve[at] if at >= 0 else None
+
+    def _keep(self, measured: Measured, state: State) -> None:
+        self.chosen, self._kept = measured, state
+
+
+def _finite_or_none(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None

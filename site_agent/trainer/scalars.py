@@ -1,0 +1,82 @@
+"""What a site counts and measures for sums over all sites, as the integers of the manifest.
+
+Every number is weighed as the site's change is, on the public grid of row counts, so that a sum divided by
+the sum of weights is the mean that the method wants. What is too large for its bound counts as the
+bound; nothing here is ever negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.fixed_point import round_rows
+from protos.manifest import (
+    DISTANCE_SCALE,
+    LARGEST_DISTANCE,
+    LARGEST_LOSS,
+    LARGEST_SENSITIVITY,
+    LOSS_SCALE,
+    SENSITIVITY_SCALE,
+)
+from protos.plan import EqualWeights, Plan, RowWeights
+from site_agent.trainer.choice import Choice
+
+
+class Measures:
+    """The scalars of one site under one plan."""
+
+    def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
+        self._plan = plan
+        match plan.weighting:
+            case EqualWeights():
+                self.rows, self._weight = 0, 1.0
+                self._validation_rows, self._validation_weight = 1, 1.0
+            case RowWeights(largest_rows=largest):
+                self.rows = round_rows(training_rows, largest)
+                self._weight = self.rows / largest
+                self._validation_rows = round_rows(validation_rows, largest)
+                self._validation_weight = self._validation_rows / largest
+            case _:
+                assert_never(plan.weighting)
+
+    def kept(self, layers: Mapping[str, bool]) -> dict[str, int]:
+        """FedLP: the site's weight for each layer that it kept, otherwise 0."""
+        return {f"kept {layer}": (self.rows or 1) * is_kept for layer, is_kept in layers.items()}
+
+    def distances(self, layers: Mapping[str, Sequence[npt.NDArray[np.float32]]]) -> dict[str, int]:
+        """FedLAMA: how far each layer has moved from its last shared value, squared."""
+        return {
+            f"distance {layer}": _integer(self._weight * _squared(parts), LARGEST_DISTANCE, DISTANCE_SCALE)
+            for layer, parts in layers.items()
+        }
+
+    def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
+        """PLayer-FL: F of every layer."""
+        return tuple(_integer(self._weight * value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
+
+    def validation(self, choice: Choice) -> dict[str, int]:
+        """The newest validation loss, its weight, and whether this site's own is still falling."""
+        stopping = self._plan.early_stopping
+        loss = choice.curve[-1].loss
+        return {
+            "validation weight": self._validation_rows,
+            "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
+            "still improving": int(stopping is None or choice.is_improving(stopping.patience)),
+        }
+
+
+def _squared(parts: Sequence[npt.NDArray[np.float32]]) -> float:
+    return float(sum(np.dot(part.astype(np.float64), part.astype(np.float64)) for part in parts))
+
+
+def _or_largest(loss: float) -> float:
+    return min(loss, LARGEST_LOSS) if math.isfinite(loss) else LARGEST_LOSS
+
+
+def _integer(value: float, largest: float, scale: int) -> int:
+    return round((min(value, largest) if math.isfinite(value) else largest) * scale)

@@ -1,0 +1,91 @@
+"""Which rows each step is trained on: an epoch is a permutation, cut into equal batches.
+
+Every site makes the same number of steps whatever its size; the rows left over in one epoch come again in
+another. Copies of a network in one stack each have a generator, so that each is trained as it would be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protos.errors import DataError
+from site_agent.trainer.training.state import State, generator_state, restore_generator
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows:
+    """Encoded rows: features float32 (rows, columns) and targets as the task's loss wants them.
+
+    For a stack both have a first axis of its length.
+    """
+
+    features: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        """The number of rows, of each copy."""
+        return self.features.shape[-2]
+
+    def select(self, rows: Tensor) -> Rows:
+        """The rows with these numbers, int64 of shape (batch,), or (copies, batch)."""
+        if rows.dim() == 1:
+            return Rows(self.features[rows], self.targets[rows])
+        copies = torch.arange(len(rows)).unsqueeze(1)
+        return Rows(self.features[copies, rows], self.targets[copies, rows])
+
+
+class Batches:
+    """Draws batches, from where it was left."""
+
+    def __init__(
+        self, rows: int, batches_per_epoch: int, orders: Sequence[np.random.Generator], *, stacked: bool
+    ) -> None:
+        """`orders` draw the permutations, one for each copy; nothing else may use them.
+
+        Raises:
+            DataError: there are fewer rows than batches.
+        """
+        self.batches_per_epoch = batches_per_epoch
+        self._rows, self._orders, self._stacked = rows, list(orders), stacked
+        self._size = rows // batches_per_epoch
+        if self._size == 0:
+            raise DataError(
+                what=f"The plan wants {batches_per_epoch} batches an epoch, and there are {rows} training rows.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Agree on fewer batches_per_epoch in the plan, or bring more rows.",
+            )
+        self._permutation = torch.empty(0, dtype=torch.int64)
+        self._drawn = 0
+
+    def draw(self) -> Tensor:
+        """The rows of the next batch: int64 of shape (batch,), or (copies, batch)."""
+        place = self._drawn % self.batches_per_epoch
+        if place == 0:
+            self._permutation = self._permute()
+        self._drawn += 1
+        return self._permutation[..., place * self._size : (place + 1) * self._size]
+
+    def draw_afresh(self, seed: int) -> None:
+        """From here on draw by another seed, what is left of this epoch included."""
+        self._orders = [np.random.default_rng(seed)]
+        self._permutation = self._permute()
+
+    def state(self) -> State:
+        """All that the next batch depends on."""
+        orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}
+        return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of these batches."""
+        for number, order in enumerate(self._orders):
+            restore_generator(order, state[f"order{number}"])
+        self._permutation, self._drawn = state["permutation"], int(state["drawn"])
+
+    def _permute(self) -> Tensor:
+        drawn = [torch.from_numpy(order.permutation(self._rows)) for order in self._orders]
+        return torch.stack(drawn) if self._stacked else drawn[0]

@@ -1,0 +1,59 @@
+"""pFedMe: each batch solves an inner problem for the personal model, and the shared one follows it.
+
+Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's
+optimiser take t towards argmin of the loss + strength / 2 * ||t - w||^2; then
+w <- w - rate * strength * (w - t). The site uses t, w travels. Private parameters have no w: they are t's.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from protos.ingredients import InnerProblem
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.model import Model, Recipe
+from site_agent.trainer.training.procedure import Phase
+from site_agent.trainer.training.state import State, part_of, prefixed
+
+
+class MoreauTraining:
+    """A personal model t near the shared w."""
+
+    def __init__(self, flat: FlatNetwork, recipe: Recipe, problem: InnerProblem) -> None:
+        self._shared, self._problem = flat, problem
+        self._personal = Model(recipe.build(), recipe)
+        self._personal.flat.adopt(flat)
+
+    def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
+        """See Procedure."""
+        self._personal.flat.federated_values.copy_(self._shared.federated_values)
+
+    def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
+        """See Procedure."""
+        return [Phase(self._step, steps)]
+
+    def end_round(self, _steps: int) -> None:
+        """See Procedure."""
+
+    def evaluated(self) -> FlatNetwork:
+        """See Procedure."""
+        return self._personal.flat
+
+    def state(self) -> State:
+        """See Procedure."""
+        return prefixed("shared", self._shared.state()) | prefixed("personal", self._personal.state())
+
+    def restore(self, state: State) -> None:
+        """See Procedure."""
+        self._shared.restore(part_of(state, "shared"))
+        self._personal.restore(part_of(state, "personal"))
+
+    def _step(self, batch: Rows, factor: float) -> None:
+        problem, own, shared = self._problem, self._personal.flat, self._shared.federated_values
+        for _ in range(problem.steps):
+            self._personal.gradient(batch)
+            own.federated_gradient.add_(own.federated_values - shared, alpha=problem.strength)
+            self._personal.step(factor)
+        shared.add_(own.federated_values - shared, alpha=problem.rate * problem.strength)
+        self._shared.private.data.copy_(own.private.data)

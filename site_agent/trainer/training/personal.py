@@ -1,0 +1,137 @@
+"""A second model of the site's own beside the shared one: Ditto's copy and APFL's mixture.
+
+The second model never travels: it lies in a network of its own, which nothing hands out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.model import Model, Recipe
+from site_agent.trainer.training.procedure import Phase
+from site_agent.trainer.training.shared_model import TogetherTraining
+from site_agent.trainer.training.state import State, part_of, prefixed
+
+
+class CopyTraining:
+    """The personal model v follows the task's loss + strength / 2 * ||v - received||^2.
+
+    Source: Li et al. 2021 (Ditto), algorithm 1; the shared model takes its own step on the same batch.
+    """
+
+    def __init__(self, shared: TogetherTraining, recipe: Recipe, strength: float) -> None:
+        self._shared, self._strength = shared, strength
+        self._personal = Model(_twin(shared, recipe), recipe)
+        self._received = torch.empty(0)
+
+    def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
+        """See Procedure."""
+        self._shared.begin_round(received, controls)
+        self._received = received
+
+    def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
+        """See Procedure."""
+        return [Phase(self._step, steps)]
+
+    def end_round(self, steps: int) -> None:
+        """See Procedure."""
+        self._shared.end_round(steps)
+
+    def evaluated(self) -> FlatNetwork:
+        """See Procedure."""
+        return self._personal.flat
+
+    def state(self) -> State:
+        """See Procedure."""
+        return self._shared.state() | prefixed("personal", self._personal.state())
+
+    def restore(self, state: State) -> None:
+        """See Procedure."""
+        self._shared.restore(state)
+        self._personal.restore(part_of(state, "personal"))
+
+    def _step(self, batch: Rows, factor: float) -> None:
+        self._shared.step(batch, factor)
+        own = self._personal.flat
+        self._personal.gradient(batch)
+        own.federated_gradient.add_(own.federated_values - self._received, alpha=self._strength)
+        self._personal.step(factor)
+
+
+class MixtureTraining:
+    """The site uses share * v + (1 - share) * w, w being its copy of the shared model. APFL.
+
+    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as METHODS.md states it: once a
+    round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the
+    last step's gradients g_v of v and g_w of w.
+    """
+
+    def __init__(self, shared: TogetherTraining, recipe: Recipe, start: float, rate: float) -> None:
+        self._shared, self._rate = shared, rate
+        self._own = Model(_twin(shared, recipe), recipe)
+        self._mixed = Model(recipe.build(), recipe, [])
+        copies = shared.evaluated().copies
+        self._share = torch.full(() if copies is None else (copies, 1), start)
+        self._mix()
+
+    def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
+        """See Procedure."""
+        self._shared.begin_round(received, controls)
+
+    def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
+        """See Procedure."""
+        return [Phase(self._step, steps)]
+
+    def end_round(self, steps: int) -> None:
+        """See Procedure."""
+        self._shared.end_round(steps)
+        slope = 0.02 * self._share
+        for own, shared in self._pairs():
+            assert own.grad is not None
+            assert shared.grad is not None
+            gradient = self._share * own.grad + (1.0 - self._share) * shared.grad
+            products = (own.data - shared.data) * gradient
+            slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
+        self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
+
+    def evaluated(self) -> FlatNetwork:
+        """See Procedure."""
+        self._mix()
+        return self._mixed.flat
+
+    def state(self) -> State:
+        """See Procedure."""
+        return self._shared.state() | prefixed("own", self._own.state()) | {"share": self._share}
+
+    def restore(self, state: State) -> None:
+        """See Procedure."""
+        self._shared.restore(state)
+        self._own.restore(part_of(state, "own"))
+        self._share = state["share"]
+
+    def _step(self, batch: Rows, factor: float) -> None:
+        self._shared.step(batch, factor)
+        self._mix()
+        self._mixed.gradient(batch)
+        for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
+            assert own.grad is not None
+            assert mixed.grad is not None
+            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture moves by share times v
+        self._own.step(factor)
+
+    def _mix(self) -> None:
+        for (own, shared), mixed in zip(self._pairs(), self._mixed.flat.stretches, strict=True):
+            mixed.data.copy_(self._share * own.data + (1.0 - self._share) * shared.data)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self._own.flat.stretches, self._shared.evaluated().stretches, strict=True))
+
+
+def _twin(shared: TogetherTraining, recipe: Recipe) -> FlatNetwork:
+    """Another network with the same first values."""
+    twin = recipe.build()
+    twin.adopt(shared.evaluated())
+    return twin

@@ -1,0 +1,53 @@
+"""PLayer-FL's measurement: how sensitive the loss is to each layer.
+
+Source: Elhussein and Gürsoy 2025, as METHODS.md states it: F_l = sum over layers k <= l of the mean over the
+layer's parameters of (value * gradient)^2, after the first local epoch. The gradient is that of the mean
+loss over all training rows, so that it does not depend on a draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from protos.architecture import TensorSpec
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.local import MOST_EVALUATION_ROWS
+from site_agent.trainer.training.losses import LossFunction
+
+
+def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
+    """F of every layer, in the network's order.
+
+    Args:
+        flat: the network after its first local epoch.
+        rows: all training rows.
+        loss: the plan's.
+        tensors: every tensor of the network, in its order.
+
+    Returns:
+        float64 of shape (layers,), never falling; of a stack (copies, layers).
+    """
+    flat.zero_gradients()
+    flat.network.eval()
+    for features, targets in zip(
+        *(torch.split(part, MOST_EVALUATION_ROWS, dim=axis) for part, axis in _parts(rows)), strict=True
+    ):
+        share = features.shape[-2] / len(rows)
+        torch.autograd.backward(share * loss(flat.network(features), targets))
+    of_layers: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        inner = flat.network.get_parameter(tensor.name)
+        assert inner.grad is not None
+        squared = (inner.data.double() * inner.grad.double()).square()
+        of_layers.setdefault(tensor.layer, []).append(squared.flatten(0 if flat.copies is None else 1))
+    means = [torch.cat(parts, dim=-1).mean(-1) for parts in of_layers.values()]
+    return torch.stack(means, dim=-1).cumsum(-1)
+
+
+def _parts(rows: Rows) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:
+    is_stack = rows.features.dim() == 3
+    return (rows.features, -2), (rows.targets, 1 if is_stack else 0)
