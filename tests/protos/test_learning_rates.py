@@ -1,0 +1,119 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from protos.learning_rates import ConstantRate, CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
+
+SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
+FACTORS = st.floats(1e-300, 1.0)
+WARM_UPS = st.integers(0, 6)
+ANY = st.one_of(
+    st.builds(ConstantRate, name=st.just("constant"), warm_up_epochs=WARM_UPS),
+    st.builds(StepRate, name=st.just("step"), every_epochs=st.integers(1, 4), factor=FACTORS, warm_up_epochs=WARM_UPS),
+    st.builds(ExponentialRate, name=st.just("exponential"), factor=FACTORS, warm_up_epochs=WARM_UPS),
+    st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0), warm_up_epochs=WARM_UPS),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5))
+def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, epochs: int, batches: int) -> None:
+    """Equal rises up to 1 at the warm-up's last step, 1 after it, then no rise and nothing outside 0 to 1."""
+    steps, warm_up = epochs * batches, schedule.warm_up_epochs * batches
+
+    factors = [rate_factor(schedule, step, steps, batches) for step in range(steps)]
+
+    rising, after = factors[:warm_up], factors[warm_up:]
+    assert rising == [(step + 1) / warm_up for step in range(len(rising))]
+    assert after[:1] in ([], [1.0])
+    assert all(later <= earlier for earlier, later in pairwise(after))
+    assert all(0 <= factor <= 1 for factor in factors)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5), later=st.integers(0, 100))
+def test_after_the_run_the_rate_stays(schedule: RateSchedule, epochs: int, batches: int, later: int) -> None:
+    """Steps made after the last one, as for fine-tuning, all have one rate, and no higher one than 1."""
+    steps = epochs * batches
+
+    factor = rate_factor(schedule, steps + later, steps, batches)
+
+    assert factor == rate_factor(schedule, steps, steps, batches)
+    assert 0 <= factor <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedule=ANY, warm_up=WARM_UPS, batches=st.integers(1, 5))
+def test_a_warm_up_only_shifts_what_follows(schedule: RateSchedule, warm_up: int, batches: int) -> None:
+    """After n epochs of warm-up the rates are those of a run n epochs shorter without it."""
+    without, with_it = (schedule.model_copy(update={"warm_up_epochs": epochs}) for epochs in (0, warm_up))
+    steps, shift = 7 * batches, warm_up * batches
+
+    for step in range(steps):
+        shifted = rate_factor(with_it, step + shift, steps + shift, batches)
+        assert shifted == rate_factor(without, step, steps, batches)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (ConstantRate(name="constant"), [1.0] * 8),
+        (ConstantRate(name="constant", warm_up_epochs=2), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+        (StepRate(name="step", every_epochs=2, factor=0.5), [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]),
+        (StepRate(name="step", every_epochs=1, factor=0.1, warm_up_epochs=1), [0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]),
+        (ExponentialRate(name="exponential", factor=0.25), [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]),
+        (
+            CosineRate(name="cosine", floor=0.2),
+            [1, *(0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(1, 8))],
+        ),
+    ],
+    ids=str,
+)
+def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: list[float]) -> None:
+    """By hand, for four epochs of two batches."""
+    found = [rate_factor(schedule, step, 8, 2) for step in range(8)]
+
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_cosine_ends_at_its_floor() -> None:
+    """The half cosine ends at the step after the last and does not begin the next half."""
+    assert [rate_factor(CosineRate(name="cosine", floor=0.1), step, 8, 2) for step in (8, 9, 16)] == [0.1] * 3
+
+
+@pytest.mark.parametrize("place", [(-1, 8, 2), (0, 0, 2), (0, 8, 0)])
+def test_a_step_that_does_not_exist_has_no_rate(place: tuple[int, int, int]) -> None:
+    """A negative step, a run without steps or an epoch without batches is a programmer's mistake."""
+    with pytest.raises(ValueError, match="at least one"):
+        rate_factor(ConstantRate(name="constant"), *place)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"name": "linear"},
+        {"name": "constant", "factor": 0.5},
+        {"name": "constant", "warm_up_epochs": -1},
+        {"name": "constant", "warm_up_epochs": 1.5},
+        {"name": "step", "factor": 0.5},
+        {"name": "step", "every_epochs": 0, "factor": 0.5},
+        {"name": "step", "every_epochs": 1, "factor": 0},
+        {"name": "exponential", "factor": 1.1},
+        {"name": "cosine", "floor": -0.1},
+    ],
+    ids=str,
+)
+def test_schedules_that_raise_the_rate_or_lack_a_number_are_refused(keys: dict[str, Any]) -> None:
+    """What decides has to be written, a factor lies above 0 and at most at 1, an epoch is whole."""
+    with pytest.raises(ValidationError):
+        SCHEDULES.validate_json(json.dumps(keys))

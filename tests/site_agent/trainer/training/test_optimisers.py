@@ -1,0 +1,297 @@
+"""Torch's optimisers step as a plan says, and their state survives a restart to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from protos.learning_rates import CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
+from protos.optimisers import (
+    Adagrad,
+    Adam,
+    AdamW,
+    NesterovAdam,
+    Optimiser,
+    RectifiedAdam,
+    RootMeanSquare,
+    StochasticGradientDescent,
+    is_plain_descent,
+)
+from site_agent.trainer.training.optimisers import (
+    build_optimiser,
+    load_optimiser_tensors,
+    optimiser_tensors,
+    set_learning_rate,
+)
+
+BETAS = {"first_decay": 0.8, "second_decay": 0.95, "offset": 1e-3, "weight_decay": 0.1}
+# Each with settings that are not its defaults, and torch's plainest code with the same.
+CASES: list[tuple[Optimiser, type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (AdamW(name="adamw", learning_rate=0.02), torch.optim.AdamW, {}),
+    (
+        AdamW(name="adamw", learning_rate=0.02, amsgrad=True, **BETAS),
+        torch.optim.AdamW,
+        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
+    ),
+    (Adam(name="adam", learning_rate=0.02), torch.optim.Adam, {}),
+    (
+        Adam(name="adam", learning_rate=0.02, amsgrad=True, **BETAS),
+        torch.optim.Adam,
+        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
+    ),
+    (NesterovAdam(name="nadam", learning_rate=0.02), torch.optim.NAdam, {}),
+    (
+        NesterovAdam(name="nadam", learning_rate=0.02, momentum_rise=0.3, decoupled=True, **BETAS),
+        torch.optim.NAdam,
+        {
+            "betas": (0.8, 0.95),
+            "eps": 1e-3,
+            "weight_decay": 0.1,
+            "momentum_decay": 0.3,
+            "decoupled_weight_decay": True,
+        },
+    ),
+    (RectifiedAdam(name="radam", learning_rate=0.02), torch.optim.RAdam, {}),
+    (
+        RectifiedAdam(name="radam", learning_rate=0.02, decoupled=True, **BETAS),
+        torch.optim.RAdam,
+        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    (Adagrad(name="adagrad", learning_rate=0.02), torch.optim.Adagrad, {}),
+    (
+        Adagrad(name="adagrad", learning_rate=0.02, initial_sum=0.5, offset=0.1, weight_decay=0.1),
+        torch.optim.Adagrad,
+        {"initial_accumulator_value": 0.5, "eps": 0.1, "weight_decay": 0.1},
+    ),
+    (RootMeanSquare(name="rmsprop", learning_rate=0.02), torch.optim.RMSprop, {}),
+    (
+        RootMeanSquare(
+            name="rmsprop", learning_rate=0.02, second_decay=0.8, offset=0.1, momentum=0.7, weight_decay=0.1
+        ),
+        torch.optim.RMSprop,
+        {"alpha": 0.8, "eps": 0.1, "momentum": 0.7, "weight_decay": 0.1},
+    ),
+    (StochasticGradientDescent(name="sgd", learning_rate=0.02), torch.optim.SGD, {}),
+    (
+        StochasticGradientDescent(name="sgd", learning_rate=0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
+        torch.optim.SGD,
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
+]
+RECORDS = [record for record, _, _ in CASES]
+SHAPES = [(13,), (3, 7)]
+
+
+def _parameters(seed: int) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def _step(optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter], steps: range) -> None:
+    """Steps along gradients that follow from the parameters and the number of the step."""
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for parameter in parameters:
+            parameter.grad = parameter.detach() + torch.randn(parameter.shape, generator=generator)
+        optimiser.step()
+
+
+def _values(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(("record", "kind", "settings"), CASES, ids=str)
+def test_a_plans_settings_are_torchs(
+    record: Optimiser, kind: type[torch.optim.Optimizer], settings: dict[str, Any]
+) -> None:
+    """Twelve steps go where torch's unfused code goes with the same settings, in either shape."""
+    found, expected = _parameters(0), _parameters(0)
+
+    _step(build_optimiser(record, found), found, range(12))
+    _step(kind(expected, lr=0.02, foreach=False, **settings), expected, range(12))  # type: ignore[call-arg]
+
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("before", [0, 1, 7])
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_a_restored_optimiser_goes_on_to_the_bit(record: Optimiser, before: int) -> None:
+    """Saved after no, one or some steps and read into a fresh one, it makes the steps that would have followed."""
+    straight = _parameters(1)
+    first = build_optimiser(record, straight)
+    _step(first, straight, range(before))
+    saved, values = optimiser_tensors(first), _values(straight)
+    _step(first, straight, range(before, before + 6))
+
+    resumed = [nn.Parameter(value) for value in values]
+    second = build_optimiser(record, resumed)
+    load_optimiser_tensors(second, saved)
+    _step(second, resumed, range(before, before + 6))
+
+    assert _all_equal(_values(resumed), _values(straight))
+    left, right = optimiser_tensors(first), optimiser_tensors(second)
+    assert left.keys() == right.keys()
+    assert _all_equal(list(left.values()), list(right.values()))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_going_back_forgets_what_was_done_since(record: Optimiser) -> None:
+    """An optimiser that stepped on and returns to its beginning steps again as at first, as often as wanted."""
+    parameters = _parameters(3)
+    start, optimiser = _values(parameters), build_optimiser(record, parameters)
+    saved = optimiser_tensors(optimiser)
+
+    ends = []
+    for _ in range(3):
+        load_optimiser_tensors(optimiser, saved)
+        for parameter, value in zip(parameters, start, strict=True):
+            parameter.data.copy_(value)
+        _step(optimiser, parameters, range(4))
+        ends.append(_values(parameters))
+
+    assert _all_equal(ends[0], ends[1])
+    assert _all_equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_a_stack_steps_as_its_copies_do_alone(record: Optimiser) -> None:
+    """Three networks in one tensor move as three optimisers would move them."""
+    generator = torch.Generator().manual_seed(4)
+    stack = nn.Parameter(torch.randn(3, 7, generator=generator))
+    alone = [nn.Parameter(copy.clone()) for copy in stack.detach()]
+    together = build_optimiser(record, [stack])
+    apart = [build_optimiser(record, [copy]) for copy in alone]
+
+    for _ in range(8):
+        stack.grad = torch.randn(3, 7, generator=generator)
+        together.step()
+        for copy, optimiser, gradient in zip(alone, apart, stack.grad, strict=True):
+            copy.grad = gradient.clone()
+            optimiser.step()
+
+    torch.testing.assert_close(stack.detach(), torch.stack([copy.detach() for copy in alone]), rtol=1e-6, atol=1e-7)
+
+
+KEPT = st.sampled_from([0.0, 0.5, 0.9, 0.999999])
+SHARED = {
+    "learning_rate": st.sampled_from([1e-30, 0.1, 10.0]),
+    "weight_decay": st.sampled_from([0.0, 0.1]),
+    "offset": st.sampled_from([1e-16, 1e-8, 1.0]),
+}
+DECAYS = SHARED | {"first_decay": KEPT, "second_decay": KEPT}
+FLAG = st.booleans()
+EXTREMES: st.SearchStrategy[Optimiser] = st.one_of(
+    st.builds(AdamW, name=st.just("adamw"), amsgrad=FLAG, **DECAYS),
+    st.builds(Adam, name=st.just("adam"), amsgrad=FLAG, **DECAYS),
+    st.builds(NesterovAdam, name=st.just("nadam"), momentum_rise=st.sampled_from([0.0, 1.0]), decoupled=FLAG, **DECAYS),
+    st.builds(RectifiedAdam, name=st.just("radam"), decoupled=FLAG, **DECAYS),
+    st.builds(Adagrad, name=st.just("adagrad"), initial_sum=st.sampled_from([0.0, 1e6]), **SHARED),
+    st.builds(RootMeanSquare, name=st.just("rmsprop"), second_decay=KEPT, momentum=KEPT, **SHARED),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(record=EXTREMES)
+def test_no_accepted_setting_divides_by_nothing(record: Optimiser) -> None:
+    """Where the gradient is always 0, or always the same, a number stays a number."""
+    parameter = nn.Parameter(torch.tensor([0.0, 0.0, 0.3, -1.0]))
+    optimiser = build_optimiser(record, [parameter])
+
+    for _ in range(6):
+        parameter.grad = torch.tensor([0.0, 1e-30, 0.3, -7.0])
+        optimiser.step()
+
+    assert parameter.isfinite().all()
+
+
+@pytest.mark.parametrize("record", [record for record in RECORDS if record.name != "sgd"], ids=str)
+@pytest.mark.parametrize("harm", ["shape", "type", "missing", "extra", "one parameter more"])
+def test_a_state_of_something_else_is_refused_and_changes_nothing(record: Optimiser, harm: str) -> None:
+    """Another shape or type, a name too few or too many is a ValueError, and the optimiser is as before."""
+    parameters = _parameters(5)
+    optimiser = build_optimiser(record, parameters)
+    _step(optimiser, parameters, range(2))
+    before = optimiser_tensors(optimiser)
+    harmed: dict[str, dict[str, Tensor]] = {
+        "shape": before | {"1.step": torch.zeros(5)},
+        "type": {name: value.double() for name, value in before.items()},
+        "missing": {name: value for name, value in before.items() if name != "0.step"},
+        "extra": before | {"0.other": torch.zeros(())},
+        "one parameter more": before | {"2.step": torch.zeros(())},
+    }
+
+    with pytest.raises(ValueError, match="a state"):
+        load_optimiser_tensors(optimiser, harmed[harm])
+
+    after = optimiser_tensors(optimiser)
+    assert after.keys() == before.keys()
+    assert _all_equal(list(after.values()), list(before.values()))
+
+
+def test_plain_descent_takes_no_momentum() -> None:
+    """A state that was saved with momentum does not become part of an optimiser without."""
+    optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.1), _parameters(5))
+
+    with pytest.raises(ValueError, match="does not have"):
+        load_optimiser_tensors(optimiser, {"0.momentum_buffer": torch.zeros(SHAPES[0])})
+
+
+def test_adagrad_needs_the_state_that_it_begins_with() -> None:
+    """No state at all is no state of Adagrad, which would fail at its next step only."""
+    optimiser = build_optimiser(Adagrad(name="adagrad", learning_rate=0.1), _parameters(6))
+
+    with pytest.raises(ValueError, match="another optimiser"):
+        load_optimiser_tensors(optimiser, {})
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_plain_descent_is_the_gradient_times_the_rate(seed: int) -> None:
+    """What SCAFFOLD relies on: (x - y) / (steps * rate) is the mean gradient."""
+    record = StochasticGradientDescent(name="sgd", learning_rate=0.05)
+    parameter = nn.Parameter(torch.randn(50, generator=torch.Generator().manual_seed(seed)))
+    optimiser, start, gradients = build_optimiser(record, [parameter]), parameter.detach().clone(), []
+
+    for step in range(20):
+        gradients.append(torch.randn(50, generator=torch.Generator().manual_seed(100 * seed + step)))
+        parameter.grad = gradients[-1].clone()
+        optimiser.step()
+
+    assert is_plain_descent(record)
+    drift = (start - parameter.detach()) / (20 * 0.05)
+    torch.testing.assert_close(drift, torch.stack(gradients).mean(0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.parametrize("name", ["step", "exponential", "cosine"])
+def test_the_schedules_are_torchs_at_every_epoch(name: str, batches: int) -> None:
+    """At the start of each of eight epochs the rate is the one of torch's schedule of the same name."""
+    optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.3), _parameters(7))
+    schedule, torchs = _schedules(name, build_optimiser(RECORDS[-2], [nn.Parameter(torch.zeros(1))]))
+
+    for epoch in range(8):
+        set_learning_rate(optimiser, 0.3 * rate_factor(schedule, epoch * batches, 8 * batches, batches))
+
+        assert optimiser.param_groups[0]["lr"] == pytest.approx(15 * torchs.get_last_lr()[0], rel=1e-9)
+        torchs.optimizer.step()
+        torchs.step()
+
+
+def _schedules(name: str, base: torch.optim.Optimizer) -> tuple[RateSchedule, torch.optim.lr_scheduler.LRScheduler]:
+    """Ours and torch's, the latter on a base rate of 0.02."""
+    if name == "step":
+        ours = StepRate(name="step", every_epochs=3, factor=0.4)
+        return ours, torch.optim.lr_scheduler.StepLR(base, step_size=3, gamma=0.4)
+    if name == "exponential":
+        return ExponentialRate(name="exponential", factor=0.7), torch.optim.lr_scheduler.ExponentialLR(base, gamma=0.7)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(base, T_max=8, eta_min=0.002)
+    return CosineRate(name="cosine", floor=0.1), cosine
