@@ -1,0 +1,322 @@
+"""The losses against torch, against their formulas, and at the edges where formulas overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from protos.errors import ConfigurationError
+from protos.losses import Focal, Loss, TaskDefault
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.training.losses import LossFunction, build_loss
+
+CLASSES = 4
+GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.0, 20.0]
+KINDS = ["binary", "classes", "shares", "numbers"]
+
+
+def _task(kind: str) -> Task:
+    tasks: dict[str, Task] = {"binary": "binary", "numbers": "regression"}
+    return tasks.get(kind, "multi-class")
+
+
+def _batch(seed: int, kind: str, *shape: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of rows of shape (rows,) or (S, rows)."""
+    generator = torch.Generator().manual_seed(seed)
+    outputs = 3 * torch.randn(*shape, CLASSES if _task(kind) == "multi-class" else 1, generator=generator, dtype=dtype)
+    targets = {
+        "binary": torch.rand(shape, generator=generator, dtype=dtype),
+        "classes": torch.randint(0, CLASSES, shape, generator=generator),
+        "shares": torch.rand(*shape, CLASSES, generator=generator, dtype=dtype).softmax(-1),
+        "numbers": torch.randn(shape, generator=generator, dtype=dtype),
+    }
+    return outputs, targets[kind]
+
+
+def _weights(kind: str, wanted: bool) -> Tensor | None:
+    return torch.tensor([0.25, 1.0, 2.5, 0.75][: 2 if kind == "binary" else CLASSES]) if wanted else None
+
+
+def _gradient(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs = outputs.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(outputs, targets), [outputs])
+    return gradient
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_is_torchs_own(seed: int, kind: str) -> None:
+    """Without weights the three losses are torch's three means, to the last bits."""
+    outputs, targets = _batch(seed, kind, 23)
+    expected = {
+        "binary": lambda: functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets),
+        "numbers": lambda: functional.mse_loss(outputs.squeeze(1), targets),
+    }.get(kind, lambda: functional.cross_entropy(outputs, targets))()
+
+    found = build_loss(TaskDefault(name="task-default"), _task(kind), outputs.shape[1], targets)(outputs, targets)
+
+    assert found.shape == ()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+def test_focal_of_gamma_nought_is_cross_entropy(seed: int, kind: str) -> None:
+    """At gamma 0 exactly, and a gamma that is all but 0 changes the loss by as little."""
+    outputs, targets = _batch(seed, kind, 23)
+    nought = Focal(name="focal", gamma=0.0)
+
+    plain = LossFunction(task=_task(kind))(outputs, targets)
+    focal = build_loss(nought, _task(kind), outputs.shape[1], targets)(outputs, targets)
+    nearly = LossFunction(task=_task(kind), gamma=1e-9)(outputs, targets)
+
+    torch.testing.assert_close(focal, plain, rtol=0, atol=1e-7)
+    torch.testing.assert_close(nearly, plain, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_explicit_weights_are_torchs(seed: int) -> None:
+    """Several classes: cross_entropy(weight=); binary: the two terms of the logistic loss, by the sum of weights."""
+    outputs, targets = _batch(seed, "classes", 23)
+    weights = (0.3, 1.0, 2.5, 0.7)
+    logits, positive = _batch(seed, "binary", 23)[0], (targets > 1).float()
+
+    several = build_loss(TaskDefault(name="task-default", class_weights=weights), "multi-class", CLASSES, targets)
+    binary = build_loss(TaskDefault(name="task-default", class_weights=(0.3, 1.7)), "binary", 1, positive)
+
+    expected = functional.cross_entropy(outputs, targets, weight=torch.tensor(weights))
+    torch.testing.assert_close(several(outputs, targets), expected, rtol=1e-6, atol=0)
+    row_weights = torch.where(positive > 0, 1.7, 0.3)
+    summed = functional.binary_cross_entropy_with_logits(logits[:, 0], positive, weight=row_weights, reduction="sum")
+    torch.testing.assert_close(binary(logits, positive), summed / row_weights.sum(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_focal_loss_is_its_formula(gamma: float, kind: str, weighted: bool) -> None:
+    """Lin et al. 2017, eq. 4 and 5, row by row and class by class in plain numbers."""
+    outputs, targets = _batch(11, kind, 9, dtype=torch.float64)
+    weights = _weights(kind, weighted)
+    found = LossFunction(task=_task(kind), gamma=gamma, weights=weights)(outputs, targets)
+
+    total = weight_sum = 0.0
+    for row, target in zip(outputs.numpy(), targets.numpy(), strict=True):
+        logits = np.array([0.0, row[0]]) if kind == "binary" else row
+        chances = np.exp(logits) / np.exp(logits).sum()
+        shares = {"binary": [1 - target, target], "classes": np.eye(CLASSES)[int(target.flat[0])]}.get(kind, target)
+        for number, (chance, share) in enumerate(zip(chances, shares, strict=True)):
+            weight = share * (1.0 if weights is None else float(weights[number]))
+            total += weight * -((1 - chance) ** gamma) * np.log(chance)
+            weight_sum += weight
+
+    assert float(found) == pytest.approx(total / weight_sum, rel=1e-10)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=str)
+def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool, shape: tuple[int, ...]) -> None:
+    """Each gradient is what the loss changes by when a logit moves a little."""
+    outputs, targets = _batch(12, kind, *shape, dtype=torch.float64)
+    loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, weighted))
+
+    assert torch.autograd.gradcheck(lambda moved: loss(moved, targets), [outputs.requires_grad_()])
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1000), gamma=st.sampled_from(GAMMAS), weighted=st.booleans(), hard=st.booleans())
+def test_binary_is_the_case_of_two_classes(seed: int, gamma: float, weighted: bool, hard: bool) -> None:
+    """One logit z and the two logits 0 and z are the same loss, with any weights and targets."""
+    logits, targets = _batch(seed, "binary", 17, dtype=torch.float64)
+    targets = targets.round() if hard else targets
+    weights = _weights("binary", weighted)
+    two = torch.cat((torch.zeros_like(logits), logits), dim=1)
+    classes = targets.long() if hard else torch.stack((1 - targets, targets), dim=1)
+
+    one = LossFunction(task="binary", gamma=gamma, weights=weights)(logits, targets)
+    other = LossFunction(task="multi-class", gamma=gamma, weights=weights)(two, classes)
+
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(21,), (3, 21)], ids=str)
+def test_certain_shares_are_class_numbers(gamma: float, weighted: bool, shape: tuple[int, ...]) -> None:
+    """A row that is wholly of one class counts the same however that is written."""
+    outputs, targets = _batch(13, "classes", *shape)
+    loss = LossFunction(task="multi-class", gamma=gamma, weights=_weights("classes", weighted))
+
+    certain = functional.one_hot(targets, CLASSES).float()
+
+    torch.testing.assert_close(loss(outputs, certain), loss(outputs, targets), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(_gradient(loss, outputs, certain), _gradient(loss, outputs, targets))
+
+
+@pytest.mark.parametrize("gamma", [*GAMMAS, 1e-6])
+@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("stack", [False, True])
+def test_no_logit_overflows(gamma: float, kind: str, weighted: bool, stack: bool) -> None:
+    """Logits of 0, of a few and of plus and minus 10,000, right and wrong: finite loss, finite gradient."""
+    sizes = [-1e4, -104.0, -88.0, -17.0, -1e-30, 0.0, 1e-6, 17.0, 88.0, 104.0, 1e4]
+    outputs = torch.cartesian_prod(torch.tensor(sizes), torch.tensor(sizes))
+    _, targets = _batch(14, kind, len(outputs))
+    if kind == "binary":
+        outputs, targets = outputs[:, :1], (torch.arange(len(outputs)) % 3) / 2
+    else:
+        outputs = torch.cat((outputs, outputs.flip(1)), dim=1)
+    if kind == "shares":
+        targets[::2] = functional.one_hot(torch.arange(len(targets[::2])) % CLASSES, CLASSES).float()
+    if stack:
+        outputs, targets = torch.stack((outputs, outputs)), torch.stack((targets, targets))
+    loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, weighted))
+
+    assert loss(outputs, targets).isfinite()
+    assert _gradient(loss, outputs, targets).isfinite().all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize("weights", ["none", "one for all", "each its own"])
+def test_a_stack_is_its_copies(seed: int, kind: str, gamma: float, weights: str) -> None:
+    """Each copy's mean and gradient are those it has alone, and the stack's loss is their sum."""
+    outputs, targets = _batch(seed, kind, 5, 19)
+    shared = _weights(kind, weights != "none")
+    own = None if shared is None else torch.stack([shared.roll(copy) for copy in range(5)])
+    per_copy = own if weights == "each its own" else shared
+    loss = LossFunction(task=_task(kind), gamma=gamma, weights=per_copy)
+
+    means = loss.per_copy(outputs, targets)
+    gradient = _gradient(loss, outputs, targets)
+
+    assert means.shape == (5,)
+    torch.testing.assert_close(loss(outputs, targets), means.sum())
+    for copy in range(5):
+        weights_alone = own[copy] if own is not None and weights == "each its own" else shared
+        alone = LossFunction(task=_task(kind), gamma=gamma, weights=weights_alone)
+        torch.testing.assert_close(means[copy], alone(outputs[copy], targets[copy]), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(gradient[copy], _gradient(alone, outputs[copy], targets[copy]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_copies_may_share_their_targets(kind: str, gamma: float) -> None:
+    """Targets without the axis of copies are those of every copy."""
+    outputs, _ = _batch(15, kind, 5, 19)
+    _, targets = _batch(16, kind, 19)
+    loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, gamma > 0))
+
+    repeated = targets.expand(5, *targets.shape)
+
+    torch.testing.assert_close(loss.per_copy(outputs, targets), loss.per_copy(outputs, repeated), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("binary", (19, 1)), ("numbers", (19, 1)), ("numbers", (18,))])
+def test_targets_of_another_shape_are_no_targets(kind: str, wrong: tuple[int, ...]) -> None:
+    """A column of targets is an error; spread over all pairs of rows it would be a loss of nothing."""
+    outputs, _ = _batch(17, kind, 19)
+
+    with pytest.raises(RuntimeError, match="expand"):
+        LossFunction(task=_task(kind))(outputs, torch.zeros(wrong))
+
+
+@settings(max_examples=100, deadline=None)
+@given(counts=st.lists(st.integers(0, 9), min_size=2, max_size=6).filter(any))
+def test_balanced_weights_give_each_class_the_same_say(counts: list[int]) -> None:
+    """rows / (classes * rows of the class); 0, and no error, for a class that no training row has."""
+    targets = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    balanced = TaskDefault(name="task-default", class_weights="balanced")
+    expected = [sum(counts) / (len(counts) * count) if count else 0.0 for count in counts]
+
+    found = [build_loss(balanced, "multi-class", len(counts), targets).weights]
+    found.append(build_loss(balanced, "multi-class", len(counts), functional.one_hot(targets).float()).weights)
+    if len(counts) == 2:
+        found.append(build_loss(balanced, "binary", 1, targets.float()).weights)
+
+    for weights in found:
+        assert weights is not None
+        assert weights.dtype == torch.float32
+        assert weights.tolist()[: len(counts)] == pytest.approx(expected[: len(weights)], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+def test_each_copy_is_balanced_by_its_own_rows(kind: str) -> None:
+    """Where copies of a stack have rows of their own, each has the weights that it has alone."""
+    _, targets = _batch(18, kind, 3, 40)
+    focal = Focal(name="focal", class_weights="balanced")
+
+    together = build_loss(focal, _task(kind), CLASSES, targets).weights
+    alone = [build_loss(focal, _task(kind), CLASSES, copy).weights for copy in targets]
+
+    assert together is not None
+    for weights, copy in zip(together, alone, strict=True):
+        assert copy is not None
+        assert torch.equal(weights, copy)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize("stack", [False, True])
+def test_a_class_without_training_rows_says_nothing(gamma: float, stack: bool) -> None:
+    """Its rows move neither loss nor gradient, and rows of it alone have loss 0, never not a number."""
+    outputs, targets = _batch(19, "classes", 3, 30) if stack else _batch(19, "classes", 30)
+    loss = LossFunction(task="multi-class", gamma=gamma, weights=torch.tensor([1.0, 0.0, 2.0, 0.5]))
+    absent = targets == 1
+
+    moved = outputs + 50 * absent.unsqueeze(-1) * torch.randn(CLASSES, generator=torch.Generator().manual_seed(0))
+
+    torch.testing.assert_close(loss(moved, targets), loss(outputs, targets))
+    assert (_gradient(loss, outputs, targets)[absent] == 0).all()
+    assert float(loss(outputs, torch.ones_like(targets))) == 0
+    assert (_gradient(loss, outputs, torch.ones_like(targets)) == 0).all()
+
+
+@pytest.mark.parametrize("factor", [1e-6, 7.0])
+@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
+def test_only_the_ratio_of_weights_matters(factor: float, kind: str) -> None:
+    """All weights times a factor are the same loss, so a plan's learning rate keeps its meaning."""
+    outputs, targets = _batch(20, kind, 23)
+    weights = _weights(kind, True)
+    assert weights is not None
+
+    one = LossFunction(task=_task(kind), gamma=2.0, weights=weights)(outputs, targets)
+    other = LossFunction(task=_task(kind), gamma=2.0, weights=weights * factor)(outputs, targets)
+
+    torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["binary", "shares"])
+def test_a_student_that_agrees_with_its_teacher_stays(kind: str) -> None:
+    """Where the targets are the network's own probabilities, cross-entropy has no slope."""
+    outputs, _ = _batch(21, kind, 23)
+    teacher = outputs.squeeze(1).sigmoid() if kind == "binary" else outputs.softmax(1)
+
+    assert _gradient(LossFunction(task=_task(kind)), outputs, teacher).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("loss", "task", "outputs", "reason"),
+    [
+        (Focal(name="focal"), "regression", 1, "target is a number"),
+        (TaskDefault(name="task-default", class_weights="balanced"), "regression", 1, "target is a number"),
+        (TaskDefault(name="task-default", class_weights=(1.0, 2.0)), "regression", 1, "target is a number"),
+        (TaskDefault(name="task-default", class_weights=(1.0, 2.0)), "multi-class", 3, "2 class weights.* 3 classes"),
+        (Focal(name="focal", class_weights=(1.0, 2.0, 3.0)), "binary", 1, "3 class weights.* 2 classes"),
+    ],
+    ids=str,
+)
+def test_a_loss_that_does_not_fit_is_refused(loss: Loss, task: Task, outputs: int, reason: str) -> None:
+    """Classes for a target of numbers, or weights for other classes, end in three sentences before training."""
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        build_loss(loss, task, outputs, torch.zeros(8))
+
+    assert caught.value.consequence == "Nothing was trained and nothing left this site."
+    assert caught.value.remedy.startswith("Agree on ")
