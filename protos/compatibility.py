@@ -40,7 +40,7 @@ class Conditions:
         is_plain_descent: the optimiser steps by rate times gradient and nothing else.
         has_constant_rate: the learning rate never changes.
         has_equal_weights: every site counts the same.
-        epochs_per_round: None where the sites aggregate after every batch.
+        has_whole_epochs: every round ends with an epoch at every site.
         training_rounds: how many aggregations the schedule has.
         ends_early: training may end before them.
         measures: checkpoints or the end of training follow from measurements of all sites.
@@ -50,7 +50,7 @@ class Conditions:
     is_plain_descent: bool
     has_constant_rate: bool
     has_equal_weights: bool
-    epochs_per_round: int | None
+    has_whole_epochs: bool
     training_rounds: int
     ends_early: bool
     measures: bool
@@ -80,8 +80,8 @@ def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
     has_private = not isinstance(method.federated, Everything)
     if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
         yield "no parameter is private, so there is nothing to train apart from the federated ones"
-    if isinstance(method.procedure, PrivateFirst) and conditions.epochs_per_round is None:
-        yield "private parameters train for whole epochs, so sites cannot aggregate after every batch"
+    if isinstance(method.procedure, PrivateFirst) and not conditions.has_whole_epochs:
+        yield "private parameters train for whole epochs, so a round has to be made of whole epochs"
     if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
         yield "a personal model is measured from the shared values, so the site has to take them in whole"
     if isinstance(method.procedure, ColumnByColumn) and method.penalties:

@@ -21,9 +21,9 @@ from protos.fixed_point import is_power_of_two
 from protos.ingredients import Method, SensitivePrefix
 from protos.learning_rates import ConstantRate, RateSchedule
 from protos.losses import Loss, TaskDefault
-from protos.messages import MOST_ROUNDS
 from protos.methods import MethodChoice
 from protos.optimisers import Optimiser, is_plain_descent
+from protos.schedules import EpochSchedule, Schedule
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -38,39 +38,6 @@ class ListedSite(Document):
 
     name: Name
     identity: Fingerprint
-
-
-class Schedule(Document):
-    """How much a site trains and when the sites aggregate.
-
-    An epoch is `batches_per_epoch` equal batches of rows // batches_per_epoch rows, so that every
-    site makes the same number of steps whatever its size.
-    """
-
-    aggregate: Literal["every-batch", "every-epoch", "every-round"]
-    epochs: int = Field(ge=1, le=100_000)
-    batches_per_epoch: int = Field(ge=1, le=100_000)
-    epochs_per_round: int = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.aggregate != "every-round" and self.epochs_per_round != 1:
-            raise ValueError("epochs_per_round goes with aggregate: every-round")
-        if self.epochs % self.epochs_per_round:
-            raise ValueError(f"epochs has to be a multiple of epochs_per_round ({self.epochs_per_round})")
-        if self.rounds > MOST_ROUNDS:
-            raise ValueError(f"{self.rounds} aggregations are more than the {MOST_ROUNDS} that messages can count")
-        return self
-
-    @property
-    def steps_per_round(self) -> int:
-        """Batches that a site trains on between two aggregations."""
-        return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
-
-    @property
-    def rounds(self) -> int:
-        """Aggregations in the whole run."""
-        return self.epochs * self.batches_per_epoch // self.steps_per_round
 
 
 class EqualWeights(Document):
@@ -165,6 +132,8 @@ class Plan(Document):
         self._check_sizes()
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
+        if isinstance(self.schedule, EpochSchedule) and self.rate_schedule.warm_up_epochs >= self.schedule.epochs:
+            raise ValueError("the learning rate would still be warming up at the end of the run")
         reason = why_impossible(self.ingredients, self.conditions)
         if reason is not None:
             raise ValueError(reason)
@@ -230,7 +199,7 @@ class Plan(Document):
             is_plain_descent=is_plain_descent(self.optimiser),
             has_constant_rate=self.rate_schedule == ConstantRate(name="constant"),
             has_equal_weights=self.weighting.name == "equal",
-            epochs_per_round=None if schedule.aggregate == "every-batch" else schedule.epochs_per_round,
+            has_whole_epochs=schedule.has_whole_epochs,
             training_rounds=schedule.rounds,
             ends_early=self.early_stopping is not None,
             measures=self.measures_validation,

@@ -84,7 +84,8 @@ def begin_training(
     for number, own in enumerate(each):
         networks.start(flat, federated, own, None if copies is None else number)
     orders = [np.random.default_rng(own.own("batch order")) for own in each]
-    batches = Batches(len(rows.training), plan.schedule.batches_per_epoch, orders, stacked=copies is not None)
+    per_epoch = plan.schedule.batches(len(rows.training))
+    batches = Batches(len(rows.training), per_epoch, orders, stacked=copies is not None)
     pace = Pace(schedule=plan.rate_schedule, steps=plan.schedule.rounds * plan.schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(

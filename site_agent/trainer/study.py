@@ -235,7 +235,7 @@ class Study:
         """One local epoch, measured and undone."""
         training, before = self._training, self._training.local.state()
         own = training.flat.federated_values.clone()  # nothing was received, and no control variate yet
-        training.local.train_round(self.plan.schedule.batches_per_epoch, own, torch.zeros_like(own))
+        training.local.train_round(self.plan.schedule.batches(len(self.dataset.training)), own, torch.zeros_like(own))
         found = sensitivities(training.flat, training.rows.training, training.recipe.loss, self.networks.tensors)
         training.local.restore(before)
         return Answer(changes=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))

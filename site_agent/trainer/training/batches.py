@@ -48,17 +48,17 @@ class Batches:
         """`orders` draw the permutations, one for each copy; nothing else may use them.
 
         Raises:
-            DataError: there are fewer rows than batches.
+            DataError: there are no batches, because the rows are too few for the plan's.
         """
         self.batches_per_epoch = batches_per_epoch
         self._rows, self._orders, self._stacked = rows, list(orders), stacked
-        self._size = rows // batches_per_epoch
-        if self._size == 0:
+        if batches_per_epoch == 0:
             raise DataError(
-                what=f"The plan wants {batches_per_epoch} batches an epoch, and there are {rows} training rows.",
+                what=f"The plan's batches need more than the {rows} training rows of this site.",
                 consequence="Nothing was trained and nothing left this site.",
-                remedy="Agree on fewer batches_per_epoch in the plan, or bring more rows.",
+                remedy="Agree on fewer batches_per_epoch or batch_rows in the plan, or bring more rows.",
             )
+        self._size = rows // batches_per_epoch
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0
 
