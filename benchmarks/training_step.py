@@ -31,11 +31,16 @@ from torch.nn import functional
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
 from protos.architecture import GlobalLayersNetwork, network_tensors
-from protos.plan import AdamW, Schedule
+from protos.learning_rates import ConstantRate
+from protos.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Rows
+from site_agent.trainer.training.local import LocalTraining, Pace
+from site_agent.trainer.training.losses import LossFunction
+from site_agent.trainer.training.model import Recipe
+from site_agent.trainer.training.shared_model import TogetherTraining
 
 ROWS, COLUMNS, BATCHES = 182, 13, 5
 TURNS, STEPS_PER_TURN, SEED = 20, 4 * BATCHES, 1
@@ -71,17 +76,19 @@ def ours(data: Rows) -> Contestant:
     """The trainer of a site, as it is."""
     flat = FlatNetwork(build_network(HEART, COLUMNS, 1), [])
     flat.start(network_tensors(HEART, columns=COLUMNS, outputs=1), 0)
-    training = LocalTraining(
-        flat,
-        task="binary",
-        training=data,
-        validation=data,
-        schedule=Schedule(aggregate="every-epoch", epochs=TURNS * STEPS_PER_TURN, batches_per_epoch=BATCHES),
+    recipe = Recipe(
+        build=lambda: flat,
+        loss=LossFunction(task="binary"),
         optimiser=AdamW(name="adamw", learning_rate=1e-3, weight_decay=1e-4),
-        order=np.random.default_rng(SEED),
+    )
+    training = LocalTraining(
+        TogetherTraining(flat, recipe),
+        rows=data,
+        batches=Batches(ROWS, BATCHES, [np.random.default_rng(SEED)], stacked=False),
+        pace=Pace(schedule=ConstantRate(name="constant"), steps=TURNS * STEPS_PER_TURN),
         dropout_seed=0,
     )
-    return Contestant(flat.network, training.train)
+    return Contestant(flat.network, lambda steps: training.train_round(steps, torch.empty(0)))
 
 
 def reference(data: Rows, start: nn.Module, *, attention_weights: bool) -> Contestant:
