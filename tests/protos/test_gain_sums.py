@@ -1,0 +1,100 @@
+"""Mean, fairness and incentive come out of sums, and of nothing else."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.gain_sums import FEWEST_FOR_VARIANCE, GainSums, gain_over_sites, gain_sums
+from protos.manifest import GAIN_SCALE
+from protos.plan import MOST_SITES
+
+METRICS = st.one_of(st.none(), st.floats(0, 1))
+SITES = st.lists(st.tuples(METRICS, METRICS), min_size=1, max_size=MOST_SITES)
+
+
+def added(sums: list[GainSums]) -> GainSums:
+    """What the coordinator holds: the sums of each integer."""
+    return GainSums(*(sum(numbers) for numbers in zip(*(one.scalars for one in sums), strict=True)))
+
+
+@given(SITES)
+def test_sums_give_what_the_single_figures_would(sites: list[tuple[float | None, float | None]]) -> None:
+    """Mean, variance over the sites and share of winners, to 1e-9, over the sites that have a metric."""
+    figures = [federated for federated, _ in sites if federated is not None]
+    wins = sum(one is not None and other is not None and one > other for one, other in sites)
+
+    found = gain_over_sites(added([gain_sums(federated, (siloed,)) for federated, siloed in sites]))
+
+    assert found.sites == len(figures)
+    if not figures:
+        assert (found.mean, found.fairness, found.incentive) == (None, None, None)
+        return
+    assert found.mean == pytest.approx(statistics.fmean(figures), abs=1e-9)
+    assert found.incentive == wins / len(figures)
+    if len(figures) >= FEWEST_FOR_VARIANCE:
+        assert found.fairness == pytest.approx(statistics.pvariance(figures), abs=1e-9)
+        assert found.fairness >= 0
+
+
+@given(METRICS, st.lists(METRICS, max_size=2))
+def test_every_integer_lies_within_what_the_manifest_announces(
+    federated: float | None, opponents: list[float | None]
+) -> None:
+    """One site and one win at most, a metric and its square of at most one; so many sites never wrap 64 bits."""
+    sums = gain_sums(federated, opponents)
+
+    assert 0 <= sums.gained <= sums.measured <= 1
+    assert 0 <= sums.metric_squared <= sums.metric <= GAIN_SCALE
+    assert MOST_SITES * GAIN_SCALE < 1 << 63
+
+
+def test_a_site_without_a_metric_sends_zeros() -> None:
+    """Whatever the opponents reached."""
+    assert gain_sums(None, (0.9,)).scalars == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("opponents", "gained"),
+    [((0.7,), 1), ((0.8,), 0), ((0.9,), 0), ((), 0), ((None,), 0), ((0.7, 0.9), 0), ((0.7, None), 0), ((0.7, 0.1), 1)],
+)
+def test_a_win_beats_every_opponent(opponents: tuple[float | None, ...], gained: int) -> None:
+    """A tie is no win, and neither is a comparison that did not take place."""
+    assert gain_sums(0.8, opponents).gained == gained
+
+
+@pytest.mark.parametrize("sites", range(1, FEWEST_FOR_VARIANCE))
+def test_few_sites_have_no_variance(sites: int) -> None:
+    """It would tell each of them what the others reached."""
+    found = gain_over_sites(added([gain_sums(0.1 * number, ()) for number in range(sites)]))
+
+    assert found.fairness is None
+    assert found.mean is not None
+
+
+@pytest.mark.parametrize("metric", [-0.1, 1.1, float("nan"), float("inf")])
+def test_what_is_no_share_is_not_summed(metric: float) -> None:
+    """An error in another unit is a programmer's mistake here."""
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        gain_sums(metric, ())
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        gain_sums(0.5, (metric,))
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        GainSums(2, 2 * GAIN_SCALE + 1, 0, 0),
+        GainSums(2, 0, 2 * GAIN_SCALE + 1, 0),
+        GainSums(2, 0, 0, 3),
+        GainSums(0, 1, 0, 0),
+        GainSums(2, -1, 0, 0),
+    ],
+)
+def test_impossible_sums_are_refused(sums: GainSums) -> None:
+    """They are no sums of what honest sites send."""
+    with pytest.raises(ValueError, match="beyond what"):
+        gain_over_sites(sums)
