@@ -1,0 +1,66 @@
+"""What sites send in an experiment: built by the deployment's gate, added by its running sum.
+
+No socket, no mask, no second process; every integer is the one that would have travelled.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.phases import Gathering
+from coordinator.run import Run, new_run, terms_of
+from protos.plan import Plan
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.gate import Gate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One site's part of one round: changes, float32 in the exchange's order, and its scalars but the row count."""
+
+    changes: npt.NDArray[np.float32]
+    scalars: Sequence[int]
+    rows: int
+
+
+class Collection:
+    """One run, and the door through which its sites' parts go."""
+
+    def __init__(self, plan: Plan) -> None:
+        """`plan` has secure aggregation off: masks cancel in every sum, so they change no bit of it."""
+        self.plan = plan
+        self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        self._gate = Gate(plan.run_name, plan, self.run.manifest, _unused_log(), None)
+
+    def begin(self, round_number: int) -> None:
+        """No site's part of this round is added yet."""
+        self.run.begin_sum(round_number, self.plan.site_names)
+
+    def add(self, site: str, round_number: int, part: Part) -> None:
+        """Encode a part as the site's gate does, and add it chunk by chunk."""
+        offered = self.run.offered(round_number)
+        payload = part.changes.tobytes() + np.array(part.scalars, "<i8").tobytes()
+        contribution = self._gate.build(
+            offered.offer.parameters_digest, offered.exchange, memoryview(payload), rows=part.rows, redraw=0
+        )
+        for index in range(offered.exchange.layout.chunks):
+            self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
+
+    def close(self, round_number: int) -> None:
+        """Every part is added: the server's rule and the run's course."""
+        if not self.run.is_consistent:
+            raise ArithmeticError(f"round {round_number} does not add up")
+        self.run.close_round(round_number)
+
+
+def _unused_log() -> AuditLog:
+    """A gate wants a log, and builds contributions without writing to it."""
+    folder = Path(tempfile.mkdtemp(prefix="experiment-"))
+    return AuditLog(folder / "audit.jsonl", site="experiment", now=lambda: datetime.now(UTC))

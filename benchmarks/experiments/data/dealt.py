@@ -1,0 +1,68 @@
+"""A federation that any machine can make: the breast cancer table of scikit-learn, dealt to three sites.
+
+569 patients of the University of Wisconsin, 30 measured numbers in three families of ten. All sites
+have the family "mean", so columns are shared; the first two have another family each, so columns
+differ; nobody has another's patients.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+
+from benchmarks.experiments.data.sources import Sites
+from site_agent.config import Split
+from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.splits import Rows, split_rows
+from site_agent.trainer.data.tables import Numbers, Table
+
+FAMILIES: Final = {"ahus": ("mean", "error"), "berlin": ("mean", "worst"), "cluj": ("mean",)}
+_MALIGNANT: Final = 0
+
+
+def breast_cancer(seed: int) -> Sites:
+    """Three sites of 190, 190 and 189 patients; malignant is 1.
+
+    Args:
+        seed: of who is whose patient and of each site's split into training, validation and test.
+    """
+    table = _whole_table()
+    patients = np.random.default_rng(seed).permutation(table.rows)
+    sites = {}
+    for (site, families), rows in zip(FAMILIES.items(), np.array_split(patients, len(FAMILIES)), strict=True):
+        own = _part(table, rows, families)
+        sites[site], _ = prepare_rows(own, split_rows(own, Split(seed=seed)))
+    return sites
+
+
+@cache
+def _whole_table() -> Table:
+    bunch = load_breast_cancer()
+    columns = {str(name): bunch.data[:, place].astype(np.float64) for place, name in enumerate(bunch.feature_names)}
+    target = (bunch.target == _MALIGNANT).astype(np.float64)
+    return _table(columns, target)
+
+
+def _part(table: Table, rows: Rows, families: tuple[str, ...]) -> Table:
+    columns = {
+        name: values[rows] for name, values in table.features.items() if any(family in name for family in families)
+    }
+    if table.target is None:
+        raise ValueError("the table has no target")
+    return _table(columns, table.target[rows])
+
+
+def _table(columns: dict[str, Numbers], target: Numbers) -> Table:
+    contract = Contract(
+        format=TableFormat(header=True),
+        columns=(
+            *(NumericFeature(name=name, role="feature", type="numeric") for name in columns),
+            BinaryTarget(name="malignant", role="target", task="binary", positive=("1",), negative=("0",)),
+        ),
+    )
+    return Table(contract=contract, rows=len(target), features=MappingProxyType(columns), target=target, patients=None)

@@ -1,0 +1,85 @@
+"""Piecewise-linear encoding of numbers by the quantiles of the training rows.
+
+Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep
+Learning", equation 1, with quantiles as the bins' ends (section 3.2.1). The encoding does not change when
+the number is shifted or scaled first, so it is applied to columns that are z-scored already.
+
+Differs from the paper in one thing: a bin that has collapsed, because a value is so frequent that two
+quantiles meet, keeps its column and is zero there. The other columns are those of the paper's encoding,
+which drops such bins, but the number of columns is the same for every seed and site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.dataset import Dataset, Examples
+
+BINS: Final = 10
+
+
+def piecewise_linear(dataset: Dataset, columns: Collection[str], bins: int = BINS) -> Dataset:
+    """The dataset with each of the given columns replaced by `bins` columns, fitted on the training rows.
+
+    Args:
+        dataset: columns z-scored or not, without missing values.
+        columns: encoded names; those of the new columns are "name in bin 1 of 10" and so on.
+        bins: the largest number of bins; their ends are the quantiles 0, 1/bins, ..., 1.
+
+    Raises:
+        ValueError: a column is not in the dataset.
+    """
+    if strangers := sorted(set(columns) - set(dataset.columns)):
+        raise ValueError(f"no such columns: {', '.join(strangers)}")
+    quantiles = np.linspace(0.0, 1.0, bins + 1)
+    ends = {
+        place: np.quantile(dataset.training.features[:, place].astype(np.float64), quantiles)
+        for place, name in enumerate(dataset.columns)
+        if name in columns
+    }
+    names = tuple(
+        new
+        for place, name in enumerate(dataset.columns)
+        for new in ([f"{name} in bin {i + 1} of {bins}" for i in range(bins)] if place in ends else [name])
+    )
+    return replace(
+        dataset,
+        training=_encoded(dataset.training, ends),
+        validation=_encoded(dataset.validation, ends),
+        test=_encoded(dataset.test, ends),
+        columns=names,
+    )
+
+
+def encode_values(values: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Equation 1 for one column.
+
+    Args:
+        values: shape (rows,).
+        ends: shape (bins + 1,), rising, not necessarily strictly.
+
+    Returns:
+        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own.
+        The first open bin falls below 0 and the last rises above 1 for values beyond the training rows'.
+    """
+    low, width = ends[:-1], np.diff(ends)
+    is_open = width > 0
+    share = (values[:, None] - low) / np.where(is_open, width, 1.0)
+    open_bins = np.flatnonzero(is_open)
+    floor, ceiling = np.zeros(len(width)), np.ones(len(width))
+    if len(open_bins):
+        floor[open_bins[0]], ceiling[open_bins[-1]] = -np.inf, np.inf
+    return np.where(is_open, np.clip(share, floor, ceiling), 0.0)
+
+
+def _encoded(part: Examples, ends: dict[int, npt.NDArray[np.float64]]) -> Examples:
+    pieces = [
+        encode_values(column.astype(np.float64), ends[place]) if place in ends else column[:, None]
+        for place, column in enumerate(part.features.T)
+    ]
+    return replace(part, features=np.ascontiguousarray(np.concatenate(pieces, axis=1), dtype=np.float32))

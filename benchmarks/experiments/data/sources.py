@@ -1,0 +1,63 @@
+"""The public tables of the experiments: each file is parsed once a process for each contract.
+
+The folder is the caller's, given as `--data` or in GLOBAL_LAYERS_DATA: it holds `heart/` and `covertype/`
+with the files' published contents. What is read is shared by all seeds and methods, so its arrays are
+read-only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import click
+
+from protos.errors import ConfigurationError
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.tables import Table, read_table
+
+Sites: TypeAlias = dict[str, Dataset]
+
+# For every command that runs an experiment; the function's argument is called `folder`.
+data_option: Final = click.option(
+    "--data",
+    "folder",
+    envvar="GLOBAL_LAYERS_DATA",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder that holds heart/ and covertype/.",
+)
+
+_HOSPITALS: Final = Path(__file__).parents[3] / "deploy" / "data"
+_EXPERIMENTS: Final = Path(__file__).parent / "contracts"
+
+
+@cache
+def hospital_contract(name: str) -> Contract:
+    """The contract that users are shown for one of the three heart studies."""
+    return read_contract(_HOSPITALS / f"{name}.yaml")
+
+
+@cache
+def experiment_contract(name: str) -> Contract:
+    """A contract that only the experiments need."""
+    return read_contract(_EXPERIMENTS / f"{name}.yaml")
+
+
+@cache
+def public_table(path: Path, contract: Contract) -> Table:
+    """The table of a file under a contract, read and checked the first time.
+
+    Raises:
+        ConfigurationError: the file is not there.
+        DataError: it does not meet the contract.
+    """
+    if not path.is_file():
+        raise ConfigurationError(
+            what=f"The public table {path} is not there.",
+            consequence="No experiment on it was run.",
+            remedy="Give the folder that holds heart/ and covertype/ as --data.",
+        )
+    return read_table(path, contract)

@@ -1,0 +1,207 @@
+"""Many seeds of one federation at once: each site trains a stack of copies, one for each seed.
+
+The networks, procedures, penalties and optimisers are the deployment's own, with one more axis; each copy
+has its own plan (its seed), its own run and its own sums. What differs between copies in shape cannot be
+stacked: methods that choose layers are run one by one (federations.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from benchmarks.experiments.contributions import Collection, Part
+from protos.exchange import is_measured
+from protos.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.messages import Stage
+from protos.plan import Plan
+from site_agent.trainer.choice import Rule
+from site_agent.trainer.data.dataset import Dataset, align, input_columns
+from site_agent.trainer.networks import Seeds, SiteNetworks
+from site_agent.trainer.scalars import Measures
+from site_agent.trainer.site_training import begin_training, rows_of, stack_rows
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.local import predict
+from site_agent.trainer.training.state import State
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StackOutcome:
+    """What a site's chosen models make of its rows, for each copy.
+
+    Attributes:
+        rounds: int64 of shape (copies,), the chosen round.
+        losses: float64 of shape (copies,), its validation loss.
+        validation_outputs: float32 of shape (copies, validation rows, outputs).
+        test_outputs: float32 of shape (copies, test rows, outputs).
+    """
+
+    rounds: npt.NDArray[np.int64]
+    losses: npt.NDArray[np.float64]
+    validation_outputs: npt.NDArray[np.float32]
+    test_outputs: npt.NDArray[np.float32]
+
+
+def can_stack(plan: Plan) -> bool:
+    """Whether all copies of a plan exchange the same layers in every round."""
+    method = plan.ingredients
+    return not (
+        isinstance(method.federated, SensitivePrefix)
+        or isinstance(method.server_rule, KeptLayersMean | LayerIntervals)
+        or plan.early_stopping is not None
+        or plan.gain == "sums"
+    )
+
+
+def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]) -> dict[str, StackOutcome]:
+    """All rounds of plans that differ in their seed alone, and every site's chosen models.
+
+    Args:
+        plans: one for each copy; without masking.
+        sites: each one's encoded rows, one data set for each copy, of equal sizes.
+
+    Raises:
+        ValueError: the plans cannot be stacked.
+        OperatorError: a plan does not fit a site.
+    """
+    plan = plans[0]
+    if not can_stack(plan) or any(other.model_copy(update={"seed": plan.seed}) != plan for other in plans):
+        raise ValueError("plans that differ in their seed alone, and exchange the same layers")
+    collections = [Collection(each) for each in plans]
+    members = {name: _StackedSite(plans, name, datasets) for name, datasets in sites.items()}
+    for number in range(plan.rounds):
+        offered = [collection.run.offered(number) for collection in collections]
+        stage, best = offered[0].offer.stage, [each.offer.best_round for each in offered]
+        received = torch.from_numpy(np.stack([each.values for each in offered]))
+        for collection in collections:
+            collection.begin(number)
+        for name, member in members.items():
+            changes, scalars = member.round(number, stage, received, best)
+            for place, collection in enumerate(collections):
+                part = Part(changes=changes[place], scalars=scalars[place], rows=member.rows)
+                collection.add(name, number, part)
+        for collection in collections:
+            collection.close(number)
+    results = [collection.run.result() for collection in collections]
+    last = torch.from_numpy(np.stack([values for _, values in results]))
+    for member in members.values():
+        member.close(plan.rounds, last, [finish.best_round for finish, _ in results])
+    return {name: member.conclude() for name, member in members.items()}
+
+
+class _StackedSite:
+    """One site with a copy for each seed; it does what Study does, for all copies at once."""
+
+    def __init__(self, plans: Sequence[Plan], site: str, datasets: Sequence[Dataset]) -> None:
+        plan, dataset = plans[0], datasets[0]
+        self._plan = plan
+        columns, common = input_columns(plan, dataset.columns)
+        if plan.columns:
+            datasets = [align(each, columns) for each in datasets]
+        networks = SiteNetworks(plan=plan, columns=len(columns), outputs=dataset.outputs, common=common)
+        self._tensors = Collection(plan).run.manifest.tensors
+        seeds = [Seeds(each.seed, site) for each in plans]
+        rows = stack_rows([rows_of(each) for each in datasets])
+        self._training = begin_training(networks, plan.ingredients, self._tensors, rows, seeds)
+        self._measures = Measures(plan, len(rows.training), len(rows.validation))
+        self._choice = _StackedChoice(plan.checkpoint, len(plans))
+        self._has_taken_in, self._is_closed = False, False
+        self.rows = self._measures.rows
+
+    def round(
+        self, number: int, stage: Stage, received: Tensor, best: Sequence[int | None]
+    ) -> tuple[npt.NDArray[np.float32], list[list[int]]]:
+        """One round: the copies' changes, float32 (copies, numbers), and each one's scalars but the row count."""
+        copies = len(received)
+        if stage is Stage.VALIDATION:
+            self.close(number, received, best)
+            return np.empty((copies, 0), np.float32), self._scalars(copies, is_due=True)
+        plan, numbers = self._plan, self._training.flat.federated_values.shape[-1]
+        values, controls = received[:, :numbers], received[:, numbers:]
+        self._take_in(values)
+        self._choice.follow(best)
+        if is_measured(plan, number):
+            self._measure(number)
+        local = self._training.local
+        local.train_round(plan.schedule.steps_per_round, values, controls if controls.numel() else None)
+        change = self._training.flat.change(values).numpy()
+        return change, self._scalars(copies, is_due=plan.measures_validation and is_measured(plan, number))
+
+    def close(self, number: int, received: Tensor, best: Sequence[int | None]) -> None:
+        """Take in the last aggregates and measure them, once."""
+        if not self._is_closed:
+            self._take_in(received)
+            self._measure(number)
+            self._is_closed = True
+        self._choice.follow(best)
+
+    def conclude(self) -> StackOutcome:
+        """The chosen models, fine-tuned where the method says so."""
+        training, epochs = self._training, self._plan.ingredients.fine_tuning_epochs
+        flat = training.local.evaluated()
+        self._choice.restore(flat)
+        if epochs:
+            training.local.fine_tune(flat, epochs, training.recipe)
+        return StackOutcome(
+            rounds=self._choice.rounds.numpy(),
+            losses=self._choice.losses.numpy(),
+            validation_outputs=predict(flat, training.rows.validation.features),
+            test_outputs=predict(flat, training.rows.test.features),
+        )
+
+    def _take_in(self, values: Tensor) -> None:
+        self._training.flat.take_in(values, self._plan.ingredients.update_rate if self._has_taken_in else 1.0)
+        self._has_taken_in = True
+
+    def _measure(self, number: int) -> None:
+        self._choice.consider(number, self._training.validation_losses(), self._training.local.evaluated())
+
+    def _scalars(self, copies: int, *, is_due: bool) -> list[list[int]]:
+        if not is_due:
+            return [[] for _ in range(copies)]
+        measured = [self._measures.validation_of(loss, improving=True) for loss in self._choice.last.tolist()]
+        return [list(each.values()) for each in measured]
+
+
+class _StackedChoice:
+    """`Choice` for each copy."""
+
+    def __init__(self, rule: Rule, copies: int) -> None:
+        self._rule = rule
+        self.rounds = torch.full((copies,), -1)
+        self.losses = torch.full((copies,), torch.inf, dtype=torch.float64)
+        self.last = torch.full((copies,), torch.nan, dtype=torch.float64)
+        self._kept: State = {}
+        self._waiting: State = {}
+        self._measured = -1
+
+    def consider(self, number: int, losses: Tensor, flat: FlatNetwork) -> None:
+        """Every copy was measured."""
+        self.last, self._measured, self._waiting = losses.double(), number, flat.state()
+        if self._rule == "latest":
+            self._keep(torch.ones(len(losses), dtype=torch.bool))
+        elif self._rule == "local":
+            self._keep(torch.isfinite(self.last) & (self.last < self.losses))
+
+    def follow(self, best: Sequence[int | None]) -> None:
+        """Each copy's run says which round was best over all sites."""
+        if self._rule == "global":
+            told = torch.tensor([-2 if number is None else number for number in best])
+            self._keep((told == self._measured) & (self.rounds != told))
+
+    def restore(self, flat: FlatNetwork) -> None:
+        """Set every copy to its chosen model; one that has none keeps what it was measured with last."""
+        self._keep(self.rounds < 0)
+        flat.restore(self._kept)
+
+    def _keep(self, chosen: Tensor) -> None:
+        if not self._kept:
+            self._kept = {name: tensor.clone() for name, tensor in self._waiting.items()}
+        for name, tensor in self._waiting.items():
+            self._kept[name][chosen] = tensor[chosen]
+        self.rounds[chosen], self.losses[chosen] = self._measured, self.last[chosen]

@@ -1,0 +1,99 @@
+"""Sites aligned, pooled, thinned and among their own copies; on a table that every machine has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
+from benchmarks.experiments.data.views import (
+    aligned,
+    aligned_as_authors,
+    placebo,
+    pooled,
+    thinned,
+    union_of_columns,
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_patient_is_at_one_site(seed: int) -> None:
+    """569 patients, each in one part of one site, and each site with its own families of columns."""
+    sites = breast_cancer(seed)
+
+    counts = [len(part) for site in sites.values() for part in (site.training, site.validation, site.test)]
+    assert sum(counts) == 569
+    assert min(counts) > 10
+    assert [len(site.columns) for site in sites.values()] == [10 * len(families) for families in FAMILIES.values()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_seeds_deal_equally(seed: int) -> None:
+    """Methods that are compared on a seed see the same bits."""
+    assert [site.digest for site in breast_cancer(seed).values()] == [
+        site.digest for site in breast_cancer(seed).values()
+    ]
+    assert breast_cancer(seed)["ahus"].digest != breast_cancer(seed + 1)["ahus"].digest
+
+
+def test_aligned_sites_can_be_pooled() -> None:
+    """One table of all rows, part by part, in the order of the sites."""
+    sites = aligned(breast_cancer(1))
+
+    together = pooled(sites)
+
+    assert together.columns == union_of_columns(breast_cancer(1))
+    assert len(together.training) == sum(len(site.training) for site in sites.values())
+    np.testing.assert_array_equal(together.test.features[: len(sites["ahus"].test)], sites["ahus"].test.features)
+
+
+def test_sites_with_other_columns_are_not_pooled() -> None:
+    """Rows of different columns under each other would be nonsense, so it is refused."""
+    with pytest.raises(ValueError, match="same columns"):
+        pooled(breast_cancer(1))
+
+
+def test_only_the_heart_federation_is_misaligned() -> None:
+    """The authors' slip belongs to one site; asking for it elsewhere is a mistake."""
+    with pytest.raises(ValueError, match="south-africa"):
+        aligned_as_authors(breast_cancer(1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thinned_site_is_nested(seed: int) -> None:
+    """Fewer rows are a part of more rows, each class stays, and nothing else changes."""
+    whole = breast_cancer(seed)["berlin"]
+
+    few, more = thinned(whole, 2, seed), thinned(whole, 45, seed)
+
+    np.testing.assert_array_equal(more.training.features[:2], few.training.features)
+    assert set(np.unique(few.training.targets)) == {0.0, 1.0}
+    assert few.test is whole.test
+    with pytest.raises(ValueError, match="rows"):
+        thinned(whole, 1, seed)
+    with pytest.raises(ValueError, match="rows"):
+        thinned(whole, 1000, seed)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5])
+def test_a_placebo_brings_nothing_new(copies: int) -> None:
+    """Every copy has exactly the site's own rows with their labels; only the order is another."""
+    site = breast_cancer(2)["cluj"]
+
+    sites = placebo(site, copies, seed=4)
+
+    assert len(sites) == copies + 1
+    assert sites["itself"] is site
+    original = sorted(map(tuple, np.column_stack([site.training.features, site.training.targets]).tolist()))
+    for name, copy in sites.items():
+        rows = np.column_stack([copy.training.features, copy.training.targets])
+        assert sorted(map(tuple, rows.tolist())) == original
+        assert copy.validation is site.validation
+        assert name == "itself" or not np.array_equal(copy.training.features, site.training.features)
+    assert len({copy.digest for copy in sites.values()}) == copies + 1
+
+
+def test_a_placebo_needs_a_copy() -> None:
+    """Without one it would be training alone under another name."""
+    with pytest.raises(ValueError, match="at least one copy"):
+        placebo(breast_cancer(2)["cluj"], 0, seed=4)
