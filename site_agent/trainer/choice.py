@@ -4,7 +4,7 @@ A model is measured as it was received, on the task's loss alone, without penalt
 
 * a model whose validation loss is not finite is never chosen by it;
 * of equally good ones the earliest is kept;
-* the best over all sites is known a round later, from sums; until then the last measured model waits.
+* the best over all sites is known a round later, from sums; until then the last model that may be chosen waits.
 
 Source: FENDA-FL, section 3.4.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
 import torch
+from torch import Tensor
 
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -40,7 +41,7 @@ class Choice:
         self.curve: list[Measured] = []
         self.chosen: Measured | None = None
         self._kept: State = {}
-        self._waiting: State = {}
+        self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
         """A model was received and measured."""
@@ -53,22 +54,20 @@ class Choice:
                 if math.isfinite(loss) and (self.chosen is None or loss < self.chosen.loss):
                     self._keep(measured, flat.state())
             case "global":
-                self._waiting = flat.state()
+                if math.isfinite(loss):
+                    self._waiting = measured, flat.state()
             case _:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
         """The coordinator says which round was best over all sites; only the rule global listens."""
-        if self.rule != "global" or best_round is None or not self.curve:
-            return
-        last = self.curve[-1]
-        if last.round == best_round and (self.chosen is None or self.chosen.round != best_round):
-            self._keep(last, self._waiting)
+        if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
+            self._keep(*self._waiting)
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
         """Set a network to the chosen model; whether there is one."""
-        if not self._kept and self._waiting:  # this site entered after the best round; it keeps what it has
-            self._keep(self.curve[-1], self._waiting)
+        if not self._kept and self._waiting is not None:  # it entered after the best round, and keeps what it has
+            self._keep(*self._waiting)
         if self._kept:
             flat.restore(self._kept)
         return bool(self._kept)
@@ -90,16 +89,21 @@ class Choice:
     def state(self) -> State:
         """A copy of the choice so far."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
-        at = next((place for place, m in enumerate(self.curve) if m is self.chosen), -1)
-        kept, waiting = prefixed("kept", self._kept), prefixed("waiting", self._waiting)
-        return kept | waiting | {"curve": curve, "chosen": torch.tensor(at)}
+        waiting, model = (None, State()) if self._waiting is None else self._waiting
+        kept = prefixed("kept", self._kept) | prefixed("waiting", model)
+        places = {"chosen": self._place(self.chosen), "waits": self._place(waiting)}
+        return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
         """Go back to a state of this choice."""
-        self._kept, self._waiting = part_of(state, "kept"), part_of(state, "waiting")
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
-        at = int(state["chosen"])
-        self.chosen = self.curve[at] if at >= 0 else None
+        chosen, waits = int(state["chosen"]), int(state["waits"])
+        self.chosen = self.curve[chosen] if chosen >= 0 else None
+        self._kept = part_of(state, "kept")
+        self._waiting = (self.curve[waits], part_of(state, "waiting")) if waits >= 0 else None
+
+    def _place(self, measured: Measured | None) -> Tensor:
+        return torch.tensor(next((place for place, m in enumerate(self.curve) if m is measured), -1))
 
     def _keep(self, measured: Measured, state: State) -> None:
         self.chosen, self._kept = measured, state

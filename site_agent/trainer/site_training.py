@@ -15,6 +15,7 @@ from torch import Tensor
 
 from protos.architecture import TensorSpec
 from protos.ingredients import Method
+from protos.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.networks import Seeds, SiteNetworks
@@ -84,9 +85,15 @@ def begin_training(
     for number, own in enumerate(each):
         networks.start(flat, federated, own, None if copies is None else number)
     orders = [np.random.default_rng(own.own("batch order")) for own in each]
-    per_epoch = plan.schedule.batches(len(rows.training))
-    batches = Batches(len(rows.training), per_epoch, orders, stacked=copies is not None)
-    pace = Pace(schedule=plan.rate_schedule, steps=plan.schedule.rounds * plan.schedule.steps_per_round)
+    schedule = plan.schedule
+    batches = Batches(
+        len(rows.training),
+        schedule.batches(len(rows.training)),
+        orders,
+        stacked=copies is not None,
+        batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
+    )
+    pace = Pace(schedule=plan.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(
         procedure, rows=rows.training, batches=batches, pace=pace, dropout_seed=each[0].own("dropout")

@@ -167,13 +167,16 @@ class Study:
         Raises:
             MalformedMessage: the values do not fit.
         """
-        numbers = self._training.flat.federated_values.numel()
+        numbers = sum(tensor.number_count for tensor in self._exchanges.result(asked.layers))
         if received.shape != (numbers,) or (received.size and not _is_finite(received)):
             raise MalformedMessage("shared values of another size, or not finite")
         if not self._is_closed:
             self._follow_layers(asked)
+            self.choice.follow(asked.best_round)  # the model measured before waits until the next one comes
             self._take_in(asked, torch.from_numpy(received))
-            self._measure(asked.round)
+            # Where this site was away for the validation round, the report's brings the same model.
+            has_passed = asked.stage is Stage.REPORT and self.plan.has_validation_round
+            self._measure(asked.round - has_passed)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
         self.choice.follow(asked.best_round)
 
@@ -233,6 +236,8 @@ class Study:
 
     def _probe(self) -> Answer:
         """One local epoch, measured and undone."""
+        if self._rounds_taken:
+            raise MalformedMessage("a probe after training has begun")
         training, before = self._training, self._training.local.state()
         own = training.flat.federated_values.clone()  # nothing was received, and no control variate yet
         training.local.train_round(self.plan.schedule.batches(len(self.dataset.training)), own, torch.zeros_like(own))
@@ -247,6 +252,8 @@ class Study:
         if is_measured(self.plan, asked.round):
             self._measure(asked.round)
         self._rounds_taken = asked.round + 1
+        # The learning rate follows the round, also where this site entered late or was away.
+        self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
         if self._redraw_budget:  # otherwise the copy of three models would be made for nothing
             self._start_of_round = parameters_digest(received), self._training.local.state()
 

@@ -43,9 +43,22 @@ class Batches:
     """Draws batches, from where it was left."""
 
     def __init__(
-        self, rows: int, batches_per_epoch: int, orders: Sequence[np.random.Generator], *, stacked: bool
+        self,
+        rows: int,
+        batches_per_epoch: int,
+        orders: Sequence[np.random.Generator],
+        *,
+        stacked: bool,
+        batch_rows: int | None = None,
     ) -> None:
-        """`orders` draw the permutations, one for each copy; nothing else may use them.
+        """Begin before the first epoch.
+
+        Args:
+            rows: to draw from.
+            batches_per_epoch: after so many batches the order is drawn anew.
+            orders: draw the permutations, one for each copy; nothing else may use them.
+            stacked: a batch has a first axis, one entry for each copy.
+            batch_rows: of each batch; left out, as many as fit so many times.
 
         Raises:
             DataError: there are no batches, because the rows are too few for the plan's.
@@ -58,7 +71,7 @@ class Batches:
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Agree on fewer batches_per_epoch or batch_rows in the plan, or bring more rows.",
             )
-        self._size = rows // batches_per_epoch
+        self._size = batch_rows or rows // batches_per_epoch
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0
 

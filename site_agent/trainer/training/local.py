@@ -60,7 +60,7 @@ class LocalTraining:
         """
         self._procedure.begin_round(received, controls)
         for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
-            self._make(phase)
+            self._make(phase, steps)
         self.steps_made += steps
         self._procedure.end_round(steps)
 
@@ -98,12 +98,13 @@ class LocalTraining:
         self._dropout = state["dropout"]
         self.steps_made = int(state["steps made"])
 
-    def _make(self, phase: Phase) -> None:
+    def _make(self, phase: Phase, steps: int) -> None:
+        """A phase of a round of so many steps: however long it is, the rate moves as far as the round does."""
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():
             for number in range(phase.steps):
-                at = min(self.steps_made + number, pace.steps)
+                at = min(self.steps_made + number * steps // phase.steps, pace.steps)
                 factor = rate_factor(pace.schedule, at, pace.steps, self._batches.batches_per_epoch)
                 phase.step(self._rows.select(self._batches.draw()), factor)
 

@@ -104,12 +104,15 @@ class MixtureTraining:
 
     def state(self) -> State:
         """See Procedure."""
-        return self._shared.state() | prefixed("own", self._own.state()) | {"share": self._share}
+        # Of the mixture only a hospital's own module keeps more than follows from the two: its buffers.
+        mixed = prefixed("mixed", self._mixed.flat.state())
+        return self._shared.state() | prefixed("own", self._own.state()) | mixed | {"share": self._share}
 
     def restore(self, state: State) -> None:
         """See Procedure."""
         self._shared.restore(state)
         self._own.restore(part_of(state, "own"))
+        self._mixed.restore(part_of(state, "mixed"))
         self._share = state["share"]
 
     def _step(self, batch: Rows, factor: float) -> None:

@@ -38,6 +38,7 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
     ):
         share = features.shape[-2] / len(rows)
         torch.autograd.backward(share * loss(flat.network(features), targets))
+    flat.network.train()  # it is the one that training goes on with
     of_layers: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         inner = flat.network.get_parameter(tensor.name)
