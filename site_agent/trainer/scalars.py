@@ -62,11 +62,15 @@ class Measures:
     def validation(self, choice: Choice) -> dict[str, int]:
         """The newest validation loss, its weight, and whether this site's own is still falling."""
         stopping = self._plan.early_stopping
-        loss = choice.curve[-1].loss
+        improving = stopping is None or choice.is_improving(stopping.patience)
+        return self.validation_of(choice.curve[-1].loss, improving=improving)
+
+    def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
+        """The scalars of one measured model."""
         return {
             "validation weight": self._validation_rows,
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
-            "still improving": int(stopping is None or choice.is_improving(stopping.patience)),
+            "still improving": int(improving),
         }
 
 
