@@ -34,12 +34,16 @@ class Exchange:
     """What travels between one site and the coordinator in one round.
 
     Attributes:
+        stage: what the round is for.
+        layers: which of the manifest's layers take part, as an offer carries them.
         down: the tensors whose values come down, in the manifest's order.
         has_controls: control variates of the same tensors come down behind them.
         up: the tensors whose changes go up, in the manifest's order.
         scalars: the integers that go up behind them.
     """
 
+    stage: Stage
+    layers: bytes
     down: tuple[TensorSpec, ...]
     has_controls: bool
     up: tuple[TensorSpec, ...]
@@ -66,6 +70,28 @@ class Exchange:
             if index < part.stop:
                 return tensor.name
         raise ValueError(f"{index} lies beyond the vector")
+
+
+def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
+    """Where some of the manifest's tensors lie: as few pairs of slices as there are gaps between them.
+
+    Args:
+        manifest: every tensor that may travel.
+        tensors: some of them, in its order.
+
+    Returns:
+        pairs of a place in the manifest's vector and the place of the same numbers in a vector of these
+        tensors alone; for all tensors one pair.
+    """
+    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+    found: list[tuple[slice, slice]] = []
+    for tensor, part in zip(tensors, slices_of(tensors), strict=True):
+        place = places[tensor.name]
+        if found and found[-1][0].stop == place.start:
+            before, earlier = found.pop()
+            place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
+        found.append((place, part))
+    return tuple(found)
 
 
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:
@@ -109,9 +135,9 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
 
 
 def is_measured(plan: Plan, round_number: int) -> bool:
-    """Whether a training round begins with a model at the end of an epoch, which sites then validate."""
-    steps = (round_number - plan.has_probe) * plan.schedule.steps_per_round
-    return steps > 0 and steps % plan.schedule.batches_per_epoch == 0
+    """Whether sites validate the model that a training round begins with; never the first one."""
+    made = round_number - plan.has_probe
+    return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
 def is_synchronised(plan: Plan, round_number: int) -> bool:
@@ -126,6 +152,17 @@ class Exchanges:
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
         self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
+
+    def result(self, layers: bytes) -> tuple[TensorSpec, ...]:
+        """The tensors whose values come down with the last aggregate.
+
+        Raises:
+            MalformedMessage: layers that the method does not choose.
+        """
+        chosen = unpack_layers(layers, len(self._manifest.layers))
+        if not self._may_be_shared(chosen):
+            raise MalformedMessage("layers that the method does not choose")
+        return self._tensors(chosen)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
         """What travels in a round.
@@ -145,7 +182,7 @@ class Exchanges:
             raise MalformedMessage("layers that the method does not choose")
         key = (stage, layers, self._occasions(round_number, stage))
         if key not in self._made:
-            self._made[key] = self._make(stage, chosen, key[2])
+            self._made[key] = self._make(stage, layers, chosen, key[2])
         return self._made[key]
 
     def _is_due(self, round_number: int, stage: Stage) -> bool:
@@ -157,12 +194,23 @@ class Exchanges:
         return ends_early and planned is not None and closing.get(stage, False)
 
     def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
-        method = self._plan.ingredients
-        if isinstance(method.federated, SensitivePrefix) and stage is not Stage.PROBE:
+        if stage is Stage.PROBE:
+            return all(chosen)
+        if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
+            return any(chosen)
+        return self._may_be_shared(chosen)
+
+    def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
+        """Whether a run can end with these layers federated and the others private."""
+        if isinstance(self._plan.ingredients.federated, SensitivePrefix):
             return chosen[0] and list(chosen) == sorted(chosen, reverse=True)
-        if isinstance(method.server_rule, LayerIntervals) and stage is Stage.TRAINING:
-            return all(chosen) if is_synchronised(self._plan, round_number) else any(chosen)
         return all(chosen)
+
+    def _tensors(self, chosen: tuple[bool, ...]) -> tuple[TensorSpec, ...]:
+        if all(chosen):
+            return self._manifest.tensors
+        layers = set(compress(self._manifest.layers, chosen))
+        return tuple(tensor for tensor in self._manifest.tensors if tensor.layer in layers)
 
     def _occasions(self, round_number: int, stage: Stage) -> frozenset[Occasion]:
         match stage:
@@ -179,13 +227,13 @@ class Exchanges:
             case _:
                 assert_never(stage)
 
-    def _make(self, stage: Stage, chosen: tuple[bool, ...], occasions: frozenset[Occasion]) -> Exchange:
-        manifest = self._manifest
-        layers = set(compress(manifest.layers, chosen))
-        offered = tuple(tensor for tensor in manifest.tensors if tensor.layer in layers)
+    def _make(self, stage: Stage, layers: bytes, chosen: tuple[bool, ...], occasions: frozenset[Occasion]) -> Exchange:
+        manifest, offered = self._manifest, self._tensors(chosen)
         keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
         is_training = stage is Stage.TRAINING
         return Exchange(
+            stage=stage,
+            layers=layers,
             down=() if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered,
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if is_training else (),

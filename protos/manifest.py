@@ -35,6 +35,7 @@ from protos.plan import EqualWeights, Plan, RowWeights
 
 Float32 = npt.NDArray[np.float32]
 
+ROWS: Final = "rows"  # the one scalar that weighs the changes beside it
 LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
 LARGEST_SENSITIVITY: Final = 8.0
 LARGEST_DISTANCE: Final = float(1 << 22)
@@ -52,6 +53,15 @@ class Occasion(StrEnum):
     SYNCHRONISED = "training rounds in which all layers are aggregated"
     PROBE = "the probe"
     REPORT = "the report"
+
+    @property
+    def travels_once(self) -> bool:
+        """Whether another draw of the step would give the same number again.
+
+        Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
+        every draw but the ordinary one. PROTOCOL.md, section 2.
+        """
+        return self in (Occasion.MEASURED, Occasion.PROBE, Occasion.REPORT)
 
 
 @dataclass(frozen=True)
@@ -190,18 +200,17 @@ def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, .
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     """Every scalar, in the order of the vector whenever several travel together."""
-    largest_weight = plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
-    method = plan.ingredients
+    weight, method = largest_weight(plan), plan.ingredients
     match plan.weighting:
         case EqualWeights():
             pass
         case RowWeights(largest_rows=largest):
-            yield Scalar("rows", largest)
+            yield Scalar(ROWS, largest)
         case other:
             assert_never(other)
     if isinstance(method.server_rule, KeptLayersMean):
         for layer in _layers(tensors):
-            yield Scalar(f"kept {layer}", largest_weight)
+            yield Scalar(f"kept {layer}", weight)
     if isinstance(method.server_rule, LayerIntervals):
         for layer in _layers(tensors):
             bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
@@ -212,7 +221,7 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
             bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
             yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
     if plan.measures_validation:
-        yield Scalar("validation weight", largest_weight, Occasion.MEASURED)
+        yield Scalar("validation weight", weight, Occasion.MEASURED)
         yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
         yield Scalar("still improving", 1, Occasion.MEASURED)
     if plan.gain == "sums":
@@ -220,6 +229,11 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
+
+
+def largest_weight(plan: Plan) -> int:
+    """The largest weight of one site as an integer; what a site multiplies with is its weight over this."""
+    return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:

@@ -134,7 +134,7 @@ class Offer:
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
-        _require(self.best_round is None or 0 <= self.best_round <= self.round, "best round")
+        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Finish:
         _require_position(self.round, 0)
         _require_digest(self.parameters_digest, "parameters digest")
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
-        _require(self.best_round is None or 0 <= self.best_round <= self.round, "best round")
+        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class EpochSchedule(Document):
         """Whether every round ends with an epoch at every site."""
         return self.aggregate != "every-batch"
 
-    def batches(self, rows: int) -> int:  # noqa: ARG002  # the other schedule asks
+    def batches(self, rows: int) -> int:  # the other schedule asks
         """In how many batches a site with so many training rows cuts an epoch; 0 where it has too few."""
         return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
 
