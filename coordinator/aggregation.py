@@ -1,6 +1,6 @@
 """The running sum of one round's contributions, added chunk by chunk, in the clear or masked.
 
-Memory is one model, whatever the number of sites: no site's vector is ever held. A chunk is taken
+Memory is one model, reserved once, whatever the number of sites: no site's vector is ever held. A chunk is taken
 only from a bound site, in order, and of the right size; integers modulo 2**32 and 2**64 make the sum
 independent of who comes first. Source: PROTOCOL.md, section 2.
 """
@@ -18,16 +18,17 @@ from protos.tensors import Integers32, Layout
 class RunningSum:
     """One attempt's sum over the bound sites, and how far each site has come."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, parameters: int) -> None:
+        """`parameters` is the most numbers that a vector of the run has."""
+        self._memory = np.zeros(parameters, np.int32)
+        self._arrived: dict[str, int] = {}
+        self.reset(Layout(0, 0), ())
+
+    def reset(self, layout: Layout, sites: Iterable[str]) -> None:
+        """Begin an attempt: nothing is added, these sites are bound, their vectors have this layout."""
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
-        self._changes = np.zeros(layout.parameters, np.int32)
-        self._arrived: dict[str, int] = {}
-
-    def reset(self, sites: Iterable[str]) -> None:
-        """Begin an attempt: nothing is added, these sites are bound."""
-        for words in self._words:
-            words.fill(0)
+        self._changes = self._memory[: layout.parameters]
         self._changes.fill(0)
         self._arrived = dict.fromkeys(sites, 0)
 
@@ -68,10 +69,10 @@ class RunningSum:
 
     @property
     def changes(self) -> Integers32:
-        """The sum of the encoded changes: int32 of shape (parameters,)."""
+        """The sum of the encoded changes: int32 of shape (the layout's parameters,)."""
         return self._changes
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """The sums of the scalars, in the manifest's order."""
+        """The sums of the scalars, in the order of the vector."""
         return tuple(int(word) for word in self._words[-1][1:])

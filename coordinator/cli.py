@@ -22,6 +22,7 @@ from rich.table import Table
 from coordinator.config import read_configuration, read_plans
 from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
+from protos.methods import method_names
 
 _config = click.option(
     "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
@@ -63,7 +64,9 @@ def check(path: Path) -> None:
     configuration = read_configuration(path)
     for plan in read_plans(configuration):
         manifest = manifest_of(plan)
-        click.echo(f"{plan.study} version {plan.version}: {plan.method.name}, {plan.schedule.rounds} rounds")
+        click.echo(
+            f"{plan.study} version {plan.version}: {' + '.join(method_names(plan.method))}, {plan.rounds} rounds"
+        )
         click.echo(f"  plan      {plan.digest.hex()}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"

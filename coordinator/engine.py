@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, assert_never
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
+from coordinator.course import news
 from coordinator.phases import (
     Acknowledged,
     Advertised,
@@ -41,13 +43,13 @@ from coordinator.phases import (
     SealEpoch,
     SendResult,
     SendRoster,
-    Terms,
     TimePassed,
     TookResult,
     VoidRound,
 )
+from coordinator.record import has_complete_record, write_record
 from coordinator.round import advance, begin
-from coordinator.run import Run, has_complete_record, new_run, write_record
+from coordinator.run import Run, new_run, terms_of
 from protos.messages import (
     Announcement,
     Bind,
@@ -59,17 +61,16 @@ from protos.messages import (
     EpochOpen,
     EpochRoster,
     EpochSeal,
-    Finish,
     Hello,
     Join,
     KeyAdvert,
     MalformedMessage,
-    Offer,
     Ready,
     Refusal,
     SiteMessage,
     SiteReason,
 )
+from protos.methods import method_names
 from protos.plan import Plan
 
 
@@ -212,17 +213,9 @@ class Engine:
             self._log.info("run_is_complete_already", run=plan.run_name)
             self._next_run()
             return
-        terms = Terms(
-            sites=frozenset(plan.site_names),
-            quorum=plan.quorum,
-            rounds=plan.schedule.rounds,
-            binds_early=plan.schedule.aggregate == "every-batch",
-            is_masked=plan.secure_aggregation == "required",
-            on_lost_site=plan.on_lost_site,
-            deadlines=plan.deadlines,
-        )
+        terms = terms_of(plan)
         self._run = new_run(plan, terms, begin(terms, self._clock()))
-        self._log.info("run_announced", run=plan.run_name, method=plan.method.name, rounds=terms.rounds)
+        self._log.info("run_announced", run=plan.run_name, method=method_names(plan.method), rounds=terms.rounds)
         self._schedule()
         for site in list(self._peers):
             self._announce(site, self._run)
@@ -316,17 +309,18 @@ class Engine:
                 self._offer(run, sites, number, attempt)
             case BindRound():
                 self._bind(run, effect)
-            case CloseRound(contributors=contributors):
-                self._close(run, len(contributors))
+            case CloseRound(round=number):
+                self._close(run, number)
             case VoidRound(round=number, attempt=attempt, missing=missing):
                 self._log.warning("round_void", run=run.name, round=number, attempt=attempt, missing=sorted(missing))
                 for site in missing & self._joined:
                     self._joined.discard(site)
                     self._peers[site].end(CoordinatorReason.REPLACED, "the round's deadline passed; connect again")
             case SendResult(sites=sites):
+                finish, values = run.result()
                 for site in sorted(sites & self._joined):
-                    self._peers[site].send(Finish(run.rounds_made, run.parameters_digest))
-                    self._peers[site].send_parameters(run.parameters, run.rounds_made, 0)
+                    self._peers[site].send(finish)
+                    self._peers[site].send_parameters(values, run.rounds_made, 0)
             case EndRun(over=over):
                 self._end(run, over)
             case _:
@@ -339,22 +333,26 @@ class Engine:
     def _offer(self, run: Run, sites: frozenset[str], number: int, attempt: int) -> None:
         if attempt == 0:
             run.round_began = self._clock()
+        offered = run.offered(number)
         for site in sorted(sites & self._joined):
-            self._peers[site].send(Offer(number, attempt, run.parameters_digest))
-            self._peers[site].send_parameters(run.parameters, number, attempt)
+            self._peers[site].send(replace(offered.offer, attempt=attempt))
+            self._peers[site].send_parameters(offered.values, number, attempt)
 
     def _bind(self, run: Run, bind: BindRound) -> None:
         if not bind.resumes:
-            run.running_sum.reset(bind.contributors)
+            run.begin_sum(bind.round, bind.contributors)
         for site in sorted(bind.sites & self._joined):
             arrived = run.running_sum.arrived(site)
             contributors = tuple(sorted(bind.contributors))
             self._peers[site].send(Bind(bind.round, bind.attempt, contributors, arrived, bind.redraw))
 
-    def _close(self, run: Run, contributors: int) -> None:
-        run.close_round(contributors)
+    def _close(self, run: Run, round_number: int) -> None:
+        before, contributors = run.course, run.running_sum.sites
+        run.close_round(round_number)
         run.seconds.append(self._clock() - run.round_began)
         self._log.info("round_closed", run=run.name, round=run.rounds_made, contributors=contributors)
+        for event, facts in news(run.manifest, before, run.course):
+            self._log.info(event, run=run.name, **facts)
 
     def _record(self, run: Run, over: Over) -> None:
         log = self._log.info if over.is_complete else self._log.error

@@ -242,8 +242,10 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     if following.round < terms.rounds:
         after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
+    # Who was to enter with the next round has no part in a result: it was never offered a round.
+    made = replace(following, bound=step.bound)
     deadline = now + terms.deadlines.contribute_seconds
-    return Finishing(step=following, deadline=deadline), (close, SendResult(following.bound & following.present))
+    return Finishing(step=made, deadline=deadline), (close, SendResult(made.bound & made.present))
 
 
 def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:

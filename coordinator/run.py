@@ -1,46 +1,64 @@
 """One run of one plan: its parameters, its running sum and its place in the state machine.
 
-It holds sums and never one site's values. A record that was written is whole, and so are the
-parameters that it speaks of.
+It holds sums and never one site's values. What a round sends down and what it takes up follow from the
+plan and from what earlier rounds have decided.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
 from coordinator.aggregation import RunningSum
-from coordinator.phases import Over, State, Terms
-from coordinator.rules import RuleState, apply_rule, begin_rule, total_weight
-from protos.fixed_point import FixedPoint
-from protos.manifest import Manifest, manifest_of
-from protos.messages import EpochAcknowledgement, KeyAdvert
+from coordinator.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
+from coordinator.phases import State, Terms
+from coordinator.rules import RuleState, apply_rule, begin_rule
+from coordinator.sums import Sums
+from protos.architecture import TensorSpec
+from protos.exchange import Exchange, Exchanges, spans, stage_at
+from protos.manifest import ROWS, Manifest, manifest_of
+from protos.messages import EpochAcknowledgement, Finish, KeyAdvert, Offer, Stage
+from protos.methods import method_names
 from protos.parameters import parameters_digest
 from protos.plan import Plan
-from protos.tensors import Layout
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Fact: TypeAlias = str | int | float | list[str] | list[float] | dict[str, int | float | None] | None
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A round as it is offered at its first attempt, and what follows the offer."""
+
+    offer: Offer
+    exchange: Exchange
+    values: Float32 = field(repr=False)
 
 
 @dataclass
 class Run:
-    """What changes while a run goes on; `state` is the machine's, everything else follows it."""
+    """What changes while a run goes on; `state` is the machine's, everything else follows it.
+
+    Attributes:
+        values: float32, the federated parameters in the manifest's order and, where the method has
+            control variates, those of the same numbers behind them; what is sent is a view of it
+            wherever all layers take part.
+    """
 
     name: str
     plan: Plan
     manifest: Manifest
+    exchanges: Exchanges
     terms: Terms
     state: State
-    parameters: npt.NDArray[np.float32] = field(repr=False)
-    parameters_digest: bytes
+    course: Course
+    values: Float32 = field(repr=False)
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
     rounds_made: int = 0
@@ -48,103 +66,138 @@ class Run:
     round_began: float = 0.0
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
     acknowledgements: dict[str, EpochAcknowledgement] = field(default_factory=dict, repr=False)
+    _offered: Offered | None = field(default=None, repr=False)
+
+    @property
+    def parameters(self) -> Float32:
+        """All federated parameters, float32 of shape (manifest.parameters,)."""
+        return self.values[: self.manifest.parameters]
 
     @property
     def is_consistent(self) -> bool:
         """Whether every check adds up and every scalar lies within what so many honest sites can give."""
         sums = self.running_sum
-        bounds = zip(sums.scalars, self.manifest.scalars, strict=True)
-        return sums.is_consistent and all(0 < total <= sums.sites * scalar.bound for total, scalar in bounds)
+        assert self._offered is not None
+        bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
+        return (
+            sums.is_consistent
+            and all(int(scalar.name == ROWS) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
+            and is_possible(self._sums(self._offered.exchange))
+        )
 
-    def close_round(self, contributors: int) -> None:
-        """Apply the server rule to the complete, consistent sum."""
-        sums = self.running_sum
-        fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
-        weight = total_weight(self.plan.weighting, contributors, sums.scalars)
-        rule = self.plan.ingredients.server_rule
-        apply_rule(rule, self.parameters, sums.changes, fixed_point, weight, self.rule_state)
-        self.parameters_digest = parameters_digest(self.parameters)
+    def offered(self, round_number: int) -> Offered:
+        """What a round sends down; the same at all its attempts."""
+        if self._offered is None or self._offered.offer.round != round_number:
+            course = self.course
+            stage = stage_at(self.plan, round_number, course.training_rounds)
+            assert stage is not None
+            layers = layers_at(self.plan, course, round_number)
+            exchange = self.exchanges.of(round_number, stage, layers)
+            values = self._sent(exchange.down, has_controls=exchange.has_controls)
+            offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
+            self._offered = Offered(offer, exchange, values)
+        return self._offered
+
+    def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
+        """Begin an attempt at a round's sum."""
+        self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
+
+    def close_round(self, round_number: int) -> None:
+        """Apply the server rule to the complete, consistent sum, and decide what follows from it."""
+        exchange = self.offered(round_number).exchange
+        sums = self._sums(exchange)
+        if exchange.stage is Stage.TRAINING:
+            apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
+            if exchange.has_controls:
+                self.values[self.manifest.parameters :] = self.rule_state["control"]
+        self.course = follow(self.plan, self.manifest, self.course, round_number, sums)
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
-    def facts(self) -> dict[str, str | int | float | None]:
+    def result(self) -> tuple[Finish, Float32]:
+        """The last message of the run, and what follows it."""
+        layers = layers_of_result(self.course)
+        values = self._sent(self.exchanges.result(layers), has_controls=False)
+        return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round), values
+
+    def views(self) -> dict[str, Float32]:
+        """The parameters that are federated, as named arrays that share the run's memory."""
+        views = self.manifest.views(self.parameters)
+        return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
+
+    def facts(self) -> dict[str, Fact]:
         """What anyone may know of the run, ready for JSON."""
+        course, layers = self.course, self.manifest.layers
         return {
             "run": self.name,
             "study": self.plan.study,
             "version": self.plan.version,
             "plan_digest": self.plan.digest.hex(),
             "manifest_digest": self.manifest.digest.hex(),
-            "method": self.plan.method.name,
+            "method": " + ".join(method_names(self.plan.method)),
             "seed": self.plan.seed,
             "masked": self.plan.secure_aggregation == "required",
             "phase": type(self.state).__name__.lower(),
-            "rounds": self.plan.schedule.rounds,
+            "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
+            "training_rounds": course.training_rounds or self.plan.schedule.rounds,
             "parameters": self.manifest.parameters,
             "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
+            "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
+            "sensitivities": list(course.sensitivities) or None,
+            "slow_layers": [name for name, interval in zip(layers, course.intervals, strict=False) if interval > 1],
+            "best_round": course.best_round,
+            "best_validation_loss": course.best[1] if course.best else None,
+            "gain": asdict(course.gain) if course.gain else None,
         }
+
+    def _sums(self, exchange: Exchange) -> Sums:
+        names = (scalar.name for scalar in exchange.scalars)
+        found = self.running_sum
+        return Sums(
+            exchange=exchange,
+            contributors=found.sites,
+            changes=found.changes,
+            scalars=dict(zip(names, found.scalars, strict=True)),
+        )
+
+    def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
+        """These tensors' numbers in one piece; a copy only where some of the manifest's are left out."""
+        count = self.manifest.parameters
+        if len(tensors) == len(self.manifest.tensors):
+            return self.values if has_controls else self.values[:count]
+        places = [place for place, _ in spans(self.manifest, tensors)]
+        places += [slice(count + place.start, count + place.stop) for place in places if has_controls]
+        return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
 
 
 def new_run(plan: Plan, terms: Terms, state: State) -> Run:
     """A run before its first round: initial parameters from the plan's seed, nothing summed."""
-    manifest = manifest_of(plan)
-    parameters = manifest.initial_parameters(plan.seed)
+    manifest, method = manifest_of(plan), plan.ingredients
+    values = np.zeros(manifest.parameters * (2 if method.has_controls else 1), np.float32)
+    values[: manifest.parameters] = manifest.initial_parameters(plan.seed)
     return Run(
         name=plan.run_name,
         plan=plan,
         manifest=manifest,
+        exchanges=Exchanges(plan, manifest),
         terms=terms,
         state=state,
-        parameters=parameters,
-        parameters_digest=parameters_digest(parameters),
-        rule_state=begin_rule(plan.ingredients.server_rule, manifest.parameters),
-        running_sum=RunningSum(Layout(manifest.parameters, len(manifest.scalars))),
+        course=begin_course(plan, manifest),
+        values=values,
+        rule_state=begin_rule(method.server_rule, manifest.parameters),
+        running_sum=RunningSum(manifest.parameters),
     )
 
 
-def has_complete_record(directory: Path) -> bool:
-    """Whether a run in this directory was made to its end; its record is never written again."""
-    try:
-        return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
-    except FileNotFoundError:
-        return False
-
-
-def write_record(directory: Path, run: Run, over: Over) -> None:
-    """Keep what a run was and what came out: the plan, the facts and the final parameters."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tensors: Mapping[str, npt.NDArray[np.float32]] = run.manifest.views(run.parameters)
-    _replace(directory / "plan.json", run.plan.canonical)
-    partial = directory / "parameters.safetensors.partial"
-    save_file(dict(tensors), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
-    # Synced before the record, which says that these parameters are there.
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(directory / "parameters.safetensors")
-    facts = run.facts() | {
-        "is_complete": over.is_complete,
-        "reason": over.reason,
-        "missing": sorted(over.missing),
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        # Not among the facts, which are asked for twice a second: 0.2 s for 25 million numbers.
-        "shared_parameters_sha256": sha256_of(run.parameters),
-    }
-    _replace(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
-
-
-def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
-    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it.
-
-    Args:
-        parameters: float32 of shape (parameters,).
-    """
-    return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def terms_of(plan: Plan) -> Terms:
+    """What the state machine needs of a plan."""
+    return Terms(
+        sites=frozenset(plan.site_names),
+        quorum=plan.quorum,
+        rounds=plan.rounds,
+        binds_early=plan.schedule.aggregate == "every-batch",
+        is_masked=plan.secure_aggregation == "required",
+        on_lost_site=plan.on_lost_site,
+        deadlines=plan.deadlines,
+    )

@@ -1,0 +1,69 @@
+"""What stays of a run on the coordinator's disk: the plan, the facts, the shared parameters.
+
+A record that was written is whole, and so are the parameters that it speaks of. One that says that all
+rounds were made is never written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from coordinator.phases import Over
+from coordinator.run import Run
+
+
+def has_complete_record(directory: Path) -> bool:
+    """Whether a run in this directory was made to its end; its record is never written again."""
+    try:
+        return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
+    except FileNotFoundError:
+        return False
+
+
+def write_record(directory: Path, run: Run, over: Over) -> None:
+    """Keep what a run was and what came out: the plan, the facts and the final parameters."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _replace(directory / "plan.json", run.plan.canonical)
+    partial = directory / "parameters.safetensors.partial"
+    save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
+    # Synced before the record, which says that these parameters are there.
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(directory / "parameters.safetensors")
+    facts = run.facts() | {
+        "is_complete": over.is_complete,
+        "reason": over.reason,
+        "missing": sorted(over.missing),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        # These are not among the facts, which are asked for twice a second: a hash of 25 million numbers
+        # takes 0.2 s, and a curve may have a hundred thousand points.
+        "validation_curve": run.course.curve,
+        "shared_parameters_sha256": sha256_of(run.result()[1]),
+    }
+    _replace(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
+
+
+def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
+    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it.
+
+    Args:
+        parameters: float32 of shape (numbers,), what sites were sent as the last aggregate.
+    """
+    return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,39 @@
+"""What the contributions of one round add up to, by name; nothing of a single site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from protos.exchange import Exchange
+from protos.manifest import ROWS
+from protos.plan import EqualWeights, RowWeights, Weighting
+from protos.tensors import Integers32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """The complete, consistent sums of one exchange.
+
+    Attributes:
+        exchange: what travelled.
+        contributors: how many sites are in the sums.
+        changes: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted changes.
+        scalars: the sum of each of the exchange's scalars by its name.
+    """
+
+    exchange: Exchange
+    contributors: int
+    changes: Integers32 = field(repr=False)
+    scalars: Mapping[str, int]
+
+    def weight(self, weighting: Weighting) -> float:
+        """The sum of the weights by which the sites multiplied their changes."""
+        match weighting:
+            case EqualWeights():
+                return float(self.contributors)
+            case RowWeights(largest_rows=largest_rows):
+                return self.scalars[ROWS] / largest_rows
+            case _:
+                assert_never(weighting)
