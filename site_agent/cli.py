@@ -23,11 +23,11 @@ from protos.documents import read_document
 from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
-from protos.tensors import Layout
 from site_agent.approval import approve as record_approval
 from site_agent.approval import find_approval
 from site_agent.config import Hospital, read_hospital
 from site_agent.logs import set_up_log
+from site_agent.review import review_lines
 
 _config = click.option(
     "--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml."
@@ -111,22 +111,8 @@ def review(path: Path, plan_path: Path | None) -> None:
     """
     hospital = read_hospital(path)
     plan = _read_plan(hospital, plan_path)
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    click.echo(f"Study {plan.study}, version {plan.version}, plan digest {plan.digest.hex()}")
-    click.echo(f"Method {plan.method.name}; masking {plan.secure_aggregation}; quorum {plan.quorum}")
-    click.echo("Sites whose contributions are added up:")
-    for site in plan.sites:
-        click.echo(f"  {site.name}  identity {site.identity}")
-    click.echo(f"Each of {plan.schedule.rounds} rounds sends the change of {len(manifest.tensors)} tensors:")
-    for tensor in manifest.tensors:
-        click.echo(f"  {tensor.name} {'x'.join(map(str, tensor.shape))}")
-    for scalar in manifest.scalars:
-        click.echo(f"  the number of {scalar.name}, rounded, at most {scalar.bound}")
-    if plan.columns:
-        click.echo(f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}")
-    total = layout.total_bytes * plan.schedule.rounds
-    click.echo(f"{layout.total_bytes} bytes a round, {total} bytes in all; nothing else leaves.")
+    for line in review_lines(plan, manifest_of(plan)):
+        click.echo(line)
     found = find_approval(hospital.state_path, plan)
     click.echo(f"Approved by {found.by} at {found.at}." if found else "Not approved at this site.")
 

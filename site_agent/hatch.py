@@ -212,10 +212,13 @@ class AgentEnd:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = _widen(connection)
-        self.largest_payload = 0
 
-    async def ask(self, message: Message) -> Message:
+    async def ask(self, message: Message, largest_payload: int = 0) -> Message:
         """Send a message and wait for its answer.
+
+        Args:
+            message: the question.
+            largest_payload: the most bytes that what was asked may be answered with.
 
         Raises:
             TrainerGone: it has ended.
@@ -225,7 +228,7 @@ class AgentEnd:
         try:
             await loop.sock_sendall(self._socket, _frame(message))
             await loop.sock_sendall(self._socket, message.payload)
-            kind, facts_bytes, payload_bytes = _sizes(bytes(await self._exactly(_HEADER.size)), self.largest_payload)
+            kind, facts_bytes, payload_bytes = _sizes(bytes(await self._exactly(_HEADER.size)), largest_payload)
             text = bytes(await self._exactly(facts_bytes))
             return _build(kind, text, await self._exactly(payload_bytes))
         except OSError as cause:

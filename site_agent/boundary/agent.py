@@ -31,6 +31,7 @@ from protos.messages import (
     Refusal,
     SiteReason,
 )
+from protos.methods import method_names
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import find_approval, keep_plan
 from site_agent.boundary.audit import AuditLog
@@ -172,8 +173,8 @@ class Agent:
                 await self._announced(item)
             case Built(contribution=contribution):
                 await self._running().built(contribution)
-            case Concluded():
-                await self._running().concluded()
+            case Concluded(rounds=rounds):
+                await self._running().concluded(rounds)
             case Farewell():
                 raise AssertionError("handled before")
             case _:
@@ -207,7 +208,6 @@ class Agent:
                 remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
             )
         await self._await_approval(plan)
-        self._trainer.largest_payload = 4 * manifest.parameters
         answer = await self._ask(Prepare(run, plan.canonical))
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._tell(Refusal(run, SiteReason.NETWORK_DIFFERS))
@@ -216,8 +216,9 @@ class Agent:
                 consequence="Nothing left this site.",
                 remedy="Install the same version of global-layers everywhere.",
             )
-        self._audit.write("run_joined", rounds=plan.schedule.rounds, method=plan.method.name, **facts)
-        self._log.info("run_joined", run=run, method=plan.method.name, rounds=plan.schedule.rounds)
+        method = " + ".join(method_names(plan.method))
+        self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
+        self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
         return Rounds(
             run=run,
             plan=plan,
@@ -256,9 +257,9 @@ class Agent:
                 has_told = True
             await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
-    async def _ask(self, message: Prepare | Train | Conclude) -> HatchMessage:
+    async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> HatchMessage:
         async with self._asking:
-            answer = await self._trainer.ask(message)
+            answer = await self._trainer.ask(message, largest_payload)
         if isinstance(answer, Failed):
             raise TrainerFailed(answer)
         return answer

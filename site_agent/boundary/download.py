@@ -1,6 +1,7 @@
 """Parameters on their way in: filled chunk by chunk, believed only when the digest agrees.
 
-Memory is reserved for as many numbers as the approved manifest has, whatever is announced.
+Memory is reserved for as many numbers as come down in such a round under the approved plan, whatever
+is announced.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from protos.parameters import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice
 class Download:
     """One vector of parameters that the coordinator has announced."""
 
-    def __init__(self, announced: Offer | Finish, parameters: int) -> None:
+    def __init__(self, announced: Offer | Finish, numbers: int) -> None:
         self.announced = announced
-        self.vector: npt.NDArray[np.float32] = np.empty(parameters, np.float32)
+        self.vector: npt.NDArray[np.float32] = np.empty(numbers, np.float32)
         self._hash = blake3()
         self._next = 0
 

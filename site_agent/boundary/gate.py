@@ -1,9 +1,10 @@
 """The one door out of a site.
 
-Builds the contribution for a round from the trained change. Nothing else in the site agent may
+Builds the contribution for a round from what was trained. Nothing else in the site agent may
 build one, and the connection sends no chunk that is not cut from one. The rules:
 
-* a change whose length is not the manifest's is refused, not padded;
+* what is not exactly as long as the round's exchange says is refused, not padded;
+* a scalar below 0 or above its bound is refused; one that a second draw would repeat goes out as 0 there;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: what was built is kept and sent again, never built anew;
@@ -21,11 +22,11 @@ import numpy as np
 from blake3 import blake3
 
 from protos.errors import OperatorError
+from protos.exchange import Exchange
 from protos.fixed_point import FixedPoint, NotFinite
-from protos.manifest import Manifest
+from protos.manifest import ROWS, Manifest
 from protos.messages import Bind, Chunk, MalformedMessage, SiteReason
 from protos.plan import EqualWeights, Plan, RowWeights
-from protos.tensors import Layout
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.masking import SiteMasking
 
@@ -47,6 +48,7 @@ class Contribution:
     """A checked vector, ready for one position and draw; only the gate makes them."""
 
     position: bytes
+    exchange: Exchange
     redraw: int
     clipped: int
     buffer: bytearray = field(repr=False)
@@ -62,45 +64,47 @@ class Gate:
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
-        self._layout = Layout(manifest.parameters, len(manifest.scalars))
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
-    def build(self, position: bytes, change: memoryview, *, rows: int, redraw: int) -> Contribution:
+    def build(
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+    ) -> Contribution:
         """Encode and check what the trainer handed out.
 
         Args:
-            position: what the change was computed from.
-            change: little-endian float32 in the manifest's order.
-            rows: training rows on the public grid; not used where all sites weigh the same.
+            position: what it was computed from.
+            exchange: what may travel in this round.
+            payload: the changes as little-endian float32, then the scalars without "rows" as
+                little-endian int64, each in the exchange's order.
+            rows: training rows on the public grid; not used where they do not travel.
             redraw: which draw of the step it is, 0 for the ordinary one.
 
         Raises:
-            GateRefusal: the vector may not leave.
+            GateRefusal: it may not leave.
         """
-        if len(change) != 4 * self._manifest.parameters:
-            raise GateRefusal(
-                what="The trained change is not what the manifest names.", reason=SiteReason.NETWORK_DIFFERS
-            )
-        weight, scalars = self._weigh(rows)
-        values = np.frombuffer(change, "<f4")
-        buffer = bytearray(self._layout.total_bytes)
+        if len(payload) != payload_bytes(exchange):
+            raise GateRefusal(what="The trainer's answer is not what was asked.", reason=SiteReason.NETWORK_DIFFERS)
+        layout = exchange.layout
+        values = np.frombuffer(payload, "<f4", layout.parameters)
+        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
+        buffer = bytearray(layout.total_bytes)
         clipped = 0
-        for index in range(self._layout.chunks):
-            body = self._layout.body(buffer, index)
-            words = self._layout.words(body, index)
+        for index in range(layout.chunks):
+            body = layout.body(buffer, index)
+            words = layout.words(body, index)
             words[0] = 1
             words[1:] = scalars[: len(words) - 1]
-            part = self._layout.changes_slice(index)
+            part = layout.changes_slice(index)
             try:
-                clipped += self._fixed_point.encode(values[part], weight, self._layout.changes(body, index))
+                clipped += self._fixed_point.encode(values[part], weight, layout.changes(body, index))
             except NotFinite as found:
-                tensor = self._manifest.tensor_at(part.start + found.index)
+                tensor = exchange.tensor_at(part.start + found.index)
                 what = f"Training made {tensor} infinite or not a number."
                 raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, redraw, clipped, buffer, blake3(buffer).digest())
+        return Contribution(position, exchange, redraw, clipped, buffer, blake3(buffer).digest())
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The contribution's chunks from where the coordinator lacks them; the log is written first.
@@ -110,10 +114,11 @@ class Gate:
             MaskingRefused: this vector may not be masked for these contributors.
             MalformedMessage: the coordinator asks for a chunk that there is not.
         """
-        if bind.first_chunk >= self._layout.chunks:
+        exchange = contribution.exchange
+        if bind.first_chunk >= exchange.layout.chunks:
             raise MalformedMessage("a first chunk that the vector does not have")
         if self._masking is not None:
-            self._masking.freeze(contribution.position, bind, contribution.digest)
+            self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
         self._audit.write(
             "contribution_released",
             run=self._run,
@@ -121,9 +126,12 @@ class Gate:
             attempt=bind.attempt,
             contributors=list(bind.sites),
             manifest=self._manifest.digest.hex(),
-            tensors=len(self._manifest.tensors),
-            scalars=[scalar.name for scalar in self._manifest.scalars],
-            bytes=self._layout.total_bytes - self._layout.start(bind.first_chunk),
+            stage=exchange.stage.name.lower(),
+            layers=len({tensor.layer for tensor in exchange.up}),
+            offered_layers=exchange.layers.hex(),
+            tensors=len(exchange.up),
+            scalars=[scalar.name for scalar in exchange.scalars],
+            bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
             first_chunk=bind.first_chunk,
             clipped=contribution.clipped,
             masked=self._masking is not None,
@@ -144,18 +152,37 @@ class Gate:
         self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
 
     def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
+        layout, buffer = contribution.exchange.layout, contribution.buffer
         if self._masking is not None:
-            return self._masking.masked(contribution.position, bind, contribution.buffer)
-        chunks = range(bind.first_chunk, self._layout.chunks)
-        return (bytes(self._layout.body(contribution.buffer, index)) for index in chunks)
+            return self._masking.masked(contribution.position, bind, layout, buffer)
+        return (bytes(layout.body(buffer, index)) for index in range(bind.first_chunk, layout.chunks))
 
-    def _weigh(self, rows: int) -> tuple[float, list[int]]:
+    def _weigh(self, exchange: Exchange, rows: int) -> float:
+        """The factor of the changes."""
         match self._plan.weighting:
             case EqualWeights():
-                return 1.0, []
+                return 1.0
             case RowWeights(largest_rows=largest):
-                if not 0 < rows <= largest:
+                if exchange.up and not 0 < rows <= largest:
                     raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
-                return rows / largest, [rows]
+                return rows / largest if exchange.up else 1.0
             case _:
                 assert_never(self._plan.weighting)
+
+    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, redraw: int) -> list[int]:
+        """The exchange's scalars, each within its bound."""
+        start, count = 4 * exchange.layout.parameters, sum(scalar.name != ROWS for scalar in exchange.scalars)
+        given = iter(np.frombuffer(payload, "<i8", count, start).tolist())
+        values = []
+        for scalar in exchange.scalars:
+            value = rows if scalar.name == ROWS else next(given)
+            if not 0 <= value <= scalar.bound:
+                what = f"The trainer's number for {scalar.name} lies outside its agreed bounds."
+                raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+            values.append(0 if redraw and scalar.occasion.travels_once else value)
+        return values
+
+
+def payload_bytes(exchange: Exchange) -> int:
+    """How long the trainer's answer for an exchange has to be."""
+    return 4 * exchange.layout.parameters + 8 * sum(scalar.name != ROWS for scalar in exchange.scalars)

@@ -70,7 +70,6 @@ class SiteMasking:
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
-        self._layout = Layout(manifest.parameters, len(manifest.scalars))
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
         self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
         witnessed = _newest_release(audit, run)
@@ -139,7 +138,7 @@ class SiteMasking:
         self._secret, self._terms, self._advert, self._roster, self.epoch = None, None, None, (), 0
         self._ledger = self._ledger.void()
 
-    def check_draw(self, position: bytes, bind: Bind) -> None:
+    def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Return if this step may be masked for these contributors with the draw that they were told.
 
         Asked before anything is trained for it.
@@ -148,16 +147,17 @@ class SiteMasking:
             MaskingRefused: it may not.
         """
         self._check_bind(bind)
-        if self._is_open(position, bind):
+        if self._is_open(self._context(position, bind, layout)):
             return
         self._ledger.permit(self._ask(position, bind), self._budget)
 
-    def freeze(self, position: bytes, bind: Bind, vector: bytes) -> None:
+    def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Put on disk what is about to be masked; nothing may leave before this returns.
 
         Args:
             position: what the vector was computed from.
             bind: attempt and contributors.
+            layout: of the vector, as the round's exchange has it.
             vector: digest of the whole encoded vector, 32 bytes.
 
         Raises:
@@ -165,8 +165,8 @@ class SiteMasking:
             OperatorError: the disk does not take it.
         """
         self._check_bind(bind)
-        context = self._context(position, bind)
-        if self._is_open(position, bind):
+        context = self._context(position, bind, layout)
+        if self._is_open(context):
             self._ledger.check_resend(context, vector)
             return
         frozen = self._ledger.freeze(self._ask(position, bind), context, vector, self._budget)
@@ -180,18 +180,18 @@ class SiteMasking:
             ) from cause
         self._ledger = frozen
 
-    def masked(self, position: bytes, bind: Bind, buffer: bytearray) -> Iterator[bytes]:
+    def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: bytearray) -> Iterator[bytes]:
         """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
         assert self._secret is not None
         masker = Masker(
             own=self._site,
             contributors=bind.sites,
             pair_keys=self._secret.pair_keys,
-            context=self._context(position, bind),
-            layout=self._layout,
+            context=self._context(position, bind, layout),
+            layout=layout,
         )
-        for index in range(bind.first_chunk, self._layout.chunks):
-            body = bytearray(self._layout.body(buffer, index))
+        for index in range(bind.first_chunk, layout.chunks):
+            body = bytearray(layout.body(buffer, index))
             masker.mask(memoryview(body), index)
             yield bytes(body)
 
@@ -207,19 +207,19 @@ class SiteMasking:
     def _ask(self, position: bytes, bind: Bind) -> Ask:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
 
-    def _is_open(self, position: bytes, bind: Bind) -> bool:
+    def _is_open(self, context: bytes) -> bool:
         """Whether exactly this was frozen by this process, so that it is sent again and not anew."""
         opened = self._ledger.open
-        return opened is not None and opened.context == self._context(position, bind)
+        return opened is not None and opened.context == context
 
-    def _context(self, position: bytes, bind: Bind) -> bytes:
+    def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
         return round_context(
             self._transcript,
             position,
             bind.attempt,
             bind.sites,
             self._manifest.digest,
-            self._layout.total_bytes,
+            layout.total_bytes,
             self._encoding,
         )
 

@@ -6,8 +6,9 @@ The policy wins over any plan, approved or not; the first rule that a plan break
 from __future__ import annotations
 
 from protos.manifest import Manifest
+from protos.methods import method_names
 from protos.plan import Plan
-from protos.tensors import Layout
+from protos.volume import most_bytes
 from site_agent.config import Policy
 
 
@@ -22,10 +23,11 @@ def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, id
         identity: the fingerprint of this site's identity key.
     """
     listed = {entry.name: entry.identity for entry in plan.sites}
-    megabytes = Layout(manifest.parameters, len(manifest.scalars)).total_bytes * plan.schedule.rounds / 1e6
+    megabytes = most_bytes(plan, manifest) / 1e6
+    forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
     reasons = (
         (listed.get(site) != identity, "the plan does not list this site with this identity key"),
-        (plan.method.name not in policy.methods, f"the policy does not allow the method {plan.method.name}"),
+        (bool(forbidden), f"the policy does not allow the method {' or '.join(forbidden)}"),
         (
             policy.secure_aggregation == "required" and plan.secure_aggregation != "required",
             "the policy requires secure aggregation, and the plan has it off",
@@ -35,7 +37,7 @@ def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, id
             "each of the plan's two sites would see the other's change, and the policy does not allow it",
         ),
         (plan.quorum < policy.smallest_sites, f"the plan adds up {plan.quorum} sites, the policy wants more"),
-        (plan.schedule.rounds > policy.largest_rounds, "the plan has more rounds than the policy allows"),
+        (plan.rounds > policy.largest_rounds, "the plan has more rounds than the policy allows"),
         (megabytes > policy.largest_megabytes, f"{megabytes:.1f} MB would leave, more than the policy allows"),
         (
             plan.encoding.clipping_range > policy.largest_clipping_range,

@@ -1,8 +1,8 @@
 """One run at one site: what the coordinator asks for, checked, and what is done about it.
 
-Rounds and attempts only increase; a step that comes again is the same step, byte for byte; the
-contributors have to be the plan's, enough, and this site among them. Whatever breaks a rule is a
-MalformedMessage or a MaskingRefused, and the caller stops.
+What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for
+byte; the contributors have to be the plan's, enough, and this site among them. Whatever breaks a rule is
+a MalformedMessage or a MaskingRefused, and the caller stops.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from protos.exchange import Exchange
 from protos.manifest import Manifest
 from protos.messages import (
     Bind,
@@ -35,7 +36,8 @@ from protos.parameters import position
 from protos.plan import Plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.download import Download
-from site_agent.boundary.gate import Contribution, Gate
+from site_agent.boundary.gate import Contribution, Gate, payload_bytes
+from site_agent.boundary.itinerary import Itinerary
 from site_agent.boundary.masking import SiteMasking
 from site_agent.hatch import Agreed, Conclude, Train, Trained
 from site_agent.hatch import Message as HatchMessage
@@ -53,7 +55,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Concluded:
-    """The trainer has taken in the last aggregate."""
+    """The trainer has taken in the last aggregate, after so many rounds."""
+
+    rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +66,13 @@ class Surroundings:
 
     Attributes:
         send: to the coordinator; does nothing while there is no stream, since the next offer asks again.
-        ask: the trainer, one question at a time.
+        ask: the trainer, one question at a time, and how many bytes it may answer with at most.
         spawn: run beside the loop; its failures reach the loop.
         deliver: put what has become ready into the loop's inbox.
     """
 
     send: Callable[[Outgoing], Awaitable[None]]
-    ask: Callable[[Train | Conclude], Awaitable[HatchMessage]]
+    ask: Callable[[Train | Conclude, int], Awaitable[HatchMessage]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     deliver: Callable[[Built | Concluded], Awaitable[None]]
 
@@ -95,14 +99,13 @@ class Rounds:
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
+        self._exchange: Exchange | None = None  # of what was offered last
         self._position = b""  # of what was downloaded whole last
-        self._offered = b""  # of what was offered last
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
-        self._highest = (0, -1)
-        released = (facts["round"] for facts in audit.records("contribution_released") if facts["run"] == run)
-        self._released_before = max(released, default=-1)
+        released = (facts for facts in audit.records("contribution_released") if facts["run"] == run)
+        self._itinerary = Itinerary(run, plan, manifest, released)
         self._is_concluded = False
         self._upload: asyncio.Task[None] | None = None
         self._upload_number = 0
@@ -159,19 +162,19 @@ class Rounds:
         elif self._offer is not None:
             await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
-    async def concluded(self) -> None:
+    async def concluded(self, rounds: int) -> None:
         """The trainer has taken in the last aggregate."""
         self._is_concluded = True
-        self._audit.write("run_finished", run=self.run, rounds=self.plan.schedule.rounds)
+        self._audit.write("run_finished", run=self.run, rounds=rounds)
         self._log.info("run_finished", run=self.run)
         await self._around.send(Done(self.run))
 
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
-            self._accept_offer(message)
-        elif message.round != self.plan.schedule.rounds or self._last_round() != message.round - 1:
-            raise MalformedMessage("a result before the last round")
-        self._download = Download(message, self.manifest.parameters)
+            numbers = self._accept_offer(message).down_numbers
+        else:
+            numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
+        self._download = Download(message, numbers)
         await self._end_download(self._download)
 
     async def _take_chunk(self, chunk: Chunk) -> None:
@@ -189,29 +192,21 @@ class Rounds:
         if isinstance(message, Finish):
             await self._take_result(message, download.vector)
             return
-        here = position(self.run, message.round, message.parameters_digest)
+        here = position(self.run, message)
         if here != self._position:
             self._position, self._contribution = here, None
-            self._train(message.round, 0, download.vector)
+            self._train(message, 0, download.vector)
         elif self._contribution is not None:
             self._vector = download.vector
             await self._around.send(Ready(message.round, message.attempt))
 
-    def _last_round(self) -> int:
-        """The newest round that was offered to this process, or left this site before it was started."""
-        return max(self._highest[0] if self._offered else -1, self._released_before)
-
-    def _accept_offer(self, offer: Offer) -> None:
-        at = (offer.round, offer.attempt)
-        if at < self._highest or offer.round >= self.plan.schedule.rounds:
-            raise MalformedMessage("a round that is over, or that the plan does not have")
-        here = position(self.run, offer.round, offer.parameters_digest)
-        if self._offered and offer.round == self._highest[0] and here != self._offered:
-            raise MalformedMessage("other parameters for the same step")
+    def _accept_offer(self, offer: Offer) -> Exchange:
+        exchange = self._itinerary.accept(offer)
         if self._masking is not None and self._masking.epoch == 0:
             raise MalformedMessage("a round before the sites agreed on masking keys")
         self._stop_upload()
-        self._highest, self._offered, self._offer, self._bind = at, here, offer, None
+        self._offer, self._exchange, self._bind = offer, exchange, None
+        return exchange
 
     def _accept_bind(self, bind: Bind) -> None:
         offer = self._offer
@@ -235,8 +230,10 @@ class Rounds:
 
     async def _contribute(self, bind: Bind) -> None:
         """Send what is built for these contributors, or have it trained."""
+        assert self._offer is not None
+        assert self._exchange is not None
         if self._masking is not None:
-            self._masking.check_draw(self._position, bind)
+            self._masking.check_draw(self._position, bind, self._exchange.layout)
         redraw = bind.redraw
         if self._contribution is not None and self._contribution.redraw == redraw:
             self._stop_upload()
@@ -244,17 +241,23 @@ class Rounds:
         elif redraw != self._asked_redraw:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
-            self._train(bind.round, redraw, self._vector)
+            self._train(self._offer, redraw, self._vector)
 
-    def _train(self, number: int, redraw: int, vector: npt.NDArray[np.float32]) -> None:
+    def _train(self, offer: Offer, redraw: int, vector: npt.NDArray[np.float32]) -> None:
+        assert self._exchange is not None
         self._vector, self._asked_redraw = vector, redraw
-        self._around.spawn(self._train_and_build(number, redraw, self._position, vector))
+        best = -1 if offer.best_round is None else offer.best_round
+        payload = vector.view(np.uint8).data
+        question = Train(offer.round, redraw, int(offer.stage), offer.layers.hex(), best, payload)
+        self._around.spawn(self._train_and_build(question, self._exchange, self._position))
 
-    async def _train_and_build(self, number: int, redraw: int, here: bytes, vector: npt.NDArray[np.float32]) -> None:
-        answer = await self._around.ask(Train(number, redraw, vector.view(np.uint8).data))
-        if not isinstance(answer, Trained) or answer.round != number:
+    async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
+        answer = await self._around.ask(question, payload_bytes(exchange))
+        if not isinstance(answer, Trained) or answer.round != question.round:
             raise MalformedMessage("something else from the trainer than what was asked")
-        contribution = self._gate.build(here, memoryview(answer.payload), rows=answer.rows, redraw=redraw)
+        contribution = self._gate.build(
+            here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
+        )
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:
@@ -277,13 +280,15 @@ class Rounds:
         if self._is_concluded:
             await self._around.send(Done(self.run))
         else:
-            self._around.spawn(self._conclude(message.round, vector))
+            best = -1 if message.best_round is None else message.best_round
+            question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data)
+            self._around.spawn(self._conclude(question))
 
-    async def _conclude(self, number: int, vector: npt.NDArray[np.float32]) -> None:
-        answer = await self._around.ask(Conclude(number, vector.view(np.uint8).data))
+    async def _conclude(self, question: Conclude) -> None:
+        answer = await self._around.ask(question, 0)
         if not isinstance(answer, Agreed):
             raise MalformedMessage("something else from the trainer than what was asked")
-        await self._around.deliver(Concluded())
+        await self._around.deliver(Concluded(question.round))
 
     def _masked(self) -> SiteMasking:
         if self._masking is None:

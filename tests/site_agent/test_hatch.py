@@ -83,9 +83,7 @@ def asked(answer: bytes, largest_payload: int = 0) -> Message:
         theirs.shutdown(socket.SHUT_WR)
 
     async def scene() -> Message:
-        agent = AgentEnd(ours)
-        agent.largest_payload = largest_payload
-        return await agent.ask(Check())
+        return await AgentEnd(ours).ask(Check(), largest_payload)
 
     with ours, theirs:
         thread = threading.Thread(target=reply)
@@ -124,9 +122,8 @@ def test_large_payloads_arrive_whole(size: int) -> None:
         trainer.send(Trained(round=1, rows=0, payload=bytes(question.payload)[::-1]))
 
     async def scene() -> Message:
-        agent = AgentEnd(ours)
-        agent.largest_payload = size
-        return await agent.ask(Train(round=1, redraw=0, stage=0, layers="", best_round=-1, payload=payload))
+        question = Train(round=1, redraw=0, stage=0, layers="", best_round=-1, payload=payload)
+        return await AgentEnd(ours).ask(question, size)
 
     with ours, theirs:
         thread = threading.Thread(target=answer)
@@ -194,7 +191,7 @@ def test_sizes_are_refused_before_memory_is_reserved() -> None:
 
 
 def test_the_agent_takes_no_payload_before_it_expects_one() -> None:
-    """Until a plan says how much may leave, an answer with even one byte of payload is refused."""
+    """Where nothing may leave, an answer with even one byte of payload is refused."""
     with pytest.raises(MalformedMessage):
         asked(frame(AGREED, {}, b"x"))
 
