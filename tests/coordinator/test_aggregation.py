@@ -24,8 +24,8 @@ def body(layout: Layout, index: int, number: int, scalars: tuple[int, ...] = (0,
 
 def sum_of(*sites: str, layout: Layout = LAYOUT) -> RunningSum:
     """An attempt in which these sites are bound."""
-    sums = RunningSum(layout)
-    sums.reset(sites)
+    sums = RunningSum(layout.parameters)
+    sums.reset(layout, sites)
     return sums
 
 
@@ -94,7 +94,7 @@ def test_a_new_attempt_begins_with_nothing() -> None:
     for index in range(3):
         sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
 
-    sums.reset(("b",))
+    sums.reset(LAYOUT, ("b",))
 
     assert not sums.changes.any()
     assert (sums.scalars, sums.is_complete, sums.is_consistent) == ((0, 0), False, False)
@@ -135,3 +135,22 @@ def test_memory_does_not_grow_with_the_sites() -> None:
 
     assert sums.changes is before
     np.testing.assert_array_equal(sums.changes, np.full(1000, 100, np.int32))
+
+
+@pytest.mark.parametrize("parameters", [0, 3, 1000, CHUNK_PARAMETERS])
+def test_a_smaller_vector_uses_the_same_memory_and_leaves_nothing_behind(parameters: int) -> None:
+    """Rounds in which fewer numbers travel are summed where the larger ones were, from zero."""
+    sums = sum_of("a")
+    for index in range(3):
+        sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
+    large, layout = sums.changes, Layout(parameters, 1)
+
+    sums.reset(layout, ("b",))
+    before = sums.changes.copy()
+    sums.add("b", 0, body(layout, 0, 4, (7,)))
+
+    assert before.shape == (parameters,)
+    assert not before.any()
+    assert sums.scalars == (7,)
+    assert not parameters or np.shares_memory(sums.changes, large)
+    np.testing.assert_array_equal(sums.changes, np.full(parameters, 4, np.int32))

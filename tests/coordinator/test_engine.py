@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coordinator.engine import Engine
-from coordinator.run import sha256_of
+from coordinator.record import sha256_of
 from protos.manifest import manifest_of
 from protos.messages import (
     Announcement,

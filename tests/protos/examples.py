@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from protos.architecture import Part
+from protos.architecture import Architecture, network_tensors
 from protos.fingerprints import fingerprint
 from protos.messages import (
     Announcement,
@@ -33,16 +33,15 @@ from protos.messages import (
     Refusal,
     SiteMessage,
     SiteReason,
+    Stage,
 )
-from protos.methods import MethodChoice
+from protos.methods import METHOD_NAMES, MethodChoice
 from protos.plan import Plan
 
 GLOBAL_LAYERS: Final = {"name": "global-layers"}
 FEDERATED_AVERAGING: Final = {"name": "fedavg"}
 LOCAL_ONLY: Final = {"name": "local"}
-METHODS: Final[tuple[dict[str, Any], ...]] = tuple(
-    {"name": name} for name in Plan.model_json_schema()["properties"]["method"]["discriminator"]["mapping"]
-)
+METHODS: Final[tuple[dict[str, Any], ...]] = tuple({"name": name} for name in METHOD_NAMES)
 NETWORK: Final = {
     "name": "global-layers-network",
     "latent": 8,
@@ -51,6 +50,18 @@ NETWORK: Final = {
     "transformer_blocks": 1,
 }
 COLUMNS: Final = ("age", "chol", "cp")
+TWO_EXTRACTORS: Final = {"name": "parallel", "common": [4, 3], "unique": [3]}
+TWO_COLUMNS: Final = {"name": "columns", "hidden": [5, 4], "lateral": 0.5}
+PLAIN_DESCENT: Final = {"name": "sgd", "learning_rate": 0.1}
+BY_EPOCH: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
+# What a plan of a method has to say that others need not.
+COMPANIONS: Final[dict[str, dict[str, Any]]] = {
+    "chfl": {"architecture": TWO_COLUMNS},
+    "fenda-fl": {"architecture": TWO_EXTRACTORS},
+    "perfcl": {"architecture": TWO_EXTRACTORS},
+    "scaffold": {"optimiser": PLAIN_DESCENT},
+    "fedrep": {"schedule": BY_EPOCH},
+}
 
 
 def listed(count: int) -> list[dict[str, str]]:
@@ -81,11 +92,18 @@ def plan_with(**changes: Any) -> Plan:
 
 
 def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:
-    """A plan of the catalogue's method, with the columns and outputs that it needs."""
-    parts = TypeAdapter(MethodChoice).validate_python(method).method().federated_parts
-    columns = {"columns": list(COLUMNS)} if Part.INPUT in parts else {}
-    outputs = {"outputs": 1} if Part.HEAD in parts else {}
-    return plan_with(method=method, **columns, **outputs, **changes)
+    """A plan of the catalogue's method, with what else such a plan has to say."""
+    keys = COMPANIONS.get(method["name"], {}) | changes
+    architecture = TypeAdapter[Any](Architecture).validate_json(json.dumps(keys.get("architecture", NETWORK)))
+    parts = TypeAdapter[Any](MethodChoice).validate_python(method).method().federated_parts
+
+    def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
+        tensors = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
+        return [tensor.shape for tensor in tensors if tensor.part in parts]
+
+    columns = {"columns": list(COLUMNS)} if shapes(2, 2) != shapes(3, 2) else {}
+    outputs = {"outputs": 1} if shapes(2, 2) != shapes(2, 3) else {}
+    return plan_with(**{"method": method} | columns | outputs | keys)
 
 
 _ADVERTS: Final = tuple(
@@ -112,11 +130,14 @@ SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
 COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
     Announcement("heart", b"{}"),
     Offer(3, 1, b"d" * 32),
+    *(Offer(1 << 31, 0, b"d" * 32, stage, b"\x05\x01", 0) for stage in Stage),
+    Offer(9, 0, b"d" * 32, Stage.TRAINING, bytes(range(256)) * 32, 8),
     Bind(3, 1, ("berlin", "lyon"), 0),
     Bind(3, 1, tuple(f"site-{index:03d}" for index in range(100)), 7),
     Chunk(0, 0, 0, b""),
     Chunk(3, 1, 2, bytes(range(256))),
     Finish(4, b"d" * 32),
+    Finish(4, b"d" * 32, b"\x03", 3),
     *(Farewell(reason, "one line for the site's operator") for reason in CoordinatorReason),
     EpochOpen(3, ("berlin", "lyon")),
     EpochRoster(3, _ADVERTS),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from blake3 import blake3
 
+from protos.messages import Offer, Stage
 from protos.parameters import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
 
 SIZES = (0, 1, DOWN_CHUNK_PARAMETERS - 1, DOWN_CHUNK_PARAMETERS, DOWN_CHUNK_PARAMETERS + 1, 717_640)
@@ -46,11 +49,26 @@ def test_one_changed_bit_changes_the_digest(seed: int) -> None:
     assert parameters_digest(vector) != before
 
 
-def test_a_position_names_run_round_and_bytes() -> None:
-    """Another run, round or digest is another position."""
-    here = position("run", 3, b"d" * 32)
+OFFER = Offer(3, 0, b"d" * 32, Stage.TRAINING, b"\x01", 1)
+OTHER_OFFERS = {
+    "round": replace(OFFER, round=4),
+    "bytes sent down": replace(OFFER, parameters_digest=b"e" * 32),
+    "stage": replace(OFFER, stage=Stage.VALIDATION),
+    "layers": replace(OFFER, layers=b"\x03"),
+    "all layers": replace(OFFER, layers=b""),
+    "best round": replace(OFFER, best_round=0),
+    "no best round": replace(OFFER, best_round=None),
+}
 
-    others = {position("run2", 3, b"d" * 32), position("run", 4, b"d" * 32), position("run", 3, b"e" * 32)}
 
-    assert len(here) == 32
-    assert len(others | {here}) == 4
+@pytest.mark.parametrize("name", OTHER_OFFERS)
+def test_a_position_names_all_that_an_answer_depends_on(name: str) -> None:
+    """Another round, digest, stage, choice of layers or best round is another position."""
+    assert len(position("run", OFFER)) == 32
+    assert position("run", OTHER_OFFERS[name]) != position("run", OFFER)
+
+
+def test_a_position_is_of_one_run_and_of_all_attempts() -> None:
+    """Another run is another position; another attempt at the same step is not."""
+    assert position("run2", OFFER) != position("run", OFFER)
+    assert position("run", replace(OFFER, attempt=7)) == position("run", OFFER)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from protos.exchange import Exchange, Exchanges
 from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
@@ -29,10 +30,10 @@ from protos.messages import (
     Offer,
     Ready,
     SiteMessage,
+    Stage,
 )
 from protos.parameters import down_chunks, down_slice, parameters_digest
 from protos.plan import Plan, plan_from_wire
-from protos.tensors import Layout
 
 SITES = ("a", "b", "c")
 NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}
@@ -91,15 +92,22 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document).encode()
 
 
-def contribution(plan: Plan, number: float) -> list[bytes]:
-    """The chunks of a contribution that changes every parameter by `number`."""
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
+def contribution(
+    plan: Plan, number: float, exchange: Exchange | None = None, scalars: Mapping[str, int] | None = None
+) -> list[bytes]:
+    """The chunks of a contribution that changes every parameter by `number`; scalars that are not named are 0.
+
+    Without an exchange it is that of a plan that exchanges everything in every round.
+    """
+    travels = exchange or Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    layout, given = travels.layout, {"rows": 1} | dict(scalars or {})
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     buffer = bytearray(layout.total_bytes)
     for index in range(layout.chunks):
         body = layout.body(buffer, index)
-        layout.words(body, index)[0] = 1
+        words = layout.words(body, index)
+        words[0] = 1
+        words[1:] = [given.get(scalar.name, 0) for scalar in travels.scalars][: len(words) - 1]
         changes = layout.changes(body, index)
         fixed_point.encode(np.full(changes.size, number, np.float32), 1.0, changes)
     return [bytes(layout.body(buffer, index)) for index in range(layout.chunks)]
@@ -118,14 +126,26 @@ def offer(vector: npt.NDArray[np.float32], number: int, attempt: int = 0) -> lis
 
 
 class BehavingSite:
-    """What one hospital says to each message; `stops_after` cuts its next upload short."""
+    """What one hospital says to each message; `stops_after` cuts its next upload short.
 
-    def __init__(self, name: str, *, stops_after: int | None = None) -> None:
+    `scalars` gives what it measures in a round, by name, 0 for what it does not name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        stops_after: int | None = None,
+        scalars: Callable[[Offer], Mapping[str, int]] = lambda offer: {},
+    ) -> None:
         self.name, self.number, self.stops_after = name, NUMBERS[name], stops_after
         self.plans: list[Plan] = []
+        self.offers: list[Offer] = []
         self.binds: list[Bind] = []
         self.vectors: list[npt.NDArray[np.float32]] = []
+        self.finish: Finish | None = None
         self.farewell: Farewell | None = None
+        self._scalars = scalars
         self._announced: Offer | Finish | None = None
         self._arrived: list[bytes] = []
         self._run = ""
@@ -136,21 +156,17 @@ class BehavingSite:
             case Announcement(run=run, plan=raw):
                 self._run = run
                 self.plans.append(plan_from_wire(raw))
+                self._exchanges = Exchanges(self.plan, manifest_of(self.plan))
                 return [Join(run, self.plan.digest, manifest_of(self.plan).digest, epoch=0)]
             case Offer() | Finish():
                 self._announced, self._arrived = message, []
-                return []
+                return self._take_vector()
             case Chunk(body=body):
                 self._arrived.append(body)
                 return self._take_vector()
-            case Bind(round=number, attempt=attempt, first_chunk=first):
+            case Bind():
                 self.binds.append(message)
-                chunks = [
-                    Chunk(number, attempt, index, body)
-                    for index, body in enumerate(contribution(self.plan, self.number))
-                ]
-                stop, self.stops_after = self.stops_after, None
-                return list(chunks[first:stop])
+                return list(self._upload(message))
             case Farewell():
                 self.farewell = message
                 return []
@@ -162,14 +178,30 @@ class BehavingSite:
         """The plan announced last."""
         return self.plans[-1]
 
+    def _upload(self, bind: Bind) -> list[Chunk]:
+        offer = self.offers[-1]
+        assert (offer.round, offer.attempt) == (bind.round, bind.attempt)
+        exchange = self._exchanges.of(offer.round, offer.stage, offer.layers)
+        bodies = contribution(self.plan, self.number, exchange, self._scalars(offer))
+        stop, self.stops_after = self.stops_after, None
+        return [Chunk(bind.round, bind.attempt, index, body) for index, body in enumerate(bodies)][
+            bind.first_chunk : stop
+        ]
+
     def _take_vector(self) -> list[SiteMessage]:
         announced = self._announced
         assert announced is not None
+        if isinstance(announced, Finish):
+            numbers = sum(tensor.number_count for tensor in self._exchanges.result(announced.layers))
+        else:
+            numbers = self._exchanges.of(announced.round, announced.stage, announced.layers).down_numbers
         vector = np.frombuffer(b"".join(self._arrived), "<f4")
-        if vector.size < manifest_of(self.plan).parameters:
+        if vector.size < numbers:
             return []
         assert parameters_digest(vector) == announced.parameters_digest
         self.vectors.append(vector)
         if isinstance(announced, Finish):
+            self.finish = announced
             return [Done(self._run)]
+        self.offers.append(announced)
         return [Ready(announced.round, announced.attempt)]
