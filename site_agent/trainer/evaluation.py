@@ -2,7 +2,8 @@
 
 A metric that is undefined, such as AUROC where the test rows are all of one class, is None: never a
 NaN, never a 0.5 that somebody would average. Differs from the authors' experiment, which cut the
-logit at 0.5: here the probability is cut at 0.5.
+logit at 0.5: here the probability is cut at 0.5. How certain the metrics are, and how two models compare
+on the same rows, is said in the package `comparison`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from site_agent.trainer.data.preprocessing import Preprocessing, Targets
 
 Scores: TypeAlias = npt.NDArray[np.float64]
 Metrics: TypeAlias = dict[str, float | None]
+_RANKING: Final = ("auroc", "auprc")  # need a positive and a negative
+_OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
+_TINIEST: Final = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,46 @@ class Evaluation:
     def to_json(self) -> dict[str, object]:
         """Plain values for `json.dumps`."""
         return {"task": self.task, "rows": self.rows, "metrics": dict(self.metrics)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HeldOutRows:
+    """The rows on which models are compared, with what really happened; they take part in no training.
+
+    Attributes:
+        task: what is predicted.
+        targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's own unit.
+        classes: their names by index; empty for regression.
+        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+        unit: of a regression's target, where the contract names it.
+    """
+
+    task: Task
+    targets: npt.NDArray[np.generic]
+    classes: tuple[str, ...]
+    patients: npt.NDArray[np.int64] | None = None
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.targets) or (self.patients is not None and len(self.patients) != len(self.targets)):
+            raise ValueError("at least one row, and a patient for each where patients are known")
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        """Without a value of any patient."""
+        return f"HeldOutRows(rows={len(self)})"
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """The class of each row, shape (rows,); of a classification only."""
+        return self.targets.astype(np.int64)
+
+    def evaluate(self, scores: Scores) -> Evaluation:
+        """A model's metrics on these rows."""
+        return evaluate(self.task, self.targets, scores, self.classes)
 
 
 def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
@@ -109,41 +153,74 @@ def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classe
 
     Returns:
         binary and multi-class: auroc, auprc (average precision), accuracy, balanced_accuracy,
-        macro_f1, a probability of at least 0.5 (or the largest) deciding. With several classes
-        auroc and auprc are one against the rest; all means are over the classes present in
-        `targets`. Regression: rmse, mae, r2.
+        macro_f1, a probability of at least 0.5 (or the largest) deciding; brier and log_loss as the
+        means of `brier_of_rows` and `log_loss_of_rows`. With several classes auroc and auprc are one
+        against the rest; all means over classes are over those present in `targets`. Regression:
+        rmse, mae, r2.
     """
     if not len(targets) or len(targets) != len(scores) or not np.isfinite(scores).all():
         raise ValueError("as many finite scores as targets are needed, and at least one")
     match task:
-        case "binary":
-            return _measure_classes(targets.astype(np.int64), np.stack([1.0 - scores, scores], axis=1), positive=1)
-        case "multi-class":
-            if scores.shape != (len(targets), len(classes)):
+        case "binary" | "multi-class":
+            if task == "multi-class" and scores.shape != (len(targets), len(classes)):
                 raise ValueError("one probability for each row and class is needed")
-            return _measure_classes(targets.astype(np.int64), scores, positive=None)
+            return _measure_classes(targets.astype(np.int64), scores)
         case "regression":
             return _measure_numbers(targets.astype(np.float64), scores)
         case _:
             assert_never(task)
 
 
-def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores, positive: int | None) -> Metrics:
-    present = np.unique(targets)
-    if positive is None:
-        predicted = scores.argmax(axis=1)
-        ranked = [int(label) for label in present]
-    else:
-        predicted = (scores[:, positive] >= 0.5).astype(np.int64)
-        ranked = [positive]
-    accuracy = float(accuracy_score(targets, predicted))
+def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
+    """The class that probabilities stand for: at least 0.5 for shape (rows,), else the largest of a row.
+
+    Returns:
+        shape (rows,); of equal probabilities in a row the first class.
+    """
+    decided = scores >= 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
+    return np.asarray(decided, dtype=np.int64)
+
+
+def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
+    """Each row's share in the Brier score, shape (rows,).
+
+    Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so
+    from 0 to 1. Several classes: the squared distance of the vector of probabilities to the one-hot
+    label, so from 0 to 2, which for two classes would be twice the binary one; scikit-learn does the same.
+    """
+    if scores.ndim == 1:
+        return np.square(scores - targets)
+    return np.asarray(np.square(scores - np.eye(scores.shape[1])[targets]).sum(axis=1))
+
+
+def log_loss_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
+    """Minus the logarithm of the probability of what happened, shape (rows,), in nats.
+
+    As in scikit-learn a probability lies at least 2.2e-16 away from 0 and 1: one row of which a model was
+    wrongly certain costs 36 nats.
+    """
+    happened = (
+        np.where(targets == 1, scores, 1.0 - scores) if scores.ndim == 1 else scores[np.arange(len(scores)), targets]
+    )
+    return np.asarray(-np.log(happened.clip(_TINIEST, 1.0 - _TINIEST)))
+
+
+def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
+    present, predicted = np.unique(targets), predicted_classes(scores)
+    metrics: Metrics = {
+        **dict.fromkeys(_RANKING),
+        "accuracy": float(accuracy_score(targets, predicted)),
+        **dict.fromkeys(_OVER_CLASSES),
+        "brier": float(brier_of_rows(targets, scores).mean()),
+        "log_loss": float(log_loss_of_rows(targets, scores).mean()),
+    }
     if len(present) < 2:
-        return {"auroc": None, "auprc": None, "accuracy": accuracy, "balanced_accuracy": None, "macro_f1": None}
+        return metrics
+    ranked = [(targets == 1, scores)] if scores.ndim == 1 else [(targets == c, scores[:, c]) for c in present]
     over = {"labels": present, "average": "macro", "zero_division": 0}
-    return {
-        "auroc": float(np.mean([roc_auc_score(targets == label, scores[:, label]) for label in ranked])),
-        "auprc": float(np.mean([average_precision_score(targets == label, scores[:, label]) for label in ranked])),
-        "accuracy": accuracy,
+    return metrics | {
+        "auroc": float(np.mean([roc_auc_score(*pair) for pair in ranked])),
+        "auprc": float(np.mean([average_precision_score(*pair) for pair in ranked])),
         "balanced_accuracy": float(recall_score(targets, predicted, **over)),
         "macro_f1": float(f1_score(targets, predicted, **over)),
     }

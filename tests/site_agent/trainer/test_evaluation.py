@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from site_agent.trainer.evaluation import evaluate, measure, probabilities
+from site_agent.trainer.evaluation import HeldOutRows, evaluate, measure, probabilities
 
 TWO = ("negative", "positive")
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
-    """All five metrics, the probability cut at 0.5."""
+    """All seven metrics, the probability cut at 0.5."""
     generator = np.random.default_rng(seed)
     targets = np.r_[0, 1, generator.integers(0, 2, size=60)].astype(np.float32)
     scores = np.round(generator.random(62), 1)
@@ -31,6 +31,8 @@ def test_two_classes_are_measured_as_scikit_learn_does(seed: int) -> None:
             "accuracy": metrics.accuracy_score(targets, predicted),
             "balanced_accuracy": metrics.balanced_accuracy_score(targets, predicted),
             "macro_f1": metrics.f1_score(targets, predicted, average="macro"),
+            "brier": metrics.brier_score_loss(targets, scores),
+            "log_loss": metrics.log_loss(targets, scores),
         }
     )
 
@@ -52,6 +54,8 @@ def test_several_classes_are_measured_one_against_the_rest(seed: int) -> None:
             "accuracy": metrics.accuracy_score(targets, predicted),
             "balanced_accuracy": metrics.balanced_accuracy_score(targets, predicted),
             "macro_f1": metrics.f1_score(targets, predicted, average="macro"),
+            "brier": metrics.brier_score_loss(targets, scores),
+            "log_loss": metrics.log_loss(targets, scores),
         }
     )
 
@@ -62,7 +66,9 @@ def test_an_absent_class_takes_no_part_in_a_mean() -> None:
 
     found = measure("multi-class", targets, np.eye(4)[targets], tuple("abcd"))
 
-    assert set(found.values()) == {1.0}
+    losses = {"brier", "log_loss"}
+    assert {value for name, value in found.items() if name not in losses} == {1.0}
+    assert [found[name] for name in losses] == pytest.approx([0.0, 0.0])
 
 
 def test_a_guess_of_an_absent_class_is_wrong_and_adds_no_class() -> None:
@@ -87,9 +93,31 @@ def test_one_class_leaves_most_metrics_undefined(label: int) -> None:
         "accuracy": float(label),
         "balanced_accuracy": None,
         "macro_f1": None,
+        "brier": pytest.approx((label - 0.9) ** 2),
+        "log_loss": pytest.approx(-math.log(0.9 if label else 0.1)),
     }
     assert several["accuracy"] == 1.0
     assert several["auroc"] is None
+
+
+def test_losses_of_probabilities_by_hand() -> None:
+    """Brier counts the positive class alone, or all classes; certainty that was wrong costs 36 nats, not infinity."""
+    binary = measure("binary", np.array([1, 0]), np.array([0.8, 0.4]), TWO)
+    several = measure("multi-class", np.array([1, 0]), np.array([[0.2, 0.8], [0.6, 0.4]]), TWO)
+    wrong = measure("binary", np.array([1, 0]), np.array([0.0, 1.0]), TWO)
+
+    assert binary["brier"] == pytest.approx((0.04 + 0.16) / 2)
+    assert several["brier"] == pytest.approx(0.04 + 0.16)
+    assert binary["log_loss"] == several["log_loss"] == pytest.approx(-(math.log(0.8) + math.log(0.6)) / 2)
+    assert wrong["log_loss"] == pytest.approx(52 * math.log(2))
+
+
+def test_held_out_rows_show_no_patient() -> None:
+    """Their words in a traceback say how many they are, and their metrics are those of `evaluate`."""
+    rows = HeldOutRows(task="binary", targets=np.array([0, 1, 1]), classes=TWO)
+
+    assert repr(rows) == "HeldOutRows(rows=3)"
+    assert rows.evaluate(np.array([0.1, 0.7, 0.8])).metrics["auroc"] == 1.0
 
 
 def test_numbers_are_measured_in_their_own_unit() -> None:

@@ -1,0 +1,73 @@
+"""Every model that this site can compare, on its own test rows: what the site's report is made of.
+
+Nothing of it leaves the site, except what `sums` gives where the plan asks for sums over the sites and every
+hospital has approved that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protos.gain_sums import GainSums, gain_sums
+from site_agent.trainer.comparison.calibration import Calibration, calibrations
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain, gain_of
+from site_agent.trainer.comparison.intervals import Compared, Json, compare
+from site_agent.trainer.comparison.resampling import RESAMPLES
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assessment:
+    """All models on the same rows and resamples, by their names; see `gain_of` for these."""
+
+    compared: Compared
+    calibrations: Mapping[str, Mapping[str, Calibration]]
+    gain: Gain
+
+    @property
+    def sums(self) -> GainSums:
+        """This site's part of the sums over all sites; zeros for a regression."""
+        if self.gain.metric != "auroc":
+            return gain_sums(None, ())
+        return gain_sums(self.gain.federated, (self.gain.siloed,))
+
+    def model(self, name: str) -> Json:
+        """One model's metrics, their intervals and its calibration, as plain values."""
+        return {
+            "metrics": dict(self.compared.evaluations[name].metrics),
+            "intervals": self.compared.intervals(name),
+            "calibration": {of: found.to_json() for of, found in self.calibrations[name].items()},
+        }
+
+    def differences(self) -> Json:
+        """The federated model minus each other one, in every metric, as plain values."""
+        others = [name for name in self.compared.evaluations if name != FEDERATED]
+        return {name: self.compared.differences(FEDERATED, name) for name in others}
+
+
+def assess(
+    rows: HeldOutRows,
+    models: Mapping[str, Scores],
+    seed: int,
+    *,
+    why_not_alone: str = "this site was not trained alone",
+    resamples: int = RESAMPLES,
+) -> Assessment:
+    """Test, compare and conclude.
+
+    Args:
+        rows: the test rows.
+        models: scores by name, FEDERATED among them.
+        seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
+        why_not_alone: why SILOED is not among the models, as the sentence says it.
+        resamples: of the bootstrap.
+    """
+    if FEDERATED not in models:
+        raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")
+    compared = compare(rows, models, seed, resamples)
+    return Assessment(
+        compared=compared,
+        calibrations={name: calibrations(rows, scores) for name, scores in models.items()},
+        gain=gain_of(rows, compared, why_not_alone),
+    )

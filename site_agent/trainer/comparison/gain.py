@@ -1,0 +1,210 @@
+"""What joining brought this site, in one sentence that a clinician can act on.
+
+The federated model against the same network trained alone at this site with the same budget, on the same
+test rows. The rules:
+
+* a gain or a loss is only said where the paired 95% interval excludes "none";
+* test rows too few to conclude from are said, and a simple model on the site's own data that is clearly
+  better than the federated one is said;
+* where the site also federated with copies of itself (the placebo), averaging is told apart from what other
+  hospitals brought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from site_agent.trainer.comparison.intervals import Compared, Difference, Interval, Json
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.simple_models import TITLES
+
+Verdict: TypeAlias = Literal["gained", "lost", "no clear difference", "not comparable"]
+FEDERATED: Final = "federated"
+SILOED: Final = "siloed"
+PLACEBO: Final = "placebo"
+FEWEST_OF_A_CLASS: Final = 20
+FEWEST_NUMBERS: Final = 40
+_OPENINGS: Final[dict[Verdict, str]] = {
+    "gained": "Joining gained",
+    "lost": "Joining lost",
+    "no clear difference": "No clear difference",
+    "not comparable": "No comparison",
+}
+_BROUGHT: Final = {True: "brought more", False: "took something away", None: "made no clear difference"}
+_NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """The comparison in the task's headline metric.
+
+    Attributes:
+        metric: auroc, or rmse, of which less is better.
+        federated, siloed: None where undefined, or where there is no such model.
+        difference: federated minus siloed with its paired interval.
+        placebo: federated minus the federation with copies of itself, where there was one.
+        verdict: one of four.
+        sentence: the verdict with its numbers, for the hospital.
+        warnings: why one should not build on it; each a sentence.
+    """
+
+    metric: str
+    federated: float | None
+    siloed: float | None
+    difference: Difference | None
+    placebo: Difference | None
+    verdict: Verdict
+    sentence: str
+    warnings: tuple[str, ...]
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the difference."""
+        return self.difference.interval if self.difference else None
+
+    def to_json(self) -> Json:
+        """Plain values for `json.dumps`."""
+        return {
+            "metric": self.metric,
+            "federated": self.federated,
+            "siloed": self.siloed,
+            "difference": self.difference.value if self.difference else None,
+            "interval": self.interval.to_json() if self.interval else None,
+            "placebo": self.placebo.to_json() if self.placebo else None,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "warnings": list(self.warnings),
+        }
+
+
+def headline_metric(task: Task) -> str:
+    """The metric in which gain is told."""
+    return "rmse" if task == "regression" else "auroc"
+
+
+def gain_of(rows: HeldOutRows, compared: Compared, why_not_alone: str = "this site was not trained alone") -> Gain:
+    """What joining brought.
+
+    Args:
+        rows: the test rows.
+        compared: the models tested on them, by name: FEDERATED, and SILOED, PLACEBO and the simple
+            models of `simple_models.TITLES` where there are any.
+        why_not_alone: why there is no SILOED, as the sentence says it.
+    """
+    metric = headline_metric(rows.task)
+    values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
+    differences = {name: compared.difference(FEDERATED, name, metric) for name in (SILOED, PLACEBO) if name in values}
+    difference, placebo = differences.get(SILOED), differences.get(PLACEBO)
+    if difference is None:
+        verdict: Verdict = "not comparable"
+        reason = why_not_alone if SILOED not in values else "the test rows are all of one class, and AUROC needs two"
+        sentence = f"{_OPENINGS[verdict]}: {reason}."
+    else:
+        verdict = _verdict(difference)
+        sentence = f"{_OPENINGS[verdict]}: {_figures(rows, difference)}; {_counts(rows)})."
+    if placebo is not None:
+        sentence += (
+            f" Against a federation of copies of this site, which averages without anyone else's patients, the other"
+            f" hospitals {_BROUGHT[placebo.better]} ({_span(placebo)})."
+        )
+    return Gain(
+        metric=metric,
+        federated=values[FEDERATED],
+        siloed=values.get(SILOED),
+        difference=difference,
+        placebo=placebo,
+        verdict=verdict,
+        sentence=sentence,
+        warnings=tuple(_warnings(rows, compared)),
+    )
+
+
+def _verdict(difference: Difference) -> Verdict:
+    match difference.better:
+        case True:
+            return "gained"
+        case False:
+            return "lost"
+        case None:
+            return "no clear difference"
+
+
+def _figures(rows: HeldOutRows, difference: Difference) -> str:
+    """The two figures and their difference; the bracket stays open."""
+    first, second = difference.first, difference.second
+    if difference.metric == "rmse":
+        unit = f" {rows.unit}" if rows.unit else ""
+        figures = (
+            f"the federated model's predictions miss by {first:.4g}{unit}, those of the same network trained alone"
+            f" by {second:.4g}{unit}"
+        )
+    else:
+        noun = _noun(rows)
+        pairs = (
+            f"one {noun} with the outcome and one without"
+            if rows.task == "binary"
+            else f"one {noun} of a class and one of another, averaged over the classes,"
+        )
+        figures = (
+            f"of 100 pairs of {pairs} the federated model ranks {100 * first:.1f} the right way round, the same"
+            f" network trained alone {100 * second:.1f}"
+        )
+    return f"{figures} ({_span(difference)}"
+
+
+def _span(difference: Difference) -> str:
+    name, digits = _NAMES[difference.metric], ".3f" if difference.metric == "auroc" else ".3g"
+    text = f"difference in {name} {difference.value:+{digits}}"
+    if difference.interval is None:
+        return text
+    return f"{text}, 95% interval {difference.interval.low:+{digits}} to {difference.interval.high:+{digits}}"
+
+
+def _counts(rows: HeldOutRows) -> str:
+    total = f"{len(rows)} test {_noun(rows)}s"
+    if rows.task == "regression":
+        return total
+    by_class = _class_counts(rows)
+    if rows.task == "binary":
+        return f"{total}, {by_class[1]} with the outcome and {by_class[0]} without"
+    return f"{total}, {min(by_class)} to {max(by_class)} of each class"
+
+
+def _class_counts(rows: HeldOutRows) -> list[int]:
+    """Rows of each declared class; where a patient has several of one class, they count once."""
+    labels = rows.labels
+    who = np.arange(len(rows)) if rows.patients is None else rows.patients
+    return [len(np.unique(who[labels == place])) for place in range(len(rows.classes))]
+
+
+def _noun(rows: HeldOutRows) -> str:
+    """What a row is: a patient, where it is known that none has two."""
+    is_patient = rows.patients is not None and len(np.unique(rows.patients)) == len(rows)
+    return "patient" if is_patient else "row"
+
+
+def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
+    noun = _noun(rows)
+    if rows.task == "regression":
+        if len(rows) < FEWEST_NUMBERS:
+            yield f"Only {len(rows)} test {noun}s: too few to conclude from (fewer than {FEWEST_NUMBERS})."
+    else:
+        fewest = min(_class_counts(rows))
+        if fewest < FEWEST_OF_A_CLASS:
+            yield (
+                f"The rarest class has {fewest} of the {len(rows)} test {noun}s: too few to conclude from"
+                f" (fewer than {FEWEST_OF_A_CLASS})."
+            )
+    for name in TITLES:
+        is_there = name in compared.evaluations
+        found = compared.difference(name, FEDERATED, headline_metric(rows.task)) if is_there else None
+        if found is not None and found.better:
+            yield (
+                f"A model of {TITLES[name]} on this site's own rows is clearly better than the federated model"
+                f" ({_span(found)})."
+            )

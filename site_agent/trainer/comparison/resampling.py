@@ -1,0 +1,82 @@
+"""A site's test rows drawn again and again with replacement: what else the test could have shown.
+
+A resample is written as counts, how often each row was drawn, so that thousands of resamples are one matrix
+and every metric is a sum over it. The rules:
+
+* rows of one patient are drawn together, because they do not say two things independently;
+* patients are drawn within strata of equal classes, so that no resample loses a class that the test has;
+* a seed gives the same resamples for every model, which is what makes a difference between two of them
+  paired; it gives them in blocks of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.evaluation import HeldOutRows
+
+Counts: TypeAlias = npt.NDArray[np.float64]
+RESAMPLES: Final = 2_000
+_BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, whatever the number of rows
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """A bootstrap of some rows.
+
+    Attributes:
+        strata: for each stratum the patients in it, numbered from 0; each patient is in one.
+        owners: int64 of shape (rows,): the patient of each row.
+        seed: of the draws, not negative.
+        number: how many resamples.
+    """
+
+    strata: tuple[npt.NDArray[np.int64], ...]
+    owners: npt.NDArray[np.int64]
+    seed: int
+    number: int = RESAMPLES
+
+    def blocks(self) -> Iterator[Counts]:
+        """The counts of all resamples, some at a time: float64 of shape (resamples, rows), whole numbers."""
+        generator = np.random.default_rng(self.seed)
+        patients = sum(len(stratum) for stratum in self.strata)
+        is_plain = patients == len(self.owners)
+        size = max(1, _BLOCK_NUMBERS // len(self.owners))
+        for start in range(0, self.number, size):
+            drawn = np.empty((min(size, self.number - start), patients))
+            for resample in drawn:
+                for stratum in self.strata:
+                    choices = generator.integers(0, len(stratum), size=len(stratum))
+                    resample[stratum] = np.bincount(choices, minlength=len(stratum))
+            yield drawn if is_plain else drawn[:, self.owners]
+
+
+def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resampling:
+    """The bootstrap of a site's test rows, stratified by class where classes are predicted.
+
+    Args:
+        rows: the test rows.
+        seed: any whole number that is not negative; follows from the plan's seed and the site's name.
+        number: how many resamples.
+    """
+    if rows.patients is None:
+        owners = np.arange(len(rows), dtype=np.int64)
+    else:
+        owners = np.unique(rows.patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    patients = int(owners.max()) + 1
+    if len(rows) == patients:
+        # Each row is its own patient: number patients as the rows, so that counts need no second look-up.
+        owners = np.arange(patients, dtype=np.int64)
+    if rows.task == "regression":
+        kinds = np.zeros(patients, dtype=np.int64)
+    else:
+        present = np.zeros((patients, len(rows.classes)), dtype=bool)
+        present[owners, rows.labels] = True
+        kinds = np.unique(present, axis=0, return_inverse=True)[1].reshape(-1)
+    strata = tuple(np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1))
+    return Resampling(strata, owners, seed, number)

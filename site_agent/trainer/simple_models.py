@@ -1,0 +1,144 @@
+"""What a hospital's statistician would use anyway, fitted to this site's own training rows.
+
+A regularised linear model, a random forest, gradient boosting, and the guess that looks at no column. The
+network has to be worth more than these, so every site's report shows them beside it. The rules:
+
+* they see the site's own columns as its preprocessing encodes them, and no validation or test row;
+* equal rows and an equal seed give equal scores: the forest has one thread, because several add up its
+  trees in the order in which they come, and the last bits differ;
+* no model is written to disk: each is fitted, tested and forgotten before the next one;
+* time is bounded: see `MOST_ROWS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import Scores
+
+# Training rows (for boosting times the classes, where there are more than two) beyond which the recipes
+# change: each tree of the forest draws this many rows, and boosting counts values in 255 bins
+# (HistGradientBoosting). One core needs about a minute for 100,000 rows of 50 columns, without this ten.
+MOST_ROWS: Final = 10_000
+# What people call the models that look at a patient.
+TITLES: Final = {
+    "logistic_regression": "logistic regression",
+    "ridge_regression": "ridge regression",
+    "random_forest": "random forest",
+    "gradient_boosting": "gradient boosting",
+}
+_TREES: Final = 500
+_SMALLEST_LEAF: Final = 3
+_SEEDS: Final = 1 << 32  # that scikit-learn tells apart
+_PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1; the same weight of coefficients in both
+_Matrix: TypeAlias = npt.NDArray[np.float64]
+
+
+class _Regressor(Protocol):
+    """What scikit-learn's regressions have in common."""
+
+    def fit(self, features: _Matrix, targets: _Matrix) -> object: ...
+
+    def predict(self, features: _Matrix) -> _Matrix: ...
+
+
+class _Classifier(Protocol):
+    """What its classifiers have in common; `classes_` are those present in training."""
+
+    classes_: npt.NDArray[np.int64]
+
+    def fit(self, features: _Matrix, targets: npt.NDArray[np.int64]) -> object: ...
+
+    def predict_proba(self, features: _Matrix) -> _Matrix: ...
+
+
+def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> dict[str, Scores]:
+    """Every simple model's scores on the test rows, by its name: those of `TITLES`, and the guess.
+
+    Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest:
+    500 trees, at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the
+    classes in training for every row, so that the commonest is predicted; `mean_guess`: the mean in training.
+
+    Args:
+        dataset: the site's rows, as its own preprocessing encodes them.
+        preprocessing: gives a regression's scores their unit.
+        seed: of the forest's draws and of ties in boosting; not negative.
+
+    Returns:
+        scores as `evaluate` takes them.
+    """
+    features = dataset.training.features.astype(np.float64)
+    tested = dataset.test.features.astype(np.float64)
+    scores: dict[str, Scores] = {}
+    if dataset.task == "regression":
+        numbers = dataset.training.targets.astype(np.float64)
+        for name, regressor in _regressors(len(features), seed % _SEEDS):
+            regressor.fit(features, numbers)
+            scores[name] = preprocessing.in_target_units(regressor.predict(tested).astype(np.float64))
+        return scores
+    labels = dataset.training.targets.astype(np.int64)
+    for name, classifier in _classifiers(len(features), len(dataset.classes), seed % _SEEDS):
+        classifier.fit(features, labels)
+        scores[name] = _scores_of_classes(classifier, tested, dataset)
+    return scores
+
+
+def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Dataset) -> Scores:
+    known = classifier.predict_proba(tested).astype(np.float64)
+    scores = np.zeros((len(tested), len(dataset.classes)))
+    scores[:, classifier.classes_] = known  # a class that no training row has keeps probability 0
+    return scores[:, 1] if dataset.task == "binary" else scores
+
+
+def _regressors(rows: int, random_state: int) -> Iterator[tuple[str, _Regressor]]:
+    is_large = rows > MOST_ROWS
+    yield "ridge_regression", Ridge(alpha=_PENALTY)
+    yield (
+        "random_forest",
+        RandomForestRegressor(
+            n_estimators=_TREES,
+            min_samples_leaf=_SMALLEST_LEAF,
+            max_samples=MOST_ROWS if is_large else None,
+            random_state=random_state,
+        ),
+    )
+    if is_large:
+        yield "gradient_boosting", HistGradientBoostingRegressor(early_stopping=False, random_state=random_state)
+    else:
+        yield "gradient_boosting", GradientBoostingRegressor(random_state=random_state)
+    yield "mean_guess", DummyRegressor(strategy="mean")
+
+
+def _classifiers(rows: int, classes: int, random_state: int) -> Iterator[tuple[str, _Classifier]]:
+    yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
+    yield (
+        "random_forest",
+        RandomForestClassifier(
+            n_estimators=_TREES,
+            min_samples_leaf=_SMALLEST_LEAF,
+            max_samples=MOST_ROWS if rows > MOST_ROWS else None,
+            random_state=random_state,
+        ),
+    )
+    # Boosting grows a tree for each class where there are more than two.
+    if rows * (classes if classes > 2 else 1) > MOST_ROWS:
+        yield "gradient_boosting", HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
+    else:
+        yield "gradient_boosting", GradientBoostingClassifier(random_state=random_state)
+    yield "majority_guess", DummyClassifier(strategy="prior")

@@ -1,0 +1,142 @@
+"""What a statistician would use anyway is scikit-learn's, on the site's own training rows and on no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+from site_agent.config import read_hospital
+from site_agent.trainer import simple_models
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import Dataset, Examples, prepare
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import measure, targets_of
+from site_agent.trainer.simple_models import simple_scores
+from tests.site_agent.trainer.sites import Table, make_site
+
+
+@pytest.fixture(autouse=True)
+def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws hold for any number of trees, and 500 take a second."""
+    monkeypatch.setattr(simple_models, "_TREES", 10)
+
+
+def site(folder: Path, table: Table) -> tuple[Dataset, Preprocessing]:
+    """A hospital's rows, split and encoded."""
+    hospital = read_hospital(make_site(folder, table=table, columns=slice(0, 10)))
+    return prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+
+
+def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:
+    """The recipes that the pages name, to the bit; the guess is the share of the positive class in training."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
+    recipes = {
+        "logistic_regression": LogisticRegression(C=0.1, max_iter=1_000),
+        "random_forest": RandomForestClassifier(10, min_samples_leaf=3, random_state=5),
+        "gradient_boosting": GradientBoostingClassifier(random_state=5),
+    }
+
+    found = simple_scores(dataset, preprocessing, seed=5)
+
+    assert list(found) == [*recipes, "majority_guess"]
+    for name, recipe in recipes.items():
+        expected = recipe.fit(features, labels).predict_proba(dataset.test.features.astype(np.float64))[:, 1]
+        np.testing.assert_array_equal(found[name], expected)
+    np.testing.assert_allclose(found["majority_guess"], labels.mean())
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_every_task_is_predicted_better_than_by_guessing(tmp_path: Path, table: Table) -> None:
+    """Scores fit `measure`, in the target's own unit where it is a number."""
+    dataset, preprocessing = site(tmp_path, table)
+    targets = targets_of(preprocessing, dataset.test.targets)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    loss = "rmse" if dataset.task == "regression" else "brier"
+    reached = {name: measure(dataset.task, targets, scores, dataset.classes)[loss] for name, scores in found.items()}
+    *models, guess = reached.values()
+    assert guess is not None
+    assert len(models) == 3
+    assert all(value is not None and value < guess for value in models)
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "diabetes"])
+def test_a_seed_repeats_them(tmp_path: Path, table: Table) -> None:
+    """Equal bits, for seeds of any size; another seed grows another forest."""
+    dataset, preprocessing = site(tmp_path, table)
+
+    one, again, other = (simple_scores(dataset, preprocessing, seed=seed) for seed in (1 << 55, 1 << 55, 2))
+
+    for name in one:
+        np.testing.assert_array_equal(one[name], again[name])
+    assert not np.array_equal(one["random_forest"], other["random_forest"])
+
+
+def test_neither_validation_nor_test_rows_teach_them(tmp_path: Path) -> None:
+    """Other outcomes there change no score."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+
+    def turned(part: Examples) -> Examples:
+        return replace(part, targets=1 - part.targets)
+
+    changed = replace(dataset, validation=turned(dataset.validation), test=turned(dataset.test))
+
+    straight, with_others = (simple_scores(rows, preprocessing, seed=0) for rows in (dataset, changed))
+
+    for name, scores in straight.items():
+        np.testing.assert_array_equal(scores, with_others[name])
+
+
+def test_a_class_that_training_lacks_has_no_probability(tmp_path: Path) -> None:
+    """It keeps its place among the classes."""
+    dataset, preprocessing = site(tmp_path, "wine")
+    is_kept = dataset.training.targets != 1
+    training = Examples(features=dataset.training.features[is_kept], targets=dataset.training.targets[is_kept])
+
+    found = simple_scores(replace(dataset, training=training), preprocessing, seed=0)
+
+    for scores in found.values():
+        assert scores.shape == (len(dataset.test), 3)
+        assert (scores[:, 1] == 0.0).all()
+        np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+
+
+def test_many_rows_change_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boosting counts in bins, and trees draw only so many rows; the linear model is the same."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    features, labels = dataset.training.features.astype(np.float64), dataset.training.targets.astype(np.int64)
+    before = simple_scores(dataset, preprocessing, seed=0)
+    monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    binned = HistGradientBoostingClassifier(early_stopping=False, random_state=0).fit(features, labels)
+    forest = RandomForestClassifier(10, min_samples_leaf=3, max_samples=50, random_state=0).fit(features, labels)
+    tested = dataset.test.features.astype(np.float64)
+    np.testing.assert_array_equal(found["gradient_boosting"], binned.predict_proba(tested)[:, 1])
+    np.testing.assert_array_equal(found["random_forest"], forest.predict_proba(tested)[:, 1])
+    np.testing.assert_array_equal(found["logistic_regression"], before["logistic_regression"])
+
+
+def test_many_rows_of_numbers_change_the_recipes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ridge regression is the same, forest and boosting are not."""
+    dataset, preprocessing = site(tmp_path, "diabetes")
+    before = simple_scores(dataset, preprocessing, seed=0)
+    monkeypatch.setattr(simple_models, "MOST_ROWS", 50)
+
+    found = simple_scores(dataset, preprocessing, seed=0)
+
+    is_equal = {name: np.array_equal(scores, found[name]) for name, scores in before.items()}
+    assert is_equal == {
+        "ridge_regression": True,
+        "random_forest": False,
+        "gradient_boosting": False,
+        "mean_guess": True,
+    }
