@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from coordinator.sums import Sums
 from protos.exchange import is_synchronised, pack_layers, stage_at
@@ -52,6 +52,8 @@ class Course:
         training_rounds: how many training rounds the run has where it ends early, otherwise None.
         gain: what the report gave, None before it.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
 
     chosen: tuple[bool, ...] = ()
     sensitivities: tuple[float, ...] = ()

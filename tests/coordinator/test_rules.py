@@ -1,73 +1,118 @@
-"""Server rules: from the sums to the next parameters."""
+"""Server rules: from the sums of a round to the next parameters, against numbers computed by hand."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from coordinator.rules import apply_rule, begin_rule, total_weight
+from coordinator.rules import RuleState, apply_rule, begin_rule
+from coordinator.sums import Sums
 from protos.fixed_point import BLOCK, FixedPoint
-from protos.ingredients import Adaptive, Mean, Moment
-from protos.plan import EqualWeights, RowWeights
+from protos.ingredients import Moment
+from protos.manifest import manifest_of
+from protos.plan import EqualWeights, Plan, RowWeights
+from tests.coordinator.totals import plan_of, sums_of
 
-ROWS = RowWeights(name="rows", largest_rows=1024)
+Float32 = npt.NDArray[np.float32]
+MEAN: dict[str, Any] = {"name": "fedavg"}
+ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 1024}}
+DESCENT: dict[str, Any] = {"name": "sgd", "learning_rate": 0.5}
+
+
+def begun(plan: Plan) -> RuleState:
+    """What the plan's rule remembers before the first round."""
+    return begin_rule(plan.ingredients.server_rule, manifest_of(plan).parameters)
+
+
+def after(plan: Plan, start: npt.ArrayLike, *rounds: Sums, state: RuleState | None = None) -> Float32:
+    """The parameters after these rounds."""
+    parameters = np.array(start, np.float32)
+    memory = begun(plan) if state is None else state
+    for sums in rounds:
+        apply_rule(plan, manifest_of(plan), sums, parameters, memory)
+    return parameters
 
 
 @pytest.mark.parametrize("contributors", [1, 2, 3, 100])
 def test_equal_weights_count_the_contributors(contributors: int) -> None:
     """Where all sites weigh the same, the sum of the weights is their number."""
-    assert total_weight(EqualWeights(name="equal"), contributors, ()) == contributors
+    sums = sums_of(plan_of(MEAN), np.zeros(4), contributors=contributors)
+
+    assert sums.weight(EqualWeights(name="equal")) == contributors
 
 
 @pytest.mark.parametrize("rows", [1, 3, 512, 1024, 3072])
 def test_row_weights_come_from_the_sum_of_rows_alone(rows: int) -> None:
     """By rows, the sum of the weights is the sum of the rows over the cap, whoever contributed."""
-    weights = {total_weight(ROWS, contributors, (rows,)) for contributors in (1, 3, 100)}
+    plan = plan_of(MEAN, **ROWS)
+    weights = {
+        sums_of(plan, np.zeros(4), {"rows": rows}, contributors=contributors).weight(
+            RowWeights(name="rows", largest_rows=1024)
+        )
+        for contributors in (1, 3, 100)
+    }
 
     assert weights == {rows / 1024}
 
 
+def test_a_weight_is_found_by_its_name_wherever_it_stands() -> None:
+    """Scalars of the method before or behind the row count do not take its place."""
+    plan = plan_of({"name": "fedlp"}, **ROWS)
+
+    sums = sums_of(plan, np.zeros(4), {"rows": 96, "kept first": 7, "kept second": 9})
+
+    assert sums.weight(plan.weighting) == 96 / 1024
+
+
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize("size", [4, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_the_mean_rule_adds_the_mean(size: int, seed: int) -> None:
     """Next is received plus sum over weight, computed in float64 and rounded once, block by block."""
     generator = np.random.default_rng(seed)
-    fixed_point = FixedPoint(8.0, 3)
+    plan = plan_of(MEAN, parameters=size, sites="abc", **ROWS)
+    scale = FixedPoint(8.0, 3).scale
     received = generator.normal(size=size).astype(np.float32)
-    sums = generator.integers(-(2**31), 2**31, size, dtype=np.int32)
-    parameters = received.copy()
+    totals = generator.integers(-(2**31), 2**31, size, dtype=np.int32)
 
-    apply_rule(Mean(), parameters, sums, fixed_point, 2.5, {})
+    found = after(plan, received, sums_of(plan, totals / scale, {"rows": 2560}))
 
-    expected = received.astype(np.float64) + sums.astype(np.float64) / (fixed_point.scale * 2.5)
-    np.testing.assert_array_equal(parameters, expected.astype(np.float32))
+    expected = received.astype(np.float64) + totals.astype(np.float64) / (scale * 2.5)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("sites", [1, 3, 100])
+@pytest.mark.parametrize("sites", [1, 3, 26])
 def test_adding_one_for_a_thousand_rounds_gives_a_thousand(sites: int) -> None:
     """A federation whose sites add 1 in every round has added exactly n after n rounds."""
-    fixed_point = FixedPoint(8.0, sites)
-    one = np.empty(10, np.int32)
-    fixed_point.encode(np.ones(10, np.float32), 1.0, one)
-    parameters = np.zeros(10, np.float32)
+    plan = plan_of(MEAN, sites="abcdefghijklmnopqrstuvwxyz"[:sites])
 
-    for _ in range(1000):
-        apply_rule(Mean(), parameters, one * np.int32(sites), fixed_point, float(sites), {})
+    found = after(plan, np.zeros(4), *[sums_of(plan, np.full(4, float(sites)))] * 1000)
 
-    np.testing.assert_array_equal(parameters, np.full(10, 1000, np.float32))
+    np.testing.assert_array_equal(found, np.full(4, 1000, np.float32))
 
 
 def test_the_parameters_are_changed_in_place_and_the_sum_is_not() -> None:
     """The vector that peers are sent is the one that was changed; the sum stays for the record."""
-    parameters, sums = np.zeros(3, np.float32), np.full(3, 1 << 20, np.int32)
-    before = sums.copy()
+    plan = plan_of(MEAN)
+    sums, parameters = sums_of(plan, np.ones(4)), np.zeros(4, np.float32)
+    before = sums.changes.copy()
 
-    apply_rule(Mean(), parameters, sums, FixedPoint(8.0, 3), 1.0, {})
+    apply_rule(plan, manifest_of(plan), sums, parameters, {})
 
     assert parameters.all()
-    np.testing.assert_array_equal(sums, before)
+    np.testing.assert_array_equal(sums.changes, before)
+
+
+def test_blending_takes_a_part_of_the_way() -> None:
+    """pFedMe's coordinator with beta 1/4: from 1 a mean change of 2 leads to 1.5, and again to 2."""
+    plan = plan_of({"name": "pfedme", "blend": 0.25})
+
+    found = after(plan, np.ones(4), *[sums_of(plan, np.full(4, 4.0))] * 2)
+
+    np.testing.assert_array_equal(found, np.full(4, 2.0, np.float32))
 
 
 # Two rounds by hand from x = 1: the mean changes are 1/2 and -1/4, rate 0.1, first decay 0.9, offset 0.001.
@@ -77,36 +122,121 @@ BY_HAND = {
     Moment.YOGI: (0.0025, 0.003125),  # 0 + 0.01 * 0.25; 0.0025 + 0.01 * 0.0625
     Moment.ADAGRAD: (0.25, 0.3125),
 }
+ADAPTIVE: dict[Moment, dict[str, Any]] = {moment: {"name": f"fed{moment}", "offset": 0.001} for moment in Moment}
 
 
 @pytest.mark.parametrize("moment", Moment)
 def test_an_adaptive_rule_steps_as_computed_by_hand(moment: Moment) -> None:
     """Two rounds of each adaptive rule end where the formula says, and m and v with them."""
-    rule = Adaptive(moment=moment, rate=0.1, offset=0.001, first_decay=0.9, second_decay=0.99)
-    fixed_point = FixedPoint(8.0, 2)
-    parameters, state = np.ones(1, np.float32), begin_rule(rule, 1)
+    plan = plan_of(ADAPTIVE[moment])
+    state = begun(plan)
 
-    for total in (1.0, -0.5):  # of two sites, so that the means are 1/2 and -1/4
-        changes = np.array([int(total * fixed_point.scale)], np.int32)
-        apply_rule(rule, parameters, changes, fixed_point, 2.0, state)
+    found = after(plan, np.ones(4), *[sums_of(plan, np.full(4, total)) for total in (1.0, -0.5)], state=state)
 
     first, second = BY_HAND[moment]
     middle = 1.0 + 0.1 * 0.05 / (math.sqrt(first) + 0.001)
-    np.testing.assert_allclose(state["first moment"], [0.02], rtol=1e-12)
-    np.testing.assert_allclose(state["second moment"], [second], rtol=1e-12)
-    np.testing.assert_allclose(parameters, [middle + 0.1 * 0.02 / (math.sqrt(second) + 0.001)], rtol=1e-6)
+    np.testing.assert_allclose(state["first moment"], np.full(4, 0.02), rtol=1e-12)
+    np.testing.assert_allclose(state["second moment"], np.full(4, second), rtol=1e-12)
+    np.testing.assert_allclose(found, np.full(4, middle + 0.1 * 0.02 / (math.sqrt(second) + 0.001)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("moment", Moment)
 def test_an_adaptive_rule_never_has_a_negative_second_moment(moment: Moment) -> None:
     """However the changes vary, the root of v is a number; a momentum step on a variance would not be."""
-    rule = Adaptive(moment=moment, rate=0.1, offset=1e-9, first_decay=0.9, second_decay=0.99)
-    generator = np.random.default_rng(0)
-    parameters, state = np.zeros(1000, np.float32), begin_rule(rule, 1000)
+    plan = plan_of({"name": f"fed{moment}", "offset": 1e-9}, parameters=1000)
+    generator, state = np.random.default_rng(0), begun(plan)
 
-    for scale in (1.0, 1e-6, 1e3, 0.0, 1.0):
-        changes = (generator.uniform(-1, 1, size=1000) * scale * 1e6).astype(np.int32)
-        apply_rule(rule, parameters, changes, FixedPoint(8.0, 3), 3.0, state)
+    found = after(
+        plan,
+        np.zeros(1000),
+        *[sums_of(plan, generator.uniform(-1, 1, 1000) * scale) for scale in (1.0, 1e-6, 4.0, 0.0, 1.0)],
+        state=state,
+    )
 
     assert (state["second moment"] >= 0).all()
-    assert np.isfinite(parameters).all()
+    assert np.isfinite(found).all()
+
+
+def test_control_variates_follow_the_mean_change() -> None:
+    """SCAFFOLD by hand: 2 of 4 sites, 2 steps of rate 1/2, server rate 1/4, mean changes 1 and -2.
+
+    c: 0, then 0 + 2/4 * (-0 - 1/1) = -1/2, then -1/2 + 2/4 * (1/2 + 2/1) = 3/4. x: 1, 1.25, 0.75.
+    """
+    schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2}
+    plan = plan_of({"name": "scaffold", "rate": 0.25}, sites="abcd", optimiser=DESCENT, schedule=schedule, quorum=2)
+    state = begun(plan)
+    rounds = [sums_of(plan, np.full(4, 2 * mean), contributors=2) for mean in (1.0, -2.0)]
+
+    first = after(plan, np.ones(4), rounds[0], state=state)
+    control = state["control"].copy()
+    second = after(plan, first, rounds[1], state=state)
+
+    np.testing.assert_array_equal(first, np.full(4, 1.25))
+    np.testing.assert_array_equal(control, np.full(4, -0.5))
+    np.testing.assert_array_equal(second, np.full(4, 0.75))
+    np.testing.assert_array_equal(state["control"], np.full(4, 0.75))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
+    """Over many rounds in which all contribute, c stays the mean of the c_i that sites keep for themselves."""
+    generator = np.random.default_rng(seed)
+    plan = plan_of({"name": "scaffold"}, sites="abc", optimiser=DESCENT)
+    state, own = begun(plan), np.zeros((3, 4))
+    rates = plan.schedule.steps_per_round * 0.5
+    scale = FixedPoint(8.0, 3).scale
+
+    for _ in range(30):
+        changes = np.rint(generator.normal(0.0, 0.5, (3, 4)) * scale) / scale
+        sent = state["control"].astype(np.float32)
+        own = own - sent - changes / rates
+        after(plan, np.zeros(4), sums_of(plan, changes.sum(axis=0)), state=state)
+
+    np.testing.assert_allclose(state["control"], own.mean(axis=0), rtol=0, atol=1e-12)
+
+
+def test_a_layer_is_the_mean_of_those_that_kept_it() -> None:
+    """FedLP by hand: two of three sites kept the first layer, nobody the second, which stays as it was."""
+    plan = plan_of({"name": "fedlp"}, sites="abc")
+
+    found = after(plan, [1, 1, 1, 5], sums_of(plan, [4, 2, -2, 0], {"kept first": 2, "kept second": 0}))
+
+    np.testing.assert_array_equal(found, np.array([3, 2, 0, 5], np.float32))
+
+
+def test_a_kept_layer_is_weighed_by_the_rows_of_those_that_kept_it() -> None:
+    """FedLP by rows: 512 and 256 of 1024 kept the layers; weighted sums of 1/2 and 1/4 are mean changes of 1."""
+    plan = plan_of({"name": "fedlp"}, sites="abc", **ROWS)
+    scalars = {"rows": 768, "kept first": 512, "kept second": 256}
+
+    found = after(plan, np.zeros(4), sums_of(plan, [0.5, 0.5, 0.5, 0.25], scalars))
+
+    np.testing.assert_array_equal(found, np.ones(4, np.float32))
+
+
+def test_layers_that_are_not_due_stay() -> None:
+    """FedLAMA: in a round for the second layer alone the first keeps its value, whatever sites did to it."""
+    plan = plan_of({"name": "fedlama", "slow_factor": 3}, sites="ab")
+
+    found = after(plan, [1, 2, 3, 4], sums_of(plan, [6.0], layers=(False, True)))
+
+    np.testing.assert_array_equal(found, np.array([1, 2, 3, 7], np.float32))
+
+
+@pytest.mark.parametrize("name", ["fedadam", "scaffold"])
+def test_what_is_remembered_of_a_layer_left_out_stays_too(name: str) -> None:
+    """A rule with a memory moves only the part of it that belongs to the layers that travelled."""
+    network = {"name": "dense", "hidden": [2, 2]}
+    method = {"name": "composition", "of": [{"name": "player-fl"}, {"name": name}]}
+    keys = {"architecture": network, "columns": ["x"], "outputs": 1, "optimiser": DESCENT}
+    plan = plan_of(method, **keys)
+    parameters = manifest_of(plan).parameters
+    state = begun(plan)
+
+    found = after(plan, np.zeros(parameters), sums_of(plan, np.ones(4), number=1, layers=(True, False)), state=state)
+
+    assert (found[:4] != 0).all()
+    assert (found[4:] == 0).all()
+    for memory in state.values():
+        assert (memory[:4] != 0).all()
+        assert (memory[4:] == 0).all()

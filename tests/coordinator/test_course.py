@@ -1,0 +1,347 @@
+"""What sums decide: chosen layers, intervals, the best round, the end of training; against hand examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from coordinator.course import (
+    Course,
+    begin_course,
+    follow,
+    is_possible,
+    layers_at,
+    layers_of_result,
+    news,
+    rounds_of,
+)
+from protos.gain_sums import GainOverSites
+from protos.manifest import DISTANCE_SCALE, GAIN_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.messages import Stage
+from protos.plan import Plan
+from tests.coordinator.totals import plan_of, sums_of
+
+CHAIN = {"name": "dense", "hidden": [2, 2, 2]}  # four layers, of which PLayer-FL may federate three
+KEYS: dict[str, Any] = {"architecture": CHAIN, "columns": ["x"], "outputs": 1}
+ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
+
+
+def probed(sensitivities: list[float], threshold: float = 2.0) -> Course:
+    """The course after a probe whose sums stand for these numbers."""
+    plan = plan_of({"name": "player-fl", "threshold": threshold}, **KEYS)
+    scalars = {f"sensitivity {n}": int(value * SENSITIVITY_SCALE) for n, value in enumerate(sensitivities, start=1)}
+    return follow(plan, manifest_of(plan), begin_course(plan, manifest_of(plan)), 0, sums_of(plan, (), scalars))
+
+
+@pytest.mark.parametrize(
+    ("sensitivities", "layers"),
+    [
+        ([1.0, 3.0, 4.0, 5.0], 1),  # 3 at once
+        ([1.0, 2.0, 5.0, 6.0], 2),  # exactly 2 does not cross, 2.5 does
+        ([1.0, 1.0, 1.0, 4.0], 3),  # the rise into the last layer, which is never federated
+        ([1.0, 3.0, 9.0, 27.0], 1),  # the first of several
+        ([1.0, 1.5, 2.0, 2.5], 3),  # nothing crosses: all but the last
+        ([0.0, 1.0, 1.0, 1.0], 1),  # from nothing to something is a sharp rise
+        ([0.0, 0.0, 1.0, 1.0], 2),
+        ([0.0, 0.0, 0.0, 1.0], 3),
+        ([0.0, 0.0, 0.0, 0.0], 3),  # nothing after nothing is none
+    ],
+)
+def test_layers_up_to_the_first_sharp_rise_are_federated(sensitivities: list[float], layers: int) -> None:
+    """p = min {p : F_(p+1) / F_p > 2}, by hand, zeros and no crossing included; the vector is kept."""
+    course = probed(sensitivities)
+
+    assert course.chosen == (True,) * layers + (False,) * (3 - layers)
+    assert course.sensitivities == tuple(sensitivities)
+
+
+def test_the_chosen_layers_are_those_of_every_later_round_and_of_the_result() -> None:
+    """The probe itself asks for all layers; what it chose is offered from then on."""
+    plan = plan_of({"name": "player-fl"}, **KEYS)
+    course = probed([1.0, 1.0, 4.0, 4.0])
+
+    assert layers_at(plan, course, 0) == b""
+    assert {layers_at(plan, course, number) for number in (1, 2, 3)} == {b"\x03"}
+    assert layers_of_result(course) == b"\x03"
+
+
+SCALES = {"first": 3, "second": 1, "third": 4}  # dims
+LAYERS = {
+    "name": "named-tensors",
+    "tensors": [{"name": name, "shape": [size], "bound": 0.0} for name, size in SCALES.items()],
+}
+
+
+def drifted(
+    squares: list[float], totals: list[float], before: tuple[int, ...] = (1, 1, 1), factor: int = 3
+) -> tuple[int, ...]:
+    """FedLAMA's intervals after two equal sites moved by these summed squares, each number by these sums."""
+    plan = plan_of({"name": "fedlama", "slow_factor": factor}, architecture=LAYERS, schedule=rounds(6))
+    scalars = {f"distance {name}": int(value * DISTANCE_SCALE) for name, value in zip(SCALES, squares, strict=True)}
+    changes = np.repeat(totals, list(SCALES.values()))
+    closed = sums_of(plan, changes, scalars, number=factor - 1)
+    return follow(plan, manifest_of(plan), Course(intervals=before), factor - 1, closed).intervals
+
+
+def rounds(count: int) -> dict[str, Any]:
+    """A schedule of so many rounds of one step."""
+    return {"aggregate": "every-epoch", "epochs": count, "batches_per_epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("squares", "totals", "before", "expected"),
+    [
+        # d = (6/2 - 0) / 3 = 1, (8/2) / 1 = 4, (2/2) / 4 = 1/4. Ascending: third, first, second; d * dim 1, 3, 4,
+        # shares 1/8, 1/2, 1 against 1/2, 1/8, 0: only the third is slow.
+        ([6.0, 8.0, 2.0], [0.0, 0.0, 0.0], (1, 1, 1), (1, 1, 3)),
+        # The mean change is taken off: each number of the first moved by 1 at both sites, so 6/2 - 3 = 0.
+        # d * dim 0, 4, 1, ascending first, third, second: 0 < 5/8; 1/5 < 1/8 does not hold.
+        ([6.0, 8.0, 2.0], [2.0, 0.0, 0.0], (1, 1, 1), (3, 1, 1)),
+        # A layer that drifted for three rounds is divided by three: d = 1, 4/3, 1/4 changes no order here,
+        # d * dim 1, 3, 4/3 -> shares 3/16, 3/4, 1 against 1/2, 1/8, 0.
+        ([6.0, 8.0, 2.0], [0.0, 0.0, 0.0], (1, 3, 1), (1, 1, 3)),
+        # It does here: d = 1/3, 1, 1/4 and d * dim 1, 1, 1: 1/3 < 1/2; 2/3 < 1/8 does not hold.
+        ([6.0, 2.0, 2.0], [0.0, 0.0, 0.0], (3, 1, 1), (1, 1, 3)),
+        # Nothing moved apart: all layers in every round.
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], (1, 3, 1), (1, 1, 1)),
+        # Less than nothing, by rounding, is nothing.
+        ([5.9, 8.0, 0.0], [2.0, 0.0, 0.0], (1, 1, 1), (3, 1, 3)),
+    ],
+)
+def test_layers_below_the_crossing_become_slow(
+    squares: list[float], totals: list[float], before: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """FedLAMA's intervals by hand for three layers of 3, 1 and 4 numbers."""
+    assert drifted(squares, totals, before) == expected
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_some_layer_is_aggregated_in_every_round(seed: int) -> None:
+    """However layers drift, one of them is never slow."""
+    generator = np.random.default_rng(seed)
+
+    found = drifted(list(generator.exponential(size=3) ** 8), [0.0, 0.0, 0.0])
+
+    assert min(found) == 1
+
+
+def test_only_fast_layers_are_due_between_synchronised_rounds() -> None:
+    """With slow_factor 3 the third round of three takes in all layers, the two before it the fast ones."""
+    plan = plan_of({"name": "fedlama", "slow_factor": 3}, architecture=LAYERS, schedule=rounds(6))
+    course = Course(intervals=(1, 3, 1))
+
+    assert [layers_at(plan, course, number) for number in range(6)] == [b"\x05", b"\x05", b"", b"\x05", b"\x05", b""]
+    assert layers_of_result(course) == b""
+
+
+def measuring(**keys: Any) -> Plan:
+    """A plan of eight rounds that measures; equal weights unless said otherwise."""
+    return plan_of({"name": "fedavg"}, schedule=rounds(8), **({"checkpoint": "global"} | keys))
+
+
+def told(plan: Plan, losses: list[float | None], improving: list[int] | None = None) -> Course:
+    """The course after rounds 1, 2, ... in which the sites' weighted losses added up to these; None for a redraw."""
+    manifest = manifest_of(plan)
+    course = begin_course(plan, manifest)
+    zeros = np.zeros(manifest.parameters)
+    course = follow(plan, manifest, course, 0, sums_of(plan, zeros))
+    for number, loss in enumerate(losses, start=1):
+        scalars = {} if loss is None else {"validation weight": 2, "validation loss": int(loss * LOSS_SCALE)}
+        scalars["still improving"] = 1 if improving is None else improving[number - 1]
+        course = follow(plan, manifest, course, number, sums_of(plan, zeros, scalars, number=number))
+    return course
+
+
+def test_the_best_round_is_the_earliest_of_the_lowest() -> None:
+    """Round r stands for the model that was offered in it; of equal losses the earlier wins."""
+    course = told(measuring(), [6.0, 4.0, 5.0, 4.0])
+
+    assert course.curve == ((1, 3.0), (2, 2.0), (3, 2.5), (4, 2.0))
+    assert course.best == (2, 2.0)
+    assert course.best_round == 2
+
+
+def test_a_round_that_was_drawn_afresh_is_not_measured() -> None:
+    """Where no site said anything of its validation, the curve has a gap and the best round stays."""
+    course = told(measuring(), [6.0, None, 4.0])
+
+    assert course.curve == ((1, 3.0), (3, 2.0))
+
+
+def test_the_first_round_is_not_measured() -> None:
+    """The initial model is nobody's choice."""
+    plan = measuring()
+
+    assert [scalar.name for scalar in sums_of(plan, np.zeros(4)).exchange.scalars] == []
+
+
+def test_a_mean_loss_is_weighed_by_validation_rows() -> None:
+    """By rows: 48 of 64 rows, weights 1/2 and 1/4, losses 1 and 4 give (1/2 + 1) / (3/4) = 2."""
+    plan = measuring(**ROWS)
+    manifest = manifest_of(plan)
+    scalars = {"rows": 64, "validation weight": 48, "validation loss": int(1.5 * LOSS_SCALE), "still improving": 2}
+
+    course = follow(plan, manifest, Course(), 1, sums_of(plan, np.zeros(4), scalars, number=1))
+
+    assert course.best == (1, 2.0)
+
+
+def test_a_round_in_which_every_loss_was_infinite_is_never_the_best() -> None:
+    """What is not finite counts as the largest loss; a run of nothing else has no best round."""
+    course = told(measuring(), [2 * LARGEST_LOSS, 2 * LARGEST_LOSS])
+
+    assert course.best_round is None
+    assert len(course.curve) == 2
+
+
+def test_the_validation_round_measures_the_last_aggregate() -> None:
+    """Its number stands for the model that was offered in it, the result of training."""
+    plan = measuring()
+    manifest = manifest_of(plan)
+    scalars = {"validation weight": 2, "validation loss": LOSS_SCALE, "still improving": 0}
+
+    course = follow(plan, manifest, told(plan, [6.0]), 8, sums_of(plan, (), scalars, number=8))
+
+    assert course.best == (8, 0.5)
+    assert rounds_of(plan, course) == 9
+
+
+def stopping(signal: str, patience: int) -> dict[str, Any]:
+    """Early stopping without a global checkpoint."""
+    return {"checkpoint": "local", "early_stopping": {"signal": signal, "patience": patience}}
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "training_rounds"),
+    [
+        ([5.0, 4.0, 4.0], 1, 5),  # round 3 decides, round 4 is on its way: rounds 0 to 4
+        ([5.0, 4.0, 4.5, 3.0], 2, None),
+        ([5.0, 4.0, 4.5, 4.2], 2, 6),
+        ([5.0, 5.0], 1, 4),
+        ([5.0, None, None], 1, None),  # what is not measured is not counted
+        ([5.0, 6.0, 6.0, 6.0, 6.0, 6.0], 5, None),  # round 6 decides, round 7 is the last one anyway
+        ([5.0, 6.0, 6.0, 6.0, 6.0, 6.0], 4, 7),
+    ],
+)
+def test_training_ends_when_the_common_loss_does_not_fall(
+    losses: list[float | None], patience: int, training_rounds: int | None
+) -> None:
+    """After so many measured rounds without improvement; the round after the deciding one is still made."""
+    plan = measuring(**stopping("global", patience))
+
+    course = told(plan, losses)
+
+    assert course.training_rounds == training_rounds
+    assert rounds_of(plan, course) == (training_rounds or 8)
+
+
+@pytest.mark.parametrize(
+    ("improving", "training_rounds"),
+    [([2, 1, 0], 5), ([0], 3), ([2, 2, 1, 1, 1], None), ([1, 0, 2], 4)],
+)
+def test_training_ends_when_no_site_improves(improving: list[int], training_rounds: int | None) -> None:
+    """The sum of those that still improve is 0 once; what comes afterwards changes nothing."""
+    plan = measuring(**stopping("local", 2))
+
+    course = told(plan, [5.0] * len(improving), improving)
+
+    assert course.training_rounds == training_rounds
+
+
+def test_silence_after_a_fresh_draw_is_no_sign_of_the_end() -> None:
+    """Where a redrawn round says nothing, a sum of 0 improving sites does not end training."""
+    course = told(measuring(**stopping("local", 2)), [5.0, None], [1, 0])
+
+    assert course.training_rounds is None
+
+
+def test_an_early_end_keeps_the_rounds_that_measure() -> None:
+    """Training that ends after 5 of 8 rounds is followed by validation and report: 7 rounds in all."""
+    plan = measuring(gain="sums", early_stopping={"signal": "global", "patience": 1})
+
+    course = told(plan, [5.0, 4.0, 4.0])
+
+    assert rounds_of(plan, course) == 7
+    assert layers_at(plan, course, 6) == b""
+
+
+def test_the_report_gives_mean_fairness_and_incentive() -> None:
+    """Four sites with 0.5, 0.5, 1, 1 of which two gained: mean 3/4, variance 1/16, and half of them won."""
+    plan = plan_of({"name": "fedavg"}, gain="sums", sites="abcd", schedule=rounds(8))
+    scalars = {
+        "sites with a metric": 4,
+        "metric": 3 * GAIN_SCALE,
+        "metric squared": int(2.5 * GAIN_SCALE),
+        "sites that gained": 2,
+    }
+
+    course = follow(plan, manifest_of(plan), Course(), 8, sums_of(plan, (), scalars, number=8))
+
+    assert course.gain == GainOverSites(sites=4, mean=0.75, fairness=0.0625, incentive=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_fine"),
+    [({}, True), ({"metric": 2 * GAIN_SCALE + 1}, False), ({"sites that gained": 3}, False)],
+)
+def test_a_report_that_no_sites_can_send_is_told_from_one_they_can(changed: dict[str, int], is_fine: bool) -> None:
+    """Two sites with a metric cannot have three winners, nor more than twice the largest metric."""
+    plan = plan_of({"name": "fedavg"}, gain="sums", sites="abcd", schedule=rounds(8))
+    scalars = {"sites with a metric": 2, "metric": 5, "metric squared": 5, "sites that gained": 2} | changed
+
+    assert is_possible(sums_of(plan, (), scalars, number=8)) is is_fine
+    assert is_possible(sums_of(plan, np.zeros(4)))
+
+
+COURSES = [
+    Course(),
+    probed([1.0, 3.0, 4.0, 5.0]),
+    Course(intervals=(1, 3, 1)),
+    told(measuring(early_stopping={"signal": "global", "patience": 1}), [5.0, 1 / 3, 4.0]),
+    Course(gain=GainOverSites(sites=4, mean=0.1, fairness=1e-300, incentive=None)),
+]
+
+
+@pytest.mark.parametrize("course", COURSES)
+def test_a_course_survives_the_journal(course: Course) -> None:
+    """What is written of a course is read back as the same one, every float to its last bit."""
+    assert Course.from_json(course.to_json()) == course
+
+
+TORN = [b"", b"[]", b'{"chosen":1}', b'{"chosen":["yes"]}', b'{"best":[1]}', b'{"curve":[[1]]}', b'{"other":1}']
+
+
+@pytest.mark.parametrize("raw", TORN)
+def test_a_torn_course_is_refused(raw: bytes) -> None:
+    """What is no course does not become one."""
+    with pytest.raises(ValidationError):
+        Course.from_json(raw)
+
+
+def test_decisions_are_told_once() -> None:
+    """The log hears of chosen layers with their vector, of slow layers, and of an early end; of no other round."""
+    plan = plan_of({"name": "player-fl"}, **KEYS)
+    manifest, chosen = manifest_of(plan), probed([1.0, 3.0, 4.0, 5.0])
+
+    assert list(news(manifest, Course(), chosen)) == [
+        ("layers_chosen", {"layers": ["input.layer1"], "sensitivities": [1.0, 3.0, 4.0, 5.0]})
+    ]
+    assert list(news(manifest, chosen, chosen)) == []
+    assert list(news(manifest, Course(intervals=(1, 1, 1)), Course(intervals=(1, 2, 1)))) == [
+        ("intervals_chosen", {"slow": ["body.layer2"]})
+    ]
+    assert list(news(manifest, Course(), Course(training_rounds=3))) == [
+        ("training_ends_early", {"training_rounds": 3})
+    ]
+
+
+def test_other_methods_decide_nothing() -> None:
+    """Under plain averaging a round leaves the course as it was."""
+    plan = plan_of({"name": "fedavg"})
+
+    course = follow(plan, manifest_of(plan), Course(), 0, sums_of(plan, np.ones(4), stage=Stage.TRAINING))
+
+    assert course == begin_course(plan, manifest_of(plan)) == Course()

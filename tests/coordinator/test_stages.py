@@ -1,0 +1,232 @@
+"""Whole runs with rounds that measure: probe, validation, report, an early end; what comes down and what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coordinator.record import sha256_of
+from protos.manifest import GAIN_SCALE, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.messages import Offer, Stage
+from protos.plan import Plan
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite
+from tests.coordinator.test_engine import Stage as Scene
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import MEAN, plan_with
+
+Scalars = Callable[[Offer], Mapping[str, int]]
+CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "columns": ["x"], "outputs": 1}
+
+
+def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
+    """Three sites, so many training rounds of one step."""
+    schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1}
+    return plan_with(IDENTITIES, changes={"method": {"name": method}, "schedule": schedule} | changes)
+
+
+def run_of(state: Path, plan: Plan, scalars: Scalars = lambda offer: {}) -> tuple[Scene, list[BehavingSite]]:
+    """A whole run in which every site measures the same."""
+    sites = [BehavingSite(name, scalars=scalars) for name in "abc"]
+    scenes: list[Scene] = []
+
+    async def scene() -> None:
+        scenes.append(Scene(state, plan))
+        scenes[0].engine.start()
+        for site in sites:
+            scenes[0].connect(site)
+        scenes[0].deliver()
+
+    play(scene())
+    assert [outcome.is_complete for outcome in scenes[0].engine.outcomes] == [True]
+    return scenes[0], sites
+
+
+def record_of(state: Path) -> dict[str, Any]:
+    """What was written of the run."""
+    (path,) = (state / "runs").glob("*/record.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def measured(losses: Mapping[int, float], improving: int = 1) -> Scalars:
+    """The same validation loss at every site, by the round in which it travels."""
+
+    def scalars(offer: Offer) -> Mapping[str, int]:
+        loss = int(losses.get(offer.round, 9.0) * LOSS_SCALE)
+        return {"validation weight": 1, "validation loss": loss, "still improving": improving}
+
+    return scalars
+
+
+def test_the_probe_comes_first_and_its_choice_is_all_that_travels_then(tmp_path: Path) -> None:
+    """PLayer-FL: nothing comes down with the probe; afterwards one layer of two, also in the result."""
+    plan = a_plan("player-fl", rounds=2, **CHAIN)
+    rise = {
+        "sensitivity 1": SENSITIVITY_SCALE // 4,
+        "sensitivity 2": SENSITIVITY_SCALE,
+        "sensitivity 3": SENSITIVITY_SCALE,
+    }
+
+    _, sites = run_of(tmp_path, plan, lambda offer: rise if offer.stage is Stage.PROBE else {})
+
+    for site in sites:
+        assert [(offer.stage, offer.layers) for offer in site.offers] == [
+            (Stage.PROBE, b""),
+            (Stage.TRAINING, b"\x01"),
+            (Stage.TRAINING, b"\x01"),
+        ]
+        assert [vector.size for vector in site.vectors] == [0, 4, 4, 4]
+        assert site.finish is not None
+        assert (site.finish.round, site.finish.layers) == (3, b"\x01")
+    record, (path,) = record_of(tmp_path), (tmp_path / "runs").glob("*/parameters.safetensors")
+    assert record["chosen_layers"] == ["input.layer1"]
+    assert record["sensitivities"] == [0.75, 3.0, 3.0]
+    assert (record["rounds"], record["rounds_made"], record["training_rounds"]) == (3, 3, 2)
+    assert set(load_file(path)) == {"input.layer1.weight", "input.layer1.bias"}
+    assert record["shared_parameters_sha256"] == sha256_of(sites[0].vectors[-1])
+
+
+def test_a_layer_that_was_not_chosen_is_never_moved(tmp_path: Path) -> None:
+    """What comes down of the chosen layer is its start plus the sums; the rest of the manifest stays aside."""
+    plan = a_plan("player-fl", rounds=2, **CHAIN)
+    rise = {"sensitivity 2": SENSITIVITY_SCALE}
+
+    _, sites = run_of(tmp_path, plan, lambda offer: rise if offer.stage is Stage.PROBE else {})
+
+    start = manifest_of(plan).initial_parameters(plan.seed)[:4]
+    for number, vector in enumerate(sites[0].vectors[1:]):
+        np.testing.assert_allclose(vector, start + number * MEAN, rtol=1e-6)
+
+
+def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(tmp_path: Path) -> None:
+    """Offers name the best round so far, from the round after it was measured; the last model is measured too."""
+    losses = {1: 4.0, 2: 3.0, 3: 5.0, 4: 2.0}
+
+    _, sites = run_of(tmp_path, a_plan(checkpoint="global"), measured(losses))
+
+    for site in sites:
+        assert [offer.stage for offer in site.offers] == [Stage.TRAINING] * 4 + [Stage.VALIDATION]
+        assert [offer.best_round for offer in site.offers] == [None, None, 1, 2, 2]
+        assert site.finish is not None
+        assert (site.finish.round, site.finish.best_round) == (5, 4)
+        np.testing.assert_array_equal(site.vectors[-2], site.vectors[-1])  # a round that measures moves nothing
+    record = record_of(tmp_path)
+    assert record["validation_curve"] == [[1, 4.0], [2, 3.0], [3, 5.0], [4, 2.0]]
+    assert (record["best_round"], record["best_validation_loss"]) == (4, 2.0)
+    assert (record["rounds"], record["training_rounds"]) == (5, 4)
+
+
+@pytest.mark.parametrize("aggregate", ["every-epoch", "every-batch"])
+@pytest.mark.parametrize("closing", [{}, {"checkpoint": "global"}, {"checkpoint": "global", "gain": "sums"}])
+def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
+    tmp_path: Path, aggregate: str, closing: dict[str, Any]
+) -> None:
+    """Round 3 decides, round 4 is made, then come the rounds that measure; no site is asked for more."""
+    schedule = {"aggregate": aggregate, "epochs": 9, "batches_per_epoch": 1}
+    stopping = {"early_stopping": {"signal": "global", "patience": 1}, "schedule": schedule}
+
+    scene, sites = run_of(tmp_path, a_plan(**stopping | closing), measured({1: 3.0, 2: 2.0, 3: 2.5, 4: 2.5, 5: 2.5}))
+
+    last = [Stage.VALIDATION] * ("checkpoint" in closing) + [Stage.REPORT] * ("gain" in closing)
+    for site in sites:
+        assert [offer.stage for offer in site.offers] == [Stage.TRAINING] * 5 + last
+        assert site.finish is not None
+        assert (site.finish.round, site.finish.best_round) == (5 + len(last), 2)
+    record = record_of(tmp_path)
+    assert (record["training_rounds"], record["rounds"], record["rounds_made"]) == (5, 5 + len(last), 5 + len(last))
+    np.testing.assert_array_equal(scene.vector(sites[0].plan), np.full(10, 5 * MEAN, np.float32))
+
+
+def test_a_report_is_summed_and_its_figures_are_on_record(tmp_path: Path) -> None:
+    """Each of three sites has 0.75 and gained: the mean is 0.75, and of three sites no variance is told."""
+    scalars = {
+        "sites with a metric": 1,
+        "metric": 3 * GAIN_SCALE // 4,
+        "metric squared": 9 * GAIN_SCALE // 16,
+        "sites that gained": 1,
+    }
+
+    _, sites = run_of(tmp_path, a_plan(gain="sums"), lambda offer: scalars if offer.stage is Stage.REPORT else {})
+
+    assert [offer.stage for offer in sites[0].offers] == [Stage.TRAINING] * 4 + [Stage.REPORT]
+    assert record_of(tmp_path)["gain"] == {"sites": 3, "mean": 0.75, "fairness": None, "incentive": 1.0}
+
+
+def test_an_impossible_report_voids_the_attempt_and_ends_the_run(tmp_path: Path) -> None:
+    """Sites that report a gain without a metric are told from honest ones, three times, and then the run is over."""
+
+    async def scene() -> None:
+        plan = a_plan(gain="sums")
+        stage = Scene(tmp_path, plan)
+        stage.engine.start()
+        for name in "abc":
+            stage.connect(
+                BehavingSite(name, scalars=lambda offer: {"sites that gained": 1} if offer.round == 4 else {})
+            )
+        stage.deliver()
+
+        (outcome,) = stage.engine.outcomes
+        assert (outcome.is_complete, outcome.reason) == (False, "the contributions do not add up")
+
+    play(scene())
+
+
+@pytest.mark.parametrize(
+    "scalars",
+    [{"validation weight": -1}, {"validation weight": 2}, {"still improving": 2}, {"validation loss": -(1 << 40)}],
+)
+def test_scalars_out_of_bounds_void_the_attempt(tmp_path: Path, scalars: dict[str, int]) -> None:
+    """Sums that no honest sites can give never reach the course, whatever the checks say."""
+
+    async def scene() -> None:
+        stage = Scene(tmp_path, a_plan(checkpoint="global"))
+        stage.engine.start()
+        for name in "abc":
+            stage.connect(BehavingSite(name, scalars=lambda offer: scalars if offer.round == 1 else {}))
+        stage.deliver()
+
+        (outcome,) = stage.engine.outcomes
+        assert (outcome.is_complete, outcome.reason) == (False, "the contributions do not add up")
+
+    play(scene())
+
+
+def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_path: Path) -> None:
+    """SCAFFOLD: 10 numbers and 10 of c; c is minus the mean change over the learning rate, and stays at home later."""
+    plan = a_plan("scaffold", rounds=2, checkpoint="global", optimiser={"name": "sgd", "learning_rate": 0.5})
+
+    _, sites = run_of(tmp_path, plan, measured({}))
+
+    assert [vector.size for vector in sites[0].vectors] == [20, 20, 10, 10]
+    np.testing.assert_array_equal(sites[0].vectors[0], np.zeros(20, np.float32))
+    np.testing.assert_array_equal(sites[0].vectors[1], np.repeat(np.float32([MEAN, -MEAN / 0.5]), 10))
+
+
+def test_slow_layers_wait_for_the_round_of_all(tmp_path: Path) -> None:
+    """FedLAMA: every layer comes down in every round; what is not due goes not up and is not moved."""
+    plan = a_plan("fedlama", rounds=6)
+    scalars = {"distance first": 9 << 50, "distance second": 0}
+
+    _, sites = run_of(tmp_path, plan, lambda offer: scalars if offer.round % 2 else {})
+
+    assert [offer.layers for offer in sites[0].offers] == [b"", b"", b"\x01", b"", b"\x01", b""]
+    firsts, seconds = ([float(vector[index]) for vector in sites[0].vectors] for index in (0, 9))
+    assert firsts == [0, 3, 6, 9, 12, 15, 18]
+    assert seconds == [0, 3, 6, 6, 9, 9, 12]
+    assert record_of(tmp_path)["slow_layers"] == ["second"]
+
+
+def test_a_method_that_shares_nothing_still_counts_its_rounds(tmp_path: Path) -> None:
+    """Local training sends no number down and none up, and its report may still be summed."""
+    plan = a_plan("local", rounds=2, gain="sums")
+
+    _, sites = run_of(tmp_path, plan)
+
+    assert [vector.size for vector in sites[0].vectors] == [0, 0, 0, 0]
+    assert record_of(tmp_path)["rounds_made"] == 3
