@@ -27,6 +27,7 @@ from sklearn.metrics import (
 )
 
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing, Targets
 
 Scores: TypeAlias = npt.NDArray[np.float64]
@@ -140,6 +141,18 @@ def targets_of(preprocessing: Preprocessing, targets: Targets) -> Targets:
     """Encoded targets of shape (rows,) as `measure` wants them: a regression's in their own unit."""
     is_number = preprocessing.contract.target.task == "regression"
     return preprocessing.in_target_units(targets.astype(np.float64)) if is_number else targets
+
+
+def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
+    """A site's test rows, with their targets in the target's own unit."""
+    target = preprocessing.contract.target
+    return HeldOutRows(
+        task=dataset.task,
+        targets=targets_of(preprocessing, dataset.test.targets),
+        classes=dataset.classes,
+        patients=dataset.test_patients,
+        unit=target.unit if target.task == "regression" else None,
+    )
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:

@@ -1,29 +1,31 @@
 """The end of a study at this site: the chosen model on disk, and what joining brought.
 
 Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
-of the comparison loses nothing. The report is JSON beside a line for the operator.
+of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
+headline metric and the verdict alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
-from protos.gain_sums import GainSums, gain_sums
+from protos.gain_sums import GainSums
 from site_agent.config import Hospital
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.contract import Task
+from site_agent.trainer.comparison.assessment import Assessment, assess
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import Metrics, evaluate, scores_of, targets_of
+from site_agent.trainer.evaluation import held_out_rows, scores_of
 from site_agent.trainer.files import write_whole
+from site_agent.trainer.networks import Seeds
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.study import Outcome, Study
-
-_HEADLINE: Final[dict[Task, str]] = {"binary": "auroc", "multi-class": "auroc", "regression": "rmse"}
+from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,52 +44,64 @@ class Report:
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
     """Save the chosen model, compare it, write and log the site's report.
 
-    `siloed` is in the report unless the site switched it off; where training alone diverged, its
-    metrics are null.
+    `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
+    are null. `differences` are the federated model's figures minus each other one's.
 
     Raises:
         OperatorError: no finite model is left, or the disk does not take what is saved.
     """
     outcome = study.conclude()
-    metrics = _metrics(study, preprocessing, outcome)
-    facts: dict[str, Json] = {
+    rows, facts = held_out_rows(study.own, preprocessing), _facts(hospital, study, run)
+    models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
+    metrics = rows.evaluate(models[FEDERATED]).metrics
+    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
+    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, report=facts | reached)
+    save_model(hospital.state_path, run, model)
+    reason = "this site did not train alone"
+    if hospital.training.siloed_baseline:
+        reason = "the network trained alone diverged"
+        facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
+        alone = train_alone(study)
+        if alone is not None:
+            models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
+    seeds = Seeds(study.plan.seed, study.site)
+    if hospital.training.simple_models:
+        models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+    assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
+    facts |= _compared(assessment, choices)
+    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
+    _log(run, assessment.gain)
+    return Report(facts=facts, gain=assessment.sums)
+
+
+def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:
+    dataset = study.own
+    return {
         "site": hospital.site,
         "run": run,
         "plan_digest": study.plan.digest.hex(),
         "method": study.plan.method.name,
-        "task": study.dataset.task,
-        "rows": {
-            "training": len(study.dataset.training),
-            "validation": len(study.dataset.validation),
-            "test": len(study.dataset.test),
-        },
-        "columns": list(study.own.columns),
-        "federated": {"metrics": metrics, "checkpoint": outcome.choice},
+        "task": dataset.task,
+        "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
+        "columns": list(dataset.columns),
     }
-    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, report=dict(facts))
-    save_model(hospital.state_path, run, model)
-    metric = _HEADLINE[study.dataset.task]
-    headline = {f"federated_{metric}": _rounded(metrics, metric)}
-    opponents: list[float | None] = []
-    if hospital.training.siloed_baseline:
-        alone = train_alone(study)
-        siloed = _metrics(study, preprocessing, alone) if alone else dict.fromkeys(metrics)
-        facts["siloed"] = {"metrics": siloed} | ({"checkpoint": alone.choice} if alone else {})
-        headline[f"siloed_{metric}"] = _rounded(siloed, metric)
-        opponents.append(siloed[metric])
-    content = json.dumps(facts, indent=2, allow_nan=False).encode()
-    write_whole(hospital.state_path / "reports" / f"{run}.json", content)
-    structlog.get_logger().info("study_reported", run=run, **headline)
-    is_summed = study.dataset.task != "regression"
-    return Report(facts=facts, gain=gain_sums(metrics[metric] if is_summed else None, opponents if is_summed else ()))
 
 
-def _metrics(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> Metrics:
-    targets = targets_of(preprocessing, study.dataset.test.targets)
-    scores = scores_of(preprocessing, outcome.test_outputs)
-    return dict(evaluate(study.dataset.task, targets, scores, study.dataset.classes).metrics)
+def _compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
+    """What each model reached, the network's beside the evidence of their checkpoints, and the comparison."""
+    networks: dict[str, Json] = {
+        name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
+    }
+    simple: dict[str, Json] = {name: assessment.model(name) for name in assessment.names if name not in choices}
+    return networks | {
+        "simple_models": simple,
+        "differences": assessment.differences(),
+        "gain": assessment.gain.to_json(),
+        "resamples": assessment.compared.resamples,
+    }
 
 
-def _rounded(metrics: Metrics, metric: str) -> float | None:
-    value = metrics[metric]
-    return None if value is None else round(value, 4)
+def _log(run: str, gain: Gain) -> None:
+    figures = {FEDERATED: gain.federated, SILOED: gain.siloed}
+    headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
+    structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

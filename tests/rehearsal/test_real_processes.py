@@ -96,7 +96,7 @@ def federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, round
     prepare(rehearsal)
     for hospital in rehearsal.hospitals:
         federation = Federation(rehearsal)
-        federation.change(hospital.name, training={"threads": 1, "siloed_baseline": False})
+        federation.change(hospital.name, training={"threads": 1, "siloed_baseline": False, "simple_models": False})
     return federation
 
 

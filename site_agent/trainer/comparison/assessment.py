@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protos.gain_sums import GainSums, gain_sums
+from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.calibration import Calibration, calibrations
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain, gain_of
-from site_agent.trainer.comparison.intervals import Compared, Json, compare
+from site_agent.trainer.comparison.intervals import Compared, compare
 from site_agent.trainer.comparison.resampling import RESAMPLES
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
@@ -32,7 +33,12 @@ class Assessment:
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
 
-    def model(self, name: str) -> Json:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every model's name, in the order in which they were given."""
+        return tuple(self.compared.evaluations)
+
+    def model(self, name: str) -> dict[str, Json]:
         """One model's metrics, their intervals and its calibration, as plain values."""
         return {
             "metrics": dict(self.compared.evaluations[name].metrics),
@@ -40,10 +46,9 @@ class Assessment:
             "calibration": {of: found.to_json() for of, found in self.calibrations[name].items()},
         }
 
-    def differences(self) -> Json:
+    def differences(self) -> dict[str, Json]:
         """The federated model minus each other one, in every metric, as plain values."""
-        others = [name for name in self.compared.evaluations if name != FEDERATED]
-        return {name: self.compared.differences(FEDERATED, name) for name in others}
+        return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
 def assess(

@@ -18,7 +18,8 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from site_agent.trainer.comparison.intervals import Compared, Difference, Interval, Json
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.intervals import Compared, Difference, Interval
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.simple_models import TITLES
@@ -67,7 +68,7 @@ class Gain:
         """Of the difference."""
         return self.difference.interval if self.difference else None
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """Plain values for `json.dumps`."""
         return {
             "metric": self.metric,

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.resampled_metrics import Values, resampled_metrics
 from site_agent.trainer.comparison.resampling import RESAMPLES, resampling_of
 from site_agent.trainer.evaluation import Evaluation, HeldOutRows, Scores
 
-Json: TypeAlias = dict[str, object]
 _PERCENTILES: Final = (2.5, 97.5)
 
 
@@ -60,7 +60,7 @@ class Difference:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """Plain values for `json.dumps`."""
         return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
 
@@ -88,7 +88,7 @@ class Compared:
         """The 95% interval of a metric; None where it is undefined, or was on any resample."""
         return _interval(self.resampled[model].get(metric))
 
-    def intervals(self, model: str) -> dict[str, list[float] | None]:
+    def intervals(self, model: str) -> dict[str, Json]:
         """The intervals of all metrics of a model, as plain values."""
         found = {metric: self.interval(model, metric) for metric in self.evaluations[model].metrics}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
@@ -101,7 +101,7 @@ class Compared:
         paired = self.resampled[first][metric] - self.resampled[second][metric]
         return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
 
-    def differences(self, first: str, second: str) -> dict[str, Json | None]:
+    def differences(self, first: str, second: str) -> dict[str, Json]:
         """The differences in all metrics, as plain values."""
         found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}

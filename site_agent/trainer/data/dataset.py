@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from protos.architecture import ColumnsNetwork, ParallelNetwork
 from protos.errors import ConfigurationError, DataError
@@ -48,7 +49,11 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """What training, choosing and testing read; `classes` is empty for regression."""
+    """What training, choosing and testing read; `classes` is empty for regression.
+
+    `test_patients` is int64 of shape (test rows,), equal for rows of one patient; None where the contract
+    declares no patient column.
+    """
 
     training: Examples
     validation: Examples
@@ -56,6 +61,7 @@ class Dataset:
     columns: tuple[str, ...]
     task: Task
     classes: tuple[str, ...]
+    test_patients: npt.NDArray[np.int64] | None = None
 
     @property
     def outputs(self) -> int:
@@ -107,8 +113,14 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         columns=preprocessing.columns,
         task=target.task,
         classes=target.classes,
+        test_patients=None if table.patients is None else _numbered([table.patients[row] for row in rows.test]),
     )
     return dataset, preprocessing
+
+
+def _numbered(patients: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Numbers that are equal where the identifiers are, which are not kept."""
+    return np.unique(np.array(patients), return_inverse=True)[1].astype(np.int64)
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:

@@ -8,38 +8,135 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from protos.errors import ConfigurationError, OperatorError, UsageError
-from site_agent.trainer import saved_model
-from site_agent.trainer.report import conclude
+from site_agent.config import Hospital
+from site_agent.trainer import report, saved_model, simple_models
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import held_out_rows, scores_of
+from site_agent.trainer.report import Report, make_report
 from site_agent.trainer.saved_model import is_run_name, latest_run, load_model
 from site_agent.trainer.study import Study
-from tests.site_agent.trainer.sites import make_plan, make_site, make_study, run_rounds
+from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
+
+
+def trained(folder: Path, **site: object) -> tuple[Hospital, Study, Preprocessing]:
+    """A site at the end of a federation with itself alone."""
+    plan = make_plan()
+    hospital, study, preprocessing = prepare(make_site(folder, **site), plan)  # type: ignore[arg-type]
+    study.close(at_the_end(plan), run_rounds(plan, [study]))
+    return hospital, study, preprocessing
+
+
+def report_of(folder: Path, **site: object) -> Report:
+    """The report of such a site."""
+    hospital, study, preprocessing = trained(folder, **site)
+    return make_report(hospital, study, preprocessing, "law-1")
 
 
 def test_report_and_model_hold_what_was_reached(tmp_path: Path) -> None:
     """The file says what was returned; the model is the chosen one, with plan and preprocessing."""
-    plan = make_plan()
-    hospital, study = make_study(make_site(tmp_path), plan)
+    hospital, study, preprocessing = trained(tmp_path)
 
-    facts = conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    made = make_report(hospital, study, preprocessing, "law-1")
 
-    path = hospital.state_path / "reports" / "law-1.json"
     model = load_model(hospital.state_path, "law-1")
-    assert json.loads(path.read_text()) == facts
-    assert facts.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task"}
-    assert model.plan == plan
-    assert model.preprocessing == study.preprocessing
+    assert json.loads((hospital.state_path / "reports" / "law-1.json").read_text()) == made.facts
+    assert made.facts.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task", "gain", "differences"}
+    assert model.plan == study.plan
+    assert model.preprocessing == preprocessing
     assert model.columns == study.own.columns
-    assert model.values.keys() == study._flat.values().keys()
+    assert model.values.keys() == study.conclude().values.keys()
+
+
+def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its_choice(tmp_path: Path) -> None:
+    """The metrics are those of its scores on the test rows, and lie in their intervals."""
+    hospital, study, preprocessing = trained(tmp_path)
+
+    facts = make_report(hospital, study, preprocessing, "law-1").facts
+
+    federated, siloed, differences = facts["federated"], facts["siloed"], facts["differences"]
+    assert isinstance(federated, dict)
+    assert isinstance(siloed, dict)
+    assert isinstance(differences, dict)
+    outcome = study.conclude()
+    rows = held_out_rows(study.own, preprocessing)
+    assert federated["metrics"] == rows.evaluate(scores_of(preprocessing, outcome.test_outputs)).metrics
+    assert federated["checkpoint"] == outcome.choice
+    for one in (federated, siloed):
+        assert one.keys() == {"metrics", "intervals", "calibration", "checkpoint"}
+        assert one["intervals"]["brier"][0] <= one["metrics"]["brier"] <= one["intervals"]["brier"][1]
+        assert one["calibration"].keys() == {"positive"}
+    assert differences.keys() == {"siloed"}
+    for metric, difference in differences["siloed"].items():
+        assert difference["difference"] == federated["metrics"][metric] - siloed["metrics"][metric]
+
+
+@pytest.mark.parametrize(("table", "first"), [("wine", "logistic_regression"), ("diabetes", "ridge_regression")])
+def test_simple_models_stand_beside_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, first: str
+) -> None:
+    """With metrics, intervals and calibration of their own, and the federated model's difference to each."""
+    monkeypatch.setattr(simple_models, "_TREES", 5)
+
+    facts = report_of(tmp_path, table=table, simple_models=True).facts
+
+    simple, differences = facts["simple_models"], facts["differences"]
+    assert isinstance(simple, dict)
+    assert isinstance(differences, dict)
+    assert len(simple) == 4
+    assert next(iter(simple)) == first
+    assert all(one.keys() == {"metrics", "intervals", "calibration"} for one in simple.values())
+    assert differences.keys() == {"siloed", *simple}
+
+
+def test_a_report_can_be_repeated(tmp_path: Path) -> None:
+    """Draws follow from the plan's seed and the site's name: equal studies, equal reports to the bit."""
+    reports = [report_of(tmp_path / name, simple_models=False).facts for name in ("one", "again")]
+
+    assert reports[0] == reports[1]
+
+
+def test_the_gain_leaves_as_sums_only(tmp_path: Path) -> None:
+    """A site with a metric counts once, and its metric stands for what the report says, to 32 bits."""
+    made = report_of(tmp_path)
+
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert made.gain.measured == 1
+    assert made.gain.metric == round(gain["federated"] * 2**32)
+    assert made.gain.gained == int(gain["federated"] > gain["siloed"])
+
+
+def test_a_regression_has_nothing_to_sum(tmp_path: Path) -> None:
+    """An error in a unit of its own is no share."""
+    assert report_of(tmp_path, table="diabetes").gain.scalars == (0, 0, 0, 0)
+
+
+def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
+    """And nothing else of the report."""
+    with capture_logs() as entries:
+        made = report_of(tmp_path)
+
+    (entry,) = [entry for entry in entries if entry["event"] == "study_reported"]
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert entry == {
+        "event": "study_reported",
+        "log_level": "info",
+        "run": "law-1",
+        "federated_auroc": round(gain["federated"], 4),
+        "siloed_auroc": round(gain["siloed"], 4),
+        "verdict": gain["verdict"],
+    }
 
 
 def test_only_the_owner_reads_them(tmp_path: Path) -> None:
     """Mode 0600, in folders of mode 0700."""
-    plan = make_plan()
-    hospital, study = make_study(make_site(tmp_path), plan)
+    hospital, study, preprocessing = trained(tmp_path, siloed_baseline=False)
 
-    conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    make_report(hospital, study, preprocessing, "law-1")
 
     for path in (
         hospital.state_path / "reports" / "law-1.json",
@@ -50,39 +147,39 @@ def test_only_the_owner_reads_them(tmp_path: Path) -> None:
 
 
 def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
-    """Then nothing is trained alone and the report has no such part."""
-    plan = make_plan()
-    hospital, study = make_study(make_site(tmp_path, siloed_baseline=False), plan)
+    """Then nothing is trained alone, the report has no such part, and says that there is no comparison."""
+    made = report_of(tmp_path, siloed_baseline=False)
 
-    facts = conclude(hospital, study, "law-1", run_rounds(plan, [study]))
-
-    assert "siloed" not in facts
+    gain = made.facts["gain"]
+    assert isinstance(gain, dict)
+    assert "siloed" not in made.facts
+    assert gain["sentence"] == "No comparison: this site did not train alone."
+    assert made.gain.gained == 0
 
 
 def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics keep their names, so that tables keep their columns."""
-    plan = make_plan()
-    hospital, study = make_study(make_site(tmp_path), plan)
-    monkeypatch.setattr(Study, "train_alone", lambda self: None)
+    monkeypatch.setattr(report, "train_alone", lambda study: None)
 
-    facts = conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    facts = report_of(tmp_path).facts
 
-    federated, siloed = facts["federated"], facts["siloed"]
+    federated, gain = facts["federated"], facts["gain"]
     assert isinstance(federated, dict)
-    assert siloed == {"metrics": dict.fromkeys(federated["metrics"])}
+    assert isinstance(gain, dict)
+    assert facts["siloed"] == {"metrics": dict.fromkeys(federated["metrics"])}
+    assert gain["sentence"] == "No comparison: the network trained alone diverged."
 
 
 def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen model is on disk before the site trains alone."""
-    plan = make_plan()
-    hospital, study = make_study(make_site(tmp_path), plan)
+    hospital, study, preprocessing = trained(tmp_path)
 
-    def interrupted(self: Study) -> None:
+    def interrupted(study: Study) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Study, "train_alone", interrupted)
+    monkeypatch.setattr(report, "train_alone", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+        make_report(hospital, study, preprocessing, "law-1")
 
     assert latest_run(hospital.state_path) == "law-1"
     assert all(np.isfinite(array).all() for array in load_model(hospital.state_path, "law-1").values.values())
