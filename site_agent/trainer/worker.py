@@ -201,6 +201,8 @@ def _asked(question: Train | Conclude) -> Asked:
         stage = Stage(question.stage) if isinstance(question, Train) else Stage.REPORT
     except ValueError as cause:
         raise MalformedMessage("a stage or layers that there are not") from cause
+    if question.round < 0:
+        raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
     redraw = question.redraw if isinstance(question, Train) else 0
     return Asked(round=question.round, redraw=redraw, stage=stage, layers=layers, best_round=best)

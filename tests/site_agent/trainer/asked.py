@@ -27,9 +27,8 @@ class Asked:
 
         async def once() -> Message:
             end = AgentEnd(self._socket.dup())
-            end.largest_payload = 1 << 24
             try:
-                return await end.ask(message)
+                return await end.ask(message, largest_payload=1 << 24)
             finally:
                 end.close()
 

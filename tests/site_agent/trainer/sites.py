@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
+from protos.messages import Stage
+from protos.methods import METHOD_NAMES
 from protos.plan import Plan
 from site_agent.approval import approve
 from site_agent.config import Hospital, read_hospital
-from site_agent.trainer.study import Study
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import evaluate, scores_of, targets_of
+from site_agent.trainer.study import Asked, Outcome, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import begin_study
 
@@ -79,7 +86,7 @@ def make_site(
         "site": site,
         "state": "state",
         "policy": {
-            "methods": ["global-layers", "fedavg", "local"],
+            "methods": list(METHOD_NAMES),
             "secure_aggregation": "not-required",
             "smallest_sites": 1,
             "largest_rounds": 1000,
@@ -88,7 +95,7 @@ def make_site(
             "lost_site_budget": lost_site_budget,
         },
         "data": {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}},
-        "training": training,
+        "training": {"simple_models": False} | training,  # five hundred trees take a second
     }
     (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
     return folder / "hospital.yaml"
@@ -115,10 +122,15 @@ def make_plan(*, method: dict[str, object] | None = None, **changes: Any) -> Pla
     return Plan.model_validate_json(json.dumps(content | changes))
 
 
-def make_study(config: Path, plan: Plan) -> tuple[Hospital, Study]:
+def prepare(config: Path, plan: Plan) -> tuple[Hospital, Study, Preprocessing]:
     """What a trainer holds after it was asked to prepare."""
     hospital = read_hospital(config)
-    return hospital, begin_study(hospital, plan)
+    return hospital, *begin_study(hospital, plan)
+
+
+def make_study(config: Path, plan: Plan) -> Study:
+    """The study of `prepare` alone."""
+    return prepare(config, plan)[1]
 
 
 def approve_plan(config: Path, plan: Plan) -> None:
@@ -126,15 +138,59 @@ def approve_plan(config: Path, plan: Plan) -> None:
     approve(read_hospital(config).state_path, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
+def values_of(study: Study) -> dict[str, npt.NDArray[np.generic]]:
+    """Every tensor of the network whose change is handed out."""
+    return study._training.flat.values()
+
+
+def numbers_of(study: Study) -> bytes:
+    """The same as bytes."""
+    return b"".join(array.tobytes() for array in values_of(study).values())
+
+
 def first_values(plan: Plan, study: Study) -> Vector:
     """What the coordinator sends down for round 0."""
     return study.manifest.initial_parameters(plan.seed)
+
+
+def change_of(study: Study, number: int, shared: Vector, redraw: int = 0) -> Vector:
+    """What leaves the trainer in a training round of a method without scalars."""
+    answer = study.train(Asked(round=number, redraw=redraw), shared)
+    assert answer.scalars == ()
+    return answer.changes
 
 
 def run_rounds(plan: Plan, studies: list[Study]) -> Vector:
     """All rounds of a federation in this process, with equal weights; the last aggregate."""
     shared = first_values(plan, studies[0])
     for number in range(plan.schedule.rounds):
-        changes = [study.train(number, shared).astype(np.float64) for study in studies]
+        changes = [change_of(study, number, shared).astype(np.float64) for study in studies]
         shared = (shared + np.mean(changes, axis=0)).astype(np.float32)
     return shared
+
+
+def at_the_end(plan: Plan, best_round: int | None = None) -> Asked:
+    """What comes with the last aggregate."""
+    return Asked(round=plan.rounds, stage=Stage.REPORT, best_round=best_round)
+
+
+def conclude(study: Study, last: Vector) -> Outcome:
+    """The last aggregate is taken in, the model chosen."""
+    study.close(at_the_end(study.plan), last)
+    return study.conclude()
+
+
+def metrics_of(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> Mapping[str, float | None]:
+    """What the chosen model reaches on the test rows."""
+    targets = targets_of(preprocessing, study.dataset.test.targets)
+    scores = scores_of(preprocessing, outcome.test_outputs)
+    return evaluate(study.dataset.task, targets, scores, study.dataset.classes).metrics
+
+
+def fingerprint(outcome: Outcome) -> str:
+    """A digest over a chosen model, its evidence and its predictions: equal bits, equal digests."""
+    digest = hashlib.sha256(json.dumps(outcome.choice, sort_keys=True).encode())
+    for name, array in sorted(outcome.values.items()):
+        digest.update(name.encode() + array.tobytes())
+    digest.update(outcome.validation_outputs.tobytes() + outcome.test_outputs.tobytes())
+    return digest.hexdigest()

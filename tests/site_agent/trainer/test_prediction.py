@@ -17,14 +17,14 @@ from protos.errors import ConfigurationError, DataError, OperatorError, UsageErr
 from site_agent.config import Hospital
 from site_agent.trainer import prediction
 from site_agent.trainer.checkpoints import load, save
+from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import scores_of
 from site_agent.trainer.prediction import harmless, predict_table
-from site_agent.trainer.report import conclude
-from site_agent.trainer.study import Study, _rows
-from site_agent.trainer.training.local import predict
-from tests.site_agent.trainer.sites import Table, make_plan, make_site, make_study, run_rounds
+from site_agent.trainer.saved_model import SavedModel, save_model
+from site_agent.trainer.study import Outcome, Study
+from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Trained:
 
     hospital: Hospital
     study: Study
+    preprocessing: Preprocessing
+    outcome: Outcome
     rows: list[list[str]]
     header: list[str]
 
@@ -48,14 +50,22 @@ def _trained(folder: Path, table: Table = "breast-cancer", *, is_aligned: bool =
     config = make_site(folder, table=table)
     plan = make_plan()
     if is_aligned:
-        _, study = make_study(config, plan)
-        columns = ["a column of others", *reversed(study.own.columns), "another one"]
+        own = make_study(config, plan).own
+        columns = ["a column of others", *reversed(own.columns), "another one"]
         plan = make_plan(method={"name": "fedavg"}, columns=columns, outputs=1)
-    hospital, study = make_study(config, plan)
-    conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    hospital, study, preprocessing = prepare(config, plan)
+    outcome = _save(hospital, study, preprocessing)
     with Path(hospital.data.table).open(newline="") as file:
         header, *rows = csv.reader(file)
-    return Trained(hospital, study, rows, header)
+    return Trained(hospital, study, preprocessing, outcome, rows, header)
+
+
+def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:
+    """Train alone under the plan and keep the chosen model, as the report does."""
+    outcome = conclude(study, run_rounds(study.plan, [study]))
+    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, report={})
+    save_model(hospital.state_path, "law-1", model)
+    return outcome
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -70,15 +80,14 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
 def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Table, is_aligned: bool) -> None:
     """The test rows as a new table give exactly what the study computed for them, in every task."""
     trained = _trained(tmp_path, table, is_aligned=is_aligned)
-    study, hospital = trained.study, trained.hospital
-    contract = study.preprocessing.contract
+    hospital, contract = trained.hospital, trained.preprocessing.contract
     test = split_rows(read_table(Path(hospital.data.table), contract), hospital.data.split).test
     new = trained.write(tmp_path / "new.csv", [trained.rows[row] for row in test])
 
     count = predict_table(hospital, new, tmp_path / "out.csv", None)
 
     header, rows = _read(tmp_path / "out.csv")
-    expected = scores_of(study.preprocessing, predict(study._flat, _rows(study.dataset.test).features))
+    expected = scores_of(trained.preprocessing, trained.outcome.test_outputs)
     found = np.array([[float(cell) for cell in row[1 : 4 if table == "wine" else 2]] for row in rows])
     assert count == len(rows) == len(test)
     assert [row[0] for row in rows] == [trained.rows[row][0] for row in test]
@@ -142,8 +151,8 @@ def test_a_patient_column_of_our_own_name_stays_distinct(tmp_path: Path) -> None
     for path in (tmp_path / "contract.yaml", tmp_path / "table.csv"):
         path.write_text(path.read_text().replace("who", "probability"))
     plan = make_plan()
-    hospital, study = make_study(config, plan)
-    conclude(hospital, study, "law-1", run_rounds(plan, [study]))
+    hospital, study, preprocessing = prepare(config, plan)
+    _save(hospital, study, preprocessing)
 
     predict_table(hospital, _copy(tmp_path), tmp_path / "out.csv", None)
 

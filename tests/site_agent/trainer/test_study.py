@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import subprocess
@@ -16,11 +15,26 @@ from torch import nn
 
 from protos.messages import MalformedMessage
 from protos.plan import Plan
+from site_agent.trainer import networks as networks_module
 from site_agent.trainer import study as study_module
+from site_agent.trainer.alone import train_alone
 from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 from site_agent.trainer.models.catalogue import build_network
-from site_agent.trainer.study import Outcome, Study
-from tests.site_agent.trainer.sites import NAMES, first_values, make_plan, make_site, make_study, run_rounds
+from site_agent.trainer.study import Asked, Study
+from tests.site_agent.trainer.sites import (
+    NAMES,
+    at_the_end,
+    change_of,
+    conclude,
+    fingerprint,
+    first_values,
+    make_plan,
+    make_site,
+    make_study,
+    numbers_of,
+    run_rounds,
+    values_of,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 OWN_FAMILIES = (slice(0, 5), slice(5, 12), slice(12, 16))
@@ -28,14 +42,7 @@ OWN_FAMILIES = (slice(0, 5), slice(5, 12), slice(12, 16))
 
 def _three(folder: Path, plan: Plan) -> list[Study]:
     configs = [make_site(folder / name, name, columns=own) for name, own in zip(NAMES, OWN_FAMILIES, strict=True)]
-    return [make_study(config, plan)[1] for config in configs]
-
-
-def _fingerprint(outcome: Outcome) -> str:
-    digest = hashlib.sha256(json.dumps(outcome.facts(), sort_keys=True).encode())
-    for name, array in sorted(outcome.values.items()):
-        digest.update(name.encode() + array.tobytes())
-    return digest.hexdigest()
+    return [make_study(config, plan) for config in configs]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,13 +55,13 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: f
     outcomes = []
 
     for is_disturbed in (False, True):
-        _, study = make_study(config, plan)
+        study = make_study(config, plan)
         shared = first_values(plan, study)
         for number in range(plan.schedule.rounds):
-            shared = shared + study.train(number, shared)
+            shared = shared + change_of(study, number, shared)
             if is_disturbed:
-                study.train_alone()
-        outcomes.append(_fingerprint(study.conclude(shared)))
+                train_alone(study)
+        outcomes.append(fingerprint(conclude(study, shared)))
 
     assert outcomes[0] == outcomes[1]
 
@@ -62,11 +69,10 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: f
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.site_agent.trainer.sites import make_plan, make_study, run_rounds
+from tests.site_agent.trainer.sites import conclude, fingerprint, make_plan, make_study, run_rounds
 plan = make_plan(architecture=make_plan().architecture.model_dump() | {"dropout": 0.2})
-_, study = make_study(Path(sys.argv[1]), plan)
-from tests.site_agent.trainer.test_study import _fingerprint
-print(_fingerprint(study.conclude(run_rounds(plan, [study]))))
+study = make_study(Path(sys.argv[1]), plan)
+print(fingerprint(conclude(study, run_rounds(plan, [study]))))
 """
 
 
@@ -84,15 +90,16 @@ def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
 def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_path: Path) -> None:
     """The body is the plan's, to the bit the coordinator's; private layers are drawn by each site itself."""
     plan = make_plan()
-    one, other = (make_study(make_site(tmp_path / name, name), plan)[1] for name in NAMES[:2])
+    one, other = (make_study(make_site(tmp_path / name, name), plan) for name in NAMES[:2])
 
-    first, second = one._flat.values(), other._flat.values()
+    first, second = values_of(one), values_of(other)
 
     federated = {tensor.name for tensor in one.manifest.tensors}
     assert federated == {name for name in first if name.startswith("body.")}
     assert all(np.array_equal(first[name], second[name]) for name in federated)
     assert not np.array_equal(first["head.output.linear.weight"], second["head.output.linear.weight"])
-    assert not one._flat.change(first_values(plan, one)).any()
+    body = [first[tensor.name].ravel() for tensor in one.manifest.tensors]
+    np.testing.assert_array_equal(np.concatenate(body), first_values(plan, one))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,15 +108,15 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
     plan = make_plan(seed=seed)
     studies = _three(tmp_path, plan)[:2]
     shared = first_values(plan, studies[0])
-    changes = [study.train(0, shared) for study in studies]
-    before = [study._flat.values() for study in studies]
+    changes = [change_of(study, 0, shared) for study in studies]
+    before = [values_of(study) for study in studies]
 
     following = (shared + np.mean(np.float64(changes), axis=0)).astype(np.float32)
     for study in studies:
-        study._take_in(following)
+        study.close(at_the_end(plan), following)
 
     for study, own in zip(studies, before, strict=True):
-        for name, value in study._flat.values().items():
+        for name, value in values_of(study).items():
             if name.startswith("body."):
                 np.testing.assert_allclose(value, (before[0][name] + before[1][name]) / 2, atol=1e-6)
             else:
@@ -120,12 +127,12 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
 def test_a_change_is_the_bodys_in_the_manifests_order(tmp_path: Path, seed: int) -> None:
     """Received plus change is the trained body; of the private tensors nothing is in it."""
     plan = make_plan(seed=seed)
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
 
-    change = study.train(0, received)
+    change = change_of(study, 0, received)
 
-    values = study._flat.values()
+    values = values_of(study)
     body = [values[tensor.name].ravel() for tensor in study.manifest.tensors]
     np.testing.assert_array_equal(change, np.concatenate(body) - received)
     assert change.size == sum(array.size for name, array in values.items() if name.startswith("body."))
@@ -139,40 +146,40 @@ def test_alone_is_method_local_to_the_bit(tmp_path: Path, aggregate: str, checkp
     schedule |= {"epochs_per_round": 2} if aggregate == "every-round" else {}
     config = make_site(tmp_path)
     alone_plan = make_plan(method={"name": "local"}, schedule=schedule, checkpoint=checkpoint)
-    _, study = make_study(config, alone_plan)
-    _, shared = make_study(config, make_plan(schedule=schedule, checkpoint=checkpoint))
+    study = make_study(config, alone_plan)
+    shared = make_study(config, make_plan(schedule=schedule, checkpoint=checkpoint))
 
-    federated = study.conclude(run_rounds(alone_plan, [study]))
-    baselines = [study.train_alone(), shared.train_alone()]
+    federated = conclude(study, run_rounds(alone_plan, [study]))
+    baselines = [train_alone(study), train_alone(shared)]
 
     assert study.manifest.tensors == ()
     for alone in baselines:
         assert alone is not None
-        assert _fingerprint(alone) == _fingerprint(federated)
+        assert fingerprint(alone) == fingerprint(federated)
 
 
 def test_the_choice_is_made_at_borders_of_epochs(tmp_path: Path) -> None:
     """With an aggregation after every batch, as often as there are epochs; the last aggregate included."""
     plan = make_plan(schedule={"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4})
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
 
-    outcome = study.conclude(run_rounds(plan, [study]))
+    outcome = conclude(study, run_rounds(plan, [study]))
 
-    assert [number for number, _ in outcome.validation_losses] == [4, 8, 12]
+    assert [number for number, _ in outcome.choice["validation_losses"]] == [4, 8, 12]
 
 
 @pytest.mark.parametrize("checkpoint", ["local", "latest"])
 def test_the_rule_decides_which_round_is_kept(tmp_path: Path, checkpoint: str) -> None:
     """`local` keeps the lowest validation loss, `latest` the last aggregate with the site's last layers."""
     plan = make_plan(checkpoint=checkpoint, optimiser={"name": "adamw", "learning_rate": 0.05})
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
 
     last = run_rounds(plan, [study])
-    outcome = study.conclude(last)
+    outcome = conclude(study, last)
 
-    losses = dict(outcome.validation_losses)
+    losses = dict(outcome.choice["validation_losses"])
     assert set(losses) == {1, 2, 3}
-    assert outcome.chosen.round == (3 if checkpoint == "latest" else min(losses, key=lambda number: losses[number]))
+    assert outcome.choice["round"] == (3 if checkpoint == "latest" else min(losses, key=lambda number: losses[number]))
     if checkpoint == "latest":
         body = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])
         np.testing.assert_array_equal(body, last)
@@ -185,18 +192,18 @@ def test_a_late_entrant_starts_from_what_the_others_have(tmp_path: Path, rate: f
         method={"name": "global-layers", "update_rate": rate}, checkpoint="latest",
         schedule={"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4},
     )  # fmt: skip
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study) + np.float32(0.01)
 
-    change = study.train(5, received)
+    change = change_of(study, 5, received)
     own = received + change
     following = received - np.float32(0.02)
-    study.train(6, following)
-    outcome = study.conclude(following)
+    change_of(study, 6, following)
+    outcome = conclude(study, following)
 
     assert abs(change).max() < 0.01  # so it did not start from its own first values
     assert own.shape == following.shape
-    assert [number for number, _ in outcome.validation_losses] == [12]
+    assert [number for number, _ in outcome.choice["validation_losses"]] == [12]
     if rate == 1.0:
         body = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])
         np.testing.assert_array_equal(body, following)
@@ -205,29 +212,30 @@ def test_a_late_entrant_starts_from_what_the_others_have(tmp_path: Path, rate: f
 def test_the_update_rate_weighs_the_shared_value(tmp_path: Path) -> None:
     """From the second round on a site keeps one minus the rate of its own."""
     plan = make_plan(method={"name": "global-layers", "update_rate": 0.25})
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
-    own = received + study.train(0, received)
+    own = received + change_of(study, 0, received)
     following = received + np.float32(1.0)
 
-    study._take_in(following)
+    study.close(at_the_end(plan), following)
 
-    np.testing.assert_allclose(study._flat.change(np.zeros_like(own)), 0.75 * own + 0.25 * following, atol=1e-6)
+    mixed = np.concatenate([values_of(study)[tensor.name].ravel() for tensor in study.manifest.tensors])
+    np.testing.assert_allclose(mixed, 0.75 * own + 0.25 * following, atol=1e-6)
 
 
 @pytest.mark.parametrize("asked", [0, 1, 3, 100, -1])
 def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> None:
     """A round that was trained, an earlier one, or none of the plan's is refused, and nothing moves."""
     plan = make_plan()
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
-    study.train(1, received)
-    before = study._flat.snapshot()
+    change_of(study, 1, received)
+    before = numbers_of(study)
 
     with pytest.raises(MalformedMessage):
-        study.train(asked, received)
+        study.train(Asked(round=asked), received)
 
-    assert torch.equal(study._flat.snapshot(), before)
+    assert numbers_of(study) == before
 
 
 @pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
@@ -237,47 +245,47 @@ def test_a_round_drawn_afresh_starts_where_the_round_started(tmp_path: Path, agg
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
     plan = make_plan(schedule=schedule, architecture=make_plan().architecture.model_dump() | {"dropout": dropout})
     config, other = make_site(tmp_path / "a", lost_site_budget=2), make_site(tmp_path / "b")
-    (_, study), (_, undisturbed) = make_study(config, plan), make_study(other, plan)
+    study, undisturbed = make_study(config, plan), make_study(other, plan)
     shared = first_values(plan, study)
-    shared = shared + study.train(0, shared)
-    undisturbed.train(0, first_values(plan, study))
+    shared = shared + change_of(study, 0, shared)
+    change_of(undisturbed, 0, first_values(plan, study))
 
-    draws = [study.train(1, shared, redraw) for redraw in (0, 1, 2, 1, 0)]
+    draws = [change_of(study, 1, shared, redraw) for redraw in (0, 1, 2, 1, 0)]
 
-    np.testing.assert_array_equal(draws[0], undisturbed.train(1, shared))
+    np.testing.assert_array_equal(draws[0], change_of(undisturbed, 1, shared))
     np.testing.assert_array_equal(draws[0], draws[4])
     np.testing.assert_array_equal(draws[1], draws[3])
     assert len({draw.tobytes() for draw in draws}) == 3
     following = shared + draws[0]
-    np.testing.assert_array_equal(study.train(2, following), undisturbed.train(2, following))
-    for losses in (study._choice._losses, undisturbed._choice._losses):
-        assert [number for number, _ in losses] == ([1, 2] if aggregate == "every-epoch" else [])
+    np.testing.assert_array_equal(change_of(study, 2, following), change_of(undisturbed, 2, following))
+    for curve in (study.choice.curve, undisturbed.choice.curve):
+        assert [measured.round for measured in curve] == ([1, 2] if aggregate == "every-epoch" else [])
 
 
 def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
     """One round drawn afresh uses it up; other shared values for the same round are never taken."""
     plan = make_plan()
-    _, study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
+    study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
     shared = first_values(plan, study)
-    study.train(0, shared)
-    study.train(0, shared, 4)
+    change_of(study, 0, shared)
+    change_of(study, 0, shared, 4)
 
     with pytest.raises(MalformedMessage, match="more often"):
-        study.train(0, shared, 5)
+        change_of(study, 0, shared, 5)
     with pytest.raises(MalformedMessage, match="more often"):
-        study.train(1, shared, 1)
+        change_of(study, 1, shared, 1)
     with pytest.raises(MalformedMessage, match="other shared values"):
-        study.train(0, shared + np.float32(1), 4)
+        change_of(study, 0, shared + np.float32(1), 4)
 
-    assert study.train(0, shared, 4).size == study.train(1, shared).size
+    assert change_of(study, 0, shared, 4).size == change_of(study, 1, shared).size
 
 
 @pytest.mark.parametrize("flaw", ["short", "long", "nan", "infinite"])
 def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) -> None:
     """Another number of values, or one that is not finite; the network stays as it was."""
     plan = make_plan()
-    _, study = make_study(make_site(tmp_path), plan)
-    received, before = first_values(plan, study), study._flat.snapshot()
+    study = make_study(make_site(tmp_path), plan)
+    received, before = first_values(plan, study), numbers_of(study)
     match flaw:
         case "short":
             received = received[:-1]
@@ -287,11 +295,11 @@ def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) ->
             received[17] = np.nan if flaw == "nan" else -np.inf
 
     with pytest.raises(MalformedMessage):
-        study.train(0, received)
+        change_of(study, 0, received)
     with pytest.raises(MalformedMessage):
-        study.conclude(received)
+        conclude(study, received)
 
-    assert torch.equal(study._flat.snapshot(), before)
+    assert numbers_of(study) == before
 
 
 class _Other(nn.Module):
@@ -324,7 +332,7 @@ def test_a_network_that_is_not_the_plans_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, method: str
 ) -> None:
     """Another shape, name, order, one too many or one that would be kept unseen: nothing is trained."""
-    monkeypatch.setattr(study_module, "build_network", lambda *sizes: _Other(build_network(*sizes), wrong))
+    monkeypatch.setattr(networks_module, "build_network", lambda *sizes: _Other(build_network(*sizes), wrong))
 
     with pytest.raises(NetworkDiffers):
         make_study(make_site(tmp_path), make_plan(method={"name": method}))
@@ -342,6 +350,10 @@ def test_an_agreed_manifest_that_the_network_cannot_meet_is_refused(
         make_study(make_site(tmp_path), make_plan())
 
 
+def _poison(study: Study) -> None:
+    study._training.flat.private.data.fill_(math.nan)
+
+
 def _diverging(**changes: object) -> Plan:
     return make_plan(optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99}, **changes)
 
@@ -350,33 +362,32 @@ def _diverging(**changes: object) -> Plan:
 def test_a_diverged_model_is_told_and_never_reported(tmp_path: Path, checkpoint: str) -> None:
     """Where nothing finite is left, three sentences; beside it the baseline is absent, not wrong."""
     plan = make_plan(checkpoint=checkpoint, method={"name": "local"})
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
 
-    study._flat.parameter.data.fill_(math.nan)
-    study._training.steps_made = 4
+    _poison(study)
 
     with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
-        study.conclude(np.empty(0, np.float32))
+        conclude(study, np.empty(0, np.float32))
 
 
 def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
     """The best round before it is kept, and the losses that were not finite are null in the report."""
     plan = make_plan(method={"name": "local"})
-    _, study = make_study(make_site(tmp_path), plan)
+    study = make_study(make_site(tmp_path), plan)
     nothing = np.empty(0, np.float32)
-    study.train(0, nothing)
-    study.train(1, nothing)
+    change_of(study, 0, nothing)
+    change_of(study, 1, nothing)
 
-    study._flat.parameter.data.fill_(math.nan)
-    outcome = study.conclude(nothing)
+    _poison(study)
+    outcome = conclude(study, nothing)
 
-    assert outcome.chosen.round == 1
+    assert outcome.choice["round"] == 1
     assert all(np.isfinite(array).all() for array in outcome.values.values())
-    assert json.loads(json.dumps(outcome.facts(), allow_nan=False))["validation_losses"][-1] == [3, None]
+    assert json.loads(json.dumps(outcome.choice, allow_nan=False))["validation_losses"][-1] == [3, None]
 
 
 def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
     """There is simply none to compare with."""
-    _, study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
+    study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
 
-    assert study.train_alone() is None
+    assert train_alone(study) is None

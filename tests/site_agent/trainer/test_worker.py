@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from protos.manifest import manifest_of
-from protos.messages import SiteReason
+from protos.messages import SiteReason, Stage
 from protos.plan import Plan
 from site_agent.config import read_hospital
 from site_agent.hatch import (
@@ -29,7 +29,7 @@ from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
 from tests.site_agent.trainer.asked import trainer
-from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
+from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, make_site, make_study, prepare, values_of
 
 REPOSITORY = Path(__file__).parents[3]
 CANARY = "Zebra4711"
@@ -43,6 +43,14 @@ def _start(plan: Plan) -> Vector:
     return manifest_of(plan).initial_parameters(plan.seed)
 
 
+def _train(number: int, payload: bytes | memoryview, redraw: int = 0) -> Train:
+    return Train(number, redraw, int(Stage.TRAINING), "", -1, payload)
+
+
+def _conclude(number: int, payload: bytes | memoryview) -> Conclude:
+    return Conclude(number, "", -1, payload)
+
+
 def _whole_study(config: Path, plan: Plan) -> list[Vector]:
     """Check, prepare, train, conclude; every change."""
     approve_plan(config, plan)
@@ -53,12 +61,12 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
         assert isinstance(prepared, Prepared)
         assert prepared.manifest_digest == manifest_of(plan).digest.hex()
         for number in range(plan.schedule.rounds):
-            trained = asked.ask(Train(number, 0, _bytes(shared)))
+            trained = asked.ask(_train(number, _bytes(shared)))
             assert isinstance(trained, Trained)
             assert (trained.round, trained.rows) == (number, 0)
             changes.append(np.frombuffer(trained.payload, "<f4"))
             shared = shared + changes[-1]
-        assert isinstance(asked.ask(Conclude(plan.schedule.rounds, _bytes(shared))), Agreed)
+        assert isinstance(asked.ask(_conclude(plan.schedule.rounds, _bytes(shared))), Agreed)
         status, said = asked.end()
     assert status == 0, said
     return changes
@@ -67,31 +75,15 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
 def test_a_whole_study_over_the_hatch(tmp_path: Path) -> None:
     """Two trainers answer with the same bits and keep the same files; a study in this process agrees."""
     plan = make_plan()
-    _, study = make_study(make_site(tmp_path / "here"), plan)
+    study = make_study(make_site(tmp_path / "here"), plan)
 
-    one, other = (_whole_study(make_site(tmp_path / name), plan) for name in ("one", "other"))
+    one, other = (_whole_study(make_site(tmp_path / name, simple_models=False), plan) for name in ("one", "other"))
 
     np.testing.assert_array_equal(one, other)
     for name in ("models/law-1/model.safetensors", "reports/law-1.json"):
         assert (tmp_path / "one/state" / name).read_bytes() == (tmp_path / "other/state" / name).read_bytes()
     # Not to the bit: this process may have loaded its math library in another mode.
-    np.testing.assert_allclose(study.train(0, _start(plan)), one[0], atol=1e-5)
-
-
-def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
-    """Every change is empty, and still the site ends with a model."""
-    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path)
-    approve_plan(config, plan)
-
-    with trainer(config) as asked:
-        assert isinstance(asked.ask(Prepare("law-1", plan.canonical)), Prepared)
-        for number in range(plan.schedule.rounds):
-            answer = asked.ask(Train(number, 0, b""))
-            assert isinstance(answer, Trained)
-            assert len(answer.payload) == 0
-        assert isinstance(asked.ask(Conclude(plan.schedule.rounds, b"")), Agreed)
-
-    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
+    np.testing.assert_allclose(change_of(study, 0, _start(plan)), one[0], atol=1e-5)
 
 
 class _Hatch:
@@ -119,6 +111,27 @@ def _refused(config: Path, *questions: Message) -> Failed:
     return answer
 
 
+def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
+    """Every change is empty, and still the site ends with a model."""
+    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path, simple_models=False)
+    approve_plan(config, plan)
+    rounds = range(plan.schedule.rounds)
+
+    hatch = _Hatch(
+        Prepare("law-1", plan.canonical), *(_train(number, b"") for number in rounds), _conclude(len(rounds), b"")
+    )
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+
+    prepared, *trained, concluded = hatch.answers
+    assert status == 0
+    assert prepared == Prepared(manifest_of(plan).digest.hex())
+    assert [(answer, len(answer.payload)) for answer in trained] == [
+        (Trained(n, 0, trained[n].payload), 0) for n in rounds
+    ]
+    assert concluded == Agreed()
+    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
+
+
 def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither an unknown plan nor one that differs in a single number from the approved one."""
     config = make_site(tmp_path)
@@ -143,8 +156,12 @@ def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "last", ["again", "redrawn", "beyond", "early end", "short", "odd", "nan", "unprepared", "answer", "run", "plan"]
-)
+    "last",
+    [
+        "again", "redrawn", "beyond", "before", "stage", "layers", "report", "probe", "early end", "short", "odd",
+        "nan", "unprepared", "answer", "run", "plan",
+    ],
+)  # fmt: skip
 def test_what_no_honest_agent_asks_ends_the_trainer(
     tmp_path: Path, last: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,14 +172,19 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
     poisoned = first.copy()
     poisoned[5] = np.nan
     questions: dict[str, tuple[Message, ...]] = {
-        "redrawn": (prepare, Train(0, 0, _bytes(first)), Train(0, 1, _bytes(first))),
-        "again": (prepare, Train(0, 0, _bytes(first)), Train(0, 0, _bytes(first))),
-        "beyond": (prepare, Train(plan.schedule.rounds, 0, _bytes(first))),
-        "early end": (prepare, Conclude(1, _bytes(first))),
-        "short": (prepare, Train(0, 0, _bytes(first[:-1]))),
-        "odd": (prepare, Train(0, 0, b"123")),
-        "nan": (prepare, Train(0, 0, _bytes(poisoned))),
-        "unprepared": (Train(0, 0, _bytes(first)),),
+        "redrawn": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first), 1)),
+        "again": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first))),
+        "beyond": (prepare, _train(plan.schedule.rounds, _bytes(first))),
+        "before": (prepare, Train(-1, 0, int(Stage.PROBE), "", -1, b"")),
+        "stage": (prepare, Train(0, 0, 9, "", -1, _bytes(first))),
+        "layers": (prepare, Train(0, 0, int(Stage.TRAINING), "zz", -1, _bytes(first))),
+        "report": (prepare, Train(plan.rounds, 0, int(Stage.REPORT), "", -1, _bytes(first))),
+        "probe": (prepare, Train(0, 0, int(Stage.PROBE), "", -1, b"")),
+        "early end": (prepare, _conclude(1, _bytes(first))),
+        "short": (prepare, _train(0, _bytes(first[:-1]))),
+        "odd": (prepare, _train(0, b"123")),
+        "nan": (prepare, _train(0, _bytes(poisoned))),
+        "unprepared": (_train(0, _bytes(first)),),
         "answer": (Agreed(),),
         "run": (Prepare("..", plan.canonical),),
         "plan": (Prepare("law-1", b"{}"),),
@@ -212,7 +234,7 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
     config = make_site(tmp_path, table="diabetes")
     approve_plan(config, plan)
 
-    answer = _refused(config, Prepare("law-1", plan.canonical), Train(0, 0, b""), Conclude(1, b""))
+    answer = _refused(config, Prepare("law-1", plan.canonical), _train(0, b""), _conclude(1, b""))
 
     assert answer.reason == SiteReason.VALUE_NOT_FINITE
     assert "Training diverged" in capfd.readouterr().err
@@ -237,25 +259,25 @@ def _plant(config: Path) -> list[str]:
 
 def test_nothing_of_a_patient_passes_the_hatch(tmp_path: Path) -> None:
     """No column, file, identifier or value is in any byte of any answer, in text or as numbers."""
-    plan, config = make_plan(), make_site(tmp_path)
+    plan, config = make_plan(), make_site(tmp_path, simple_models=False)
     _plant(config)
     approve_plan(config, plan)
-    _, study = make_study(config, plan)
+    study = make_study(config, plan)
 
     with trainer(config) as asked:
         asked.ask(Check())
         asked.ask(Prepare("law-1", plan.canonical))
         shared = _start(plan)
         for number in range(plan.schedule.rounds):
-            trained = asked.ask(Train(number, 0, _bytes(shared)))
+            trained = asked.ask(_train(number, _bytes(shared)))
             shared = shared + np.frombuffer(trained.payload, "<f4")
-        asked.ask(Conclude(plan.schedule.rounds, _bytes(shared)))
+        asked.ask(_conclude(plan.schedule.rounds, _bytes(shared)))
         sent = asked.received
 
     assert len(sent) > 4 * study.manifest.parameters * plan.schedule.rounds
     assert b"canary" not in sent.lower()
     assert CANARY.encode() not in sent
-    private = [values for name, values in study._flat.values().items() if not name.startswith("body.")]
+    private = [values for name, values in values_of(study).items() if not name.startswith("body.")]
     for rows in (study.dataset.training.features, study.dataset.test.features, *private):
         for number in np.unique(rows):
             # 0 and 1 are everywhere; three bytes more than a sign make any other number telling.
@@ -266,7 +288,7 @@ def test_nothing_of_a_patient_passes_the_hatch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cell", "missing", "contract", "absent"])
-def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str) -> None:
+def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The operator reads what is wrong; the agent gets a number and no word."""
     config = make_site(tmp_path)
     columns = _plant(config)
@@ -284,16 +306,13 @@ def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str) -> 
             table.unlink()
 
     approve_plan(config, make_plan())
-    with trainer(config) as asked:
-        answer = asked.ask(Check())
-        status, said = asked.end()
+    answers = [_refused(config, question) for question in (Check(), Prepare("law-1", make_plan().canonical))]
 
-    again = _refused(config, Prepare("law-1", make_plan().canonical))
-    assert isinstance(answer, Failed)
-    assert (answer.exit_status, answer.tensor) == (again.exit_status, again.tensor) == (78, "")
-    assert status == 78
-    assert said
-    assert CANARY.encode() not in asked.received
+    said = capfd.readouterr().err
+    for answer in answers:
+        assert (answer.exit_status, answer.tensor, len(answer.payload)) == (78, "", 0)
+        assert CANARY not in repr(answer)
+    assert said.count("site-trainer: ") == 2
 
 
 def test_a_defect_is_told_without_its_words(
@@ -324,8 +343,8 @@ def test_a_network_that_was_not_approved_is_refused(
     plan, other = make_plan(), make_plan(architecture=make_plan().architecture.model_dump() | {"latent": 16})
     config = make_site(tmp_path)
     approve_plan(config, plan)
-    _, study = make_study(config, other)
-    monkeypatch.setattr(worker_module, "begin_study", lambda *_: study)
+    _, study, preprocessing = prepare(config, other)
+    monkeypatch.setattr(worker_module, "begin_study", lambda *_: (study, preprocessing))
 
     hatch = _Hatch(Prepare("law-1", plan.canonical))
     status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
