@@ -1,0 +1,56 @@
+"""Means over seeds with their intervals, and paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from benchmarks.experiments.variants import Row
+
+# Student's t for a two-sided 95% interval, by degrees of freedom; between entries the smaller one's is used.
+_STUDENT: Final = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 14: 2.145, 19: 2.093,
+                   29: 2.045, 49: 2.010, 99: 1.984, 100: 1.984}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over runs and half the width of its 95% interval."""
+
+    value: float
+    half_width: float
+    runs: int
+
+    def text(self, factor: float = 100.0, digits: int = 2) -> str:
+        """As `89.59 ± 0.61`; the half width is left out where there is one run."""
+        half = f" ± {factor * self.half_width:.{digits}f}" if self.runs > 1 else ""
+        return f"{factor * self.value:.{digits}f}{half}"
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Student's interval; of a single value it is infinite."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return Mean(float(array.mean()), math.inf, len(array))
+    factor = max(value for degrees, value in _STUDENT.items() if degrees <= len(array) - 1 or degrees == 1)
+    smaller = [value for degrees, value in _STUDENT.items() if degrees <= len(array) - 1]
+    factor = min(smaller) if smaller else factor
+    return Mean(float(array.mean()), factor * float(array.std(ddof=1)) / math.sqrt(len(array)), len(array))
+
+
+def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) -> dict[int, float]:
+    """The metric of each seed at a site, or its unweighted mean over the sites where `site` is None."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row.variant == variant and (site is None or row.site == site) and metric in row.metrics:
+            found.setdefault(row.seed, []).append(row.metrics[metric])
+    return {seed: float(np.mean(values)) for seed, values in found.items()}
+
+
+def difference(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
+    """First minus second over the seeds that both have; None where there are none."""
+    seeds = sorted(first.keys() & second.keys())
+    return mean_of([first[seed] - second[seed] for seed in seeds]) if seeds else None

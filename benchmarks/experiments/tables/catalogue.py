@@ -1,0 +1,32 @@
+"""Every table of the papers by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.experiments.tables import fed_heart, heart
+from benchmarks.experiments.tables.rendering import render_fed_heart, render_heart
+from benchmarks.experiments.variants import Row, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What to run, over which seeds, and how to show it beside the published figures."""
+
+    variants: Callable[[], list[Variant]]
+    seeds: Sequence[int]
+    render: Callable[[list[Row], Path], None]
+
+
+TABLES: Final = {
+    "heart": Table(variants=heart.variants, seeds=range(101), render=render_heart),
+    "fed-heart": Table(variants=fed_heart.variants, seeds=range(20), render=render_fed_heart),
+}
+
+
+def table_named(name: str) -> Table:
+    """The table, also in another process."""
+    return TABLES[name]

@@ -1,0 +1,175 @@
+"""Fed-Heart-Disease: four centres, ten methods, three choices of a checkpoint.
+
+Source: Tavakoli et al. 2024 (FENDA-FL), tables 2 and 5; METHODS.md, "Targets that can be checked". 15 rounds
+of 100 steps with batches of 4, AdamW (SCAFFOLD: plain SGD), sites weighed by rows on the public grid
+(SCAFFOLD: equally, because its rule says so), dropout 0.3 before the head of every network that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.uci_centres import CENTRES, fed_heart
+from benchmarks.experiments.data.views import placebo, pooled
+from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.variants import Predicted, Row, Variant, row_of, run_plans
+
+_LOGISTIC: Final = {"name": "dense", "hidden": []}
+_HIDDEN: Final = {"name": "dense", "hidden": [10], "dropout": 0.3}
+_MIXED: Final = {"name": "dense", "hidden": [5], "dropout": 0.3}
+_PARALLEL: Final = {"name": "parallel", "common": [5], "unique": [5], "dropout": 0.3}
+_ROWS: Final = {"name": "rows", "largest_rows": 256}
+CHECKPOINTS: Final = ("local", "global", "latest")
+
+# FENDA-FL, tables 2 and 5: mean accuracy over the centres with the checkpoint local, global and latest.
+PUBLISHED: Final = {
+    "fedavg": (0.724, 0.724, 0.706),
+    "fedadam": (0.742, 0.719, 0.711),
+    "fedprox": (0.721, 0.716, 0.703),
+    "scaffold": (0.682, 0.711, 0.717),
+    "moon": (0.752, 0.727, 0.725),
+    "fedper": (0.814, None, 0.814),
+    "ditto": (0.802, None, 0.797),
+    "apfl": (0.801, None, 0.777),
+    "perfcl": (0.805, None, 0.806),
+    "fenda-fl": (0.815, None, 0.802),
+    "siloed": (0.748, None, None),
+    "central": (0.732, None, None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One method with its network and learning rate."""
+
+    method: dict[str, object]
+    network: dict[str, object]
+    rate: float
+    keys: dict[str, Any] = field(default_factory=dict)  # Any: keys of a plan
+
+
+ENTRIES: Final = {
+    "fedavg": Entry(method={"name": "fedavg"}, network=_LOGISTIC, rate=0.1),
+    "fedadam": Entry(method={"name": "fedadam", "rate": 0.1}, network=_LOGISTIC, rate=1e-5),
+    "fedprox": Entry(method={"name": "fedprox", "strength": 0.01}, network=_LOGISTIC, rate=1e-3),
+    "scaffold": Entry(
+        method={"name": "scaffold", "rate": 0.1},
+        network=_LOGISTIC,
+        rate=0.1,
+        keys={"optimiser": {"name": "sgd", "learning_rate": 0.1}, "weighting": {"name": "equal"}},
+    ),
+    "moon": Entry(method={"name": "moon"}, network=_HIDDEN, rate=1e-3),
+    "fedper": Entry(method={"name": "fedper"}, network=_HIDDEN, rate=1e-3),
+    "ditto": Entry(method={"name": "ditto", "strength": 0.01}, network=_LOGISTIC, rate=0.1),
+    "apfl": Entry(method={"name": "apfl"}, network=_MIXED, rate=0.1),
+    "perfcl": Entry(method={"name": "perfcl"}, network=_PARALLEL, rate=1e-3),
+    "fenda-fl": Entry(method={"name": "fenda-fl"}, network=_PARALLEL, rate=1e-3),
+    "siloed": Entry(method={"name": "local"}, network=_LOGISTIC, rate=1e-3),
+    "siloed, network of fenda-fl": Entry(method={"name": "local"}, network=_PARALLEL, rate=1e-3),
+}
+_WITH_OUTPUTS: Final = {"fedavg", "fedadam", "fedprox", "scaffold", "moon", "ditto", "apfl"}
+
+
+def variants() -> list[Variant]:
+    """Every method with every checkpoint that it can have, and the baselines."""
+    names = [
+        f"{name}, {checkpoint}"
+        for name, entry in ENTRIES.items()
+        for checkpoint in CHECKPOINTS
+        if entry.method["name"] != "local" or checkpoint != "global"
+    ]
+    found = [Variant(name=name, run=_Named(name).run, seeds_at_once=20) for name in names]
+    return [
+        *found,
+        Variant(name="central, local", run=_run_central, seeds_at_once=20),
+        Variant(name="placebo of fenda-fl, local", run=_run_placebo, seeds_at_once=20),
+        Variant(name="majority", run=_run_majority, seeds_at_once=100),
+    ]
+
+
+def fed_heart_plan(sites: Sites, seed: int, entry: Entry, checkpoint: str) -> Any:  # a Plan
+    """The plan of a method for these sites."""
+    columns = list(next(iter(sites.values())).columns)
+    keys: dict[str, Any] = {"weighting": _ROWS, "optimiser": {"name": "adamw", "learning_rate": entry.rate}}
+    if entry.method["name"] != "local":
+        keys["columns"] = columns
+    if entry.method["name"] in _WITH_OUTPUTS:
+        keys["outputs"] = 1
+    return experiment_plan(
+        sites,
+        seed,
+        method=entry.method,
+        architecture=entry.network,
+        schedule={"aggregate": "every-steps", "rounds": 15, "steps_per_round": 100, "batch_rows": 4},
+        checkpoint=checkpoint,
+        **(keys | entry.keys),
+    )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A variant by its name, so that it can be sent to another process."""
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        entry_name, checkpoint = self.name.rsplit(", ", 1)
+        sites = {seed: fed_heart(folder, seed) for seed in seeds}
+        plans = [fed_heart_plan(sites[seed], seed, ENTRIES[entry_name], checkpoint) for seed in seeds]
+        for predicted in run_plans(plans, list(sites.values())):
+            yield row_of(self.name, predicted, sites[predicted.seed][predicted.site])
+
+
+def _run_central(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    """All centres' rows in one place, one scale for all; tested centre by centre."""
+    sites = {seed: fed_heart(folder, seed, one_scale=True) for seed in seeds}
+    together = [{"central": pooled(each)} for each in sites.values()]
+    plans = [fed_heart_plan(each, seed, ENTRIES["siloed"], "local") for each, seed in zip(together, seeds, strict=True)]
+    for predicted in run_plans(plans, together):
+        start = 0
+        for name, dataset in sites[predicted.seed].items():
+            end = start + len(dataset.test)
+            part = Predicted(
+                seed=predicted.seed,
+                site=name,
+                chosen_round=predicted.chosen_round,
+                outputs=predicted.outputs[start:end],
+            )
+            yield row_of("central, local", part, dataset)
+            start = end
+
+
+def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    """FENDA-FL at a centre among three copies of itself."""
+    data = {seed: fed_heart(folder, seed) for seed in seeds}
+    for site in CENTRES:
+        federations = [placebo(data[seed][site], 3, seed) for seed in seeds]
+        plans = [
+            fed_heart_plan(each, seed, ENTRIES["fenda-fl"], "local")
+            for each, seed in zip(federations, seeds, strict=True)
+        ]
+        for predicted in run_plans(plans, federations):
+            if predicted.site == "itself":
+                named = Predicted(
+                    seed=predicted.seed,
+                    site=site,
+                    chosen_round=predicted.chosen_round,
+                    outputs=predicted.outputs,
+                )
+                yield row_of("placebo of fenda-fl, local", named, data[predicted.seed][site])
+
+
+def _run_majority(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    """The more frequent class of a centre's training rows, for everyone."""
+    for seed in seeds:
+        for site, dataset in fed_heart(folder, seed).items():
+            guess = float(dataset.training.targets.mean() >= 0.5)
+            accuracy = float(np.mean(dataset.test.targets == guess))
+            yield Row(variant="majority", seed=seed, site=site, chosen_round=-1, metrics={"accuracy": accuracy})

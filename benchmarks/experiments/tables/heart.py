@@ -1,0 +1,125 @@
+"""Global Layers' heart table: three hospitals with other columns, patients and outcomes, 101 seeds.
+
+Source: Obeidi, "Global Layers"; the readings of paper and authors as GLOBAL_LAYERS.md lists them. Each variant
+says in its name which reading it is. What both leave open is the default's: equal starts at all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.experiments.data.heart import FILES, heart
+from benchmarks.experiments.data.recipes import Authors, Default, Paper, Recipe
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.views import aligned, aligned_as_authors, placebo
+from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
+
+NETWORK: Final = {"name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False}
+OPTIMISER: Final = {"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4}
+PUBLISHED: Final = {
+    "local, authors": {
+        "cleveland": (88.57, 80.23, 89.04), "south-africa": (74.49, 62.43, 59.71), "faisalabad": (85.64, 74.57, 74.34)
+    },
+    "fedavg, authors": {
+        "cleveland": (89.67, 78.06, 89.57), "south-africa": (71.13, 56.15, 54.88), "faisalabad": (83.68, 67.66, 71.67)
+    },
+    "global-layers, authors": {
+        "cleveland": (89.59, 81.18, 90.29), "south-africa": (76.02, 63.22, 61.86), "faisalabad": (86.77, 75.15, 76.41)
+    },
+}  # fmt: skip
+METRICS: Final = ("auroc", "balanced_accuracy_at_logit_half", "auprc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One way to run the experiment."""
+
+    method: str
+    recipe: Recipe
+    aggregate: str = "every-epoch"
+    batches: int = 5
+    view: Callable[[Sites], Sites] | None = None
+    keys: dict[str, Any] = field(default_factory=dict)  # Any: keys of a plan
+
+
+READINGS: Final = {
+    "local, authors": Reading(method="local", recipe=Authors()),
+    "fedavg, authors": Reading(method="fedavg", recipe=Authors(), view=aligned_as_authors),
+    "global-layers, authors": Reading(method="global-layers", recipe=Authors()),
+    "fedavg, aligned": Reading(
+        method="fedavg",
+        recipe=Authors(),
+        view=aligned,
+        keys={"weighting": {"name": "rows", "largest_rows": 512}},
+    ),
+    "local, paper": Reading(method="local", recipe=Paper(), batches=15),
+    "global-layers, paper": Reading(method="global-layers", recipe=Paper(), aggregate="every-batch", batches=15),
+    "local, declared": Reading(method="local", recipe=Default(one_hot=False)),
+    "global-layers, declared": Reading(method="global-layers", recipe=Default(one_hot=False)),
+}
+
+
+def variants() -> list[Variant]:
+    """Every reading, and the placebo of the authors'."""
+    found = [Variant(name=name, run=_Readings(name).run) for name in READINGS]
+    return [*found, Variant(name="placebo, authors", run=_run_placebo)]
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """A reading by its name, so that it can be sent to another process."""
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        reading = READINGS[self.name]
+        sites = [_sites(folder, seed, reading) for seed in seeds]
+        plans = [heart_plan(each, seed, reading) for each, seed in zip(sites, seeds, strict=True)]
+        by_seed = dict(zip(seeds, sites, strict=True))
+        for predicted in run_plans(plans, sites):
+            yield row_of(self.name, predicted, by_seed[predicted.seed][predicted.site])
+
+
+def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
+    """The plan of a reading for these sites."""
+    keys: dict[str, Any] = {"weighting": {"name": "equal"}, "checkpoint": "latest"} | reading.keys
+    if reading.method == "fedavg":
+        keys |= {"columns": list(next(iter(sites.values())).columns), "outputs": 1}
+    return experiment_plan(
+        sites,
+        seed,
+        method={"name": reading.method},
+        architecture=NETWORK,
+        schedule={"aggregate": reading.aggregate, "epochs": 10, "batches_per_epoch": reading.batches},
+        optimiser=OPTIMISER,
+        **keys,
+    )
+
+
+def _sites(folder: Path, seed: int, reading: Reading) -> Sites:
+    sites = heart(folder, seed, reading.recipe)
+    return sites if reading.view is None else reading.view(sites)
+
+
+def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+    """Each site among two copies of itself: what averaging does where nobody brings anything new."""
+    reading = READINGS["global-layers, authors"]
+    data = {seed: heart(folder, seed, reading.recipe) for seed in seeds}
+    for site in FILES:
+        federations = [placebo(data[seed][site], 2, seed) for seed in seeds]
+        plans = [heart_plan(each, seed, reading) for each, seed in zip(federations, seeds, strict=True)]
+        for predicted in run_plans(plans, federations):
+            if predicted.site == "itself":
+                found = row_of("placebo, authors", predicted, data[predicted.seed][site])
+                yield Row(
+                    variant=found.variant,
+                    seed=found.seed,
+                    site=site,
+                    chosen_round=found.chosen_round,
+                    metrics=found.metrics,
+                )

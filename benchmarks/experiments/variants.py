@@ -1,0 +1,108 @@
+"""One row of a table of results, and what makes such rows: a variant of an experiment over some seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import balanced_accuracy_score
+
+from benchmarks.experiments.federations import federate
+from benchmarks.experiments.stacks import can_stack, federate_stack
+from protos.plan import Plan
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.evaluation import measure, probabilities
+
+Outputs: TypeAlias = npt.NDArray[np.float32]
+
+# The authors' experiment cuts the logit at 0.5, which is this probability.
+AUTHORS_THRESHOLD: Final = 0.6224593312018546
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model on one site's test rows.
+
+    Attributes:
+        variant: what was run.
+        seed: of the run.
+        site: whose test rows.
+        chosen_round: which round's model it is, -1 where there is no such thing.
+        metrics: by name; one that is undefined is left out.
+    """
+
+    variant: str
+    seed: int
+    site: str
+    chosen_round: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Something to run over seeds.
+
+    Attributes:
+        name: unique in its table.
+        run: rows from the data folder and some seeds, in any number of seeds at once.
+        seeds_at_once: how many seeds are worth running together.
+    """
+
+    name: str
+    run: Callable[[Path, Sequence[int]], Iterator[Row]]
+    seeds_at_once: int = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predicted:
+    """A chosen model's outputs on one site's test rows."""
+
+    seed: int
+    site: str
+    chosen_round: int
+    outputs: Outputs
+
+
+def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> Iterator[Predicted]:
+    """Federations that differ in seed and rows, in a stack where the method allows it.
+
+    Args:
+        plans: one for each seed.
+        sites: each seed's data sets.
+    """
+    if can_stack(plans[0]) and len(plans) > 1:
+        names = list(sites[0])
+        stacked = federate_stack(plans, {name: [each[name] for each in sites] for name in names})
+        for name, outcome in stacked.items():
+            for place, plan in enumerate(plans):
+                chosen = int(outcome.rounds[place])
+                yield Predicted(seed=plan.seed, site=name, chosen_round=chosen, outputs=outcome.test_outputs[place])
+        return
+    for plan, each in zip(plans, sites, strict=True):
+        _, outcomes = federate(plan, each)
+        for name, single in outcomes.items():
+            number = single.choice["round"]
+            chosen = number if isinstance(number, int) else -1
+            yield Predicted(seed=plan.seed, site=name, chosen_round=chosen, outputs=single.test_outputs)
+
+
+def row_of(variant: str, predicted: Predicted, dataset: Dataset, targets: npt.NDArray[np.generic] | None = None) -> Row:
+    """The metrics of outputs on a site's test rows."""
+    truth = dataset.test.targets if targets is None else targets
+    scores = probabilities(dataset.task, predicted.outputs)
+    metrics = dict(measure(dataset.task, truth, scores, dataset.classes))
+    if dataset.task == "binary":
+        metrics["balanced_accuracy_at_logit_half"] = float(
+            balanced_accuracy_score(truth.astype(np.int64), scores >= AUTHORS_THRESHOLD)
+        )
+    return Row(
+        variant=variant,
+        seed=predicted.seed,
+        site=predicted.site,
+        chosen_round=predicted.chosen_round,
+        metrics={name: value for name, value in metrics.items() if value is not None},
+    )

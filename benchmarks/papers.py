@@ -1,0 +1,117 @@
+"""The papers' tables, by the code of the deployment, all sites in one process and many seeds at once.
+
+    python -m benchmarks.papers heart --data FOLDER
+    python -m benchmarks.papers fed-heart --data FOLDER --seeds 0-19
+
+Networks, procedures, gate, sums and server rules are those of coordinator and site; sockets and masks are left
+out, because they change no bit. A chunk of seeds of one variant is a job for joblib, so that a cluster's
+backend can take over. Results are lines of a CSV file; what is there already is not computed again, so a
+run that was stopped goes on where it was. The Markdown table with the published figures and the plot are
+written from all lines that are there.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+from joblib import Parallel, delayed
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.experiments.data.sources import data_option
+from benchmarks.experiments.store import add_rows, read_rows
+from benchmarks.experiments.tables.catalogue import TABLES, table_named
+from benchmarks.experiments.variants import Row
+from site_agent.trainer.arithmetic import prepare_arithmetic
+
+RESULTS: Final = Path(__file__).parent / "results" / "papers"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("table", type=click.Choice(sorted(TABLES)))
+@data_option
+@click.option("--seeds", default="", help="Such as 0-100 or 3,5,8; left out, the table's own.")
+@click.option("--variant", "chosen", multiple=True, help="Only these variants; may be given several times.")
+@click.option("--jobs", default=1, help="Chunks at once; each takes one core.")
+@click.option("--results", default=RESULTS, type=click.Path(path_type=Path), help="Where the files are and go.")
+@click.option("--render-only", is_flag=True, help="Write table and plot from what is there.")
+def main(
+    table: str, folder: Path, seeds: str, chosen: tuple[str, ...], jobs: int, results: Path, render_only: bool
+) -> None:
+    """Compute a table of the papers, or what of it is missing, and write it beside the published figures."""
+    definition, path = table_named(table), results / f"{table}.csv"
+    names = [variant.name for variant in definition.variants()]
+    strangers = [name for name in chosen if name not in names]
+    if strangers:
+        raise click.UsageError(f"No variant {strangers[0]!r}; there are: {', '.join(map(repr, names))}.")
+    if not render_only:
+        wanted = _numbers(seeds) if seeds else list(definition.seeds)
+        done = {(row.variant, row.seed) for row in read_rows(path)}
+        chunks = [chunk for chunk in _chunks(table, wanted, done) if not chosen or chunk[0] in chosen]
+        _compute(table, folder, chunks, jobs, path)
+    definition.render(read_rows(path), results / f"{table}.md")
+    click.echo(f"{results / table}.csv, .md and .svg")
+
+
+def run_chunk(table: str, variant: str, folder: Path, seeds: list[int]) -> tuple[list[Row], float]:
+    """One variant over some seeds, in this process: its rows, and the processor seconds that they took."""
+    prepare_arithmetic(1)
+    # The gradients of a stack's copies lie side by side on purpose.
+    warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
+    began = time.process_time()
+    definition = next(each for each in table_named(table).variants() if each.name == variant)
+    rows = list(definition.run(folder, seeds))
+    return rows, time.process_time() - began
+
+
+def _compute(table: str, folder: Path, chunks: list[tuple[str, list[int]]], jobs: int, path: Path) -> None:
+    work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+        delayed(_timed)(table, variant, folder, seeds) for variant, seeds in chunks
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task(table, total=sum(len(seeds) for _, seeds in chunks))
+        for variant, seeds, rows, seconds in work:
+            add_rows(path, rows)
+            _add_seconds(path.with_name(f"{table}-cpu.csv"), variant, len(seeds), seconds)
+            progress.update(task, advance=len(seeds), description=f"{table}: {variant}")
+
+
+def _timed(table: str, variant: str, folder: Path, seeds: list[int]) -> tuple[str, list[int], list[Row], float]:
+    rows, seconds = run_chunk(table, variant, folder, seeds)
+    return variant, seeds, rows, seconds
+
+
+def _chunks(table: str, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
+    for variant in table_named(table).variants():
+        missing = [seed for seed in seeds if (variant.name, seed) not in done]
+        for start in range(0, len(missing), variant.seeds_at_once):
+            yield variant.name, missing[start : start + variant.seeds_at_once]
+
+
+def _add_seconds(path: Path, variant: str, seeds: int, seconds: float) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(["variant", "seeds", "processor_seconds"])
+        writer.writerow([variant, seeds, f"{seconds:.2f}"])
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise click.UsageError("Seeds are given as 0-100, or as 3,5,8.")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+if __name__ == "__main__":
+    main()
