@@ -1,4 +1,4 @@
-"""A site's saved models: chosen by validation loss, written and read whole or not at all.
+"""A site's saved models: written and read whole or not at all.
 
 One safetensors file per checkpoint, mode 0600. Facts about the run travel in its header as JSON and
 a digest over facts, names, shapes and values stands beside them, so that a damaged file is refused
@@ -8,12 +8,11 @@ and never predicts for a patient. Nothing is unpickled.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,35 +37,6 @@ class Checkpoint:
 
     tensors: Tensors
     facts: Mapping[str, Json]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestCheckpoint:
-    """Which round's model a site keeps, as a value: the choice so far.
-
-    Attributes:
-        rule: "latest" keeps every round's; "local" the one with the lowest validation loss at this
-            site, of equal ones the earliest, and never one whose loss is not finite.
-        round: the kept round, None before the first.
-        loss: its validation loss.
-    """
-
-    rule: Literal["latest", "local"]
-    round: int | None = None
-    loss: float | None = None
-
-    def consider(self, round_number: int, validation_loss: float) -> tuple[BestCheckpoint, bool]:
-        """The choice after a round, and whether the caller has to save that round's model."""
-        match self.rule:
-            case "latest":
-                keep = True
-            case "local":
-                keep = math.isfinite(validation_loss) and (self.loss is None or validation_loss < self.loss)
-            case _:
-                assert_never(self.rule)
-        if not keep:
-            return self, False
-        return BestCheckpoint(rule=self.rule, round=round_number, loss=validation_loss), True
 
 
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:

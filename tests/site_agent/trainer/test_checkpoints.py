@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all, and only the best is kept."""
+"""A checkpoint is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, UnavailableError
-from site_agent.trainer.checkpoints import BestCheckpoint, Json, Tensors, load, save
+from site_agent.trainer.checkpoints import Json, Tensors, load, save
 
 FACTS: dict[str, Json] = {"round": 3, "loss": 0.1, "columns": ["age", "größe"], "nothing": None}
 
@@ -122,27 +122,3 @@ def test_what_is_no_number_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         save(tmp_path, "local", {}, {"loss": float("nan")})
     assert not list(tmp_path.iterdir())
-
-
-def _kept(choice: BestCheckpoint, losses: list[float]) -> list[int]:
-    kept = []
-    for number, loss in enumerate(losses):
-        choice, keep = choice.consider(number, loss)
-        kept += [number] if keep else []
-    return kept
-
-
-def test_the_lowest_validation_loss_is_kept() -> None:
-    """Of equal ones the earliest; a loss that is not finite never."""
-    losses = [float("nan"), 0.7, 0.8, 0.6, 0.6, float("-inf"), 0.5, float("inf")]
-
-    assert _kept(BestCheckpoint(rule="local"), losses) == [1, 3, 6]
-    assert _kept(BestCheckpoint(rule="latest"), losses) == list(range(8))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_choice_is_the_first_minimum(seed: int) -> None:
-    """For any losses, the round kept last is the first of the smallest."""
-    losses = [float(loss) for loss in np.round(np.random.default_rng(seed).random(30), 1)]
-
-    assert _kept(BestCheckpoint(rule="local"), losses)[-1] == int(np.argmin(losses))

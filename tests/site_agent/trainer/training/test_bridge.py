@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from site_agent.trainer.training.bridge import FlatNetwork
+
+FEDERATED = ("1.bias", "1.weight")
 
 
 def _network(seed: int) -> nn.Module:
@@ -15,12 +17,13 @@ def _network(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
 
 
-FEDERATED = ("1.bias", "1.weight")
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
-    """A network predicts the same before and after its parameters share one tensor."""
+    """A network predicts the same before and after its parameters share two tensors."""
     network, rows = _network(seed), torch.ones(7, 3)
     before, values = network(rows), {name: value.detach().clone() for name, value in network.named_parameters()}
 
@@ -28,78 +31,120 @@ def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
 
     assert torch.equal(network(rows), before)
     assert all(np.array_equal(array, values[name]) for name, array in flat.values().items())
-    assert flat.federated == (("1.bias", (5,)), ("1.weight", (5, 4)))
+    assert flat.tensors == (("1.bias", (5,)), ("1.weight", (5, 4)))
+    assert (flat.federated.shape, flat.private.shape) == ((25,), (28,))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_private_parameters_are_never_in_a_change(seed: int) -> None:
     """Whatever happens to the private ones, the change is the federated ones' alone, in their order."""
-    flat, generator = FlatNetwork(_network(seed), FEDERATED), np.random.default_rng(seed)
-    received = generator.normal(size=25).astype(np.float32)
+    flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
     flat.take_in(received, 1.0)
-    bias, weight = generator.normal(size=5).astype(np.float32), generator.normal(size=(5, 4)).astype(np.float32)
+    bias, weight = _normal(seed + 1, 5), _normal(seed + 2, 5, 4)
 
     with torch.no_grad():
         for name, parameter in flat.network.named_parameters():
             parameter.fill_(torch.nan) if name not in FEDERATED else None
-        flat.network.get_parameter("1.bias").copy_(torch.from_numpy(bias))
-        flat.network.get_parameter("1.weight").copy_(torch.from_numpy(weight))
+        flat.network.get_parameter("1.bias").copy_(bias)
+        flat.network.get_parameter("1.weight").copy_(weight)
     change = flat.change(received)
 
-    np.testing.assert_array_equal(change, np.concatenate([bias, weight.ravel()]) - received)
+    assert torch.equal(change, torch.cat([bias, weight.flatten()]) - received)
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("rate", [0.25, 0.7, 1.0])
-def test_taking_in_mixes_own_and_shared(seed: int, rate: float) -> None:
-    """The federated ones become (1 - rate) own + rate shared; the private ones stay."""
-    flat = FlatNetwork(_network(seed), FEDERATED)
-    own, private = flat.change(np.zeros(25, np.float32)), flat.values()["0.weight"]
-    received = np.random.default_rng(seed).normal(size=25).astype(np.float32)
+@pytest.mark.parametrize("part", [slice(None), slice(0, 5), slice(5, 25)])
+def test_taking_in_mixes_own_and_shared(seed: int, rate: float, part: slice) -> None:
+    """The federated ones become (1 - rate) own + rate shared where they are taken in; all others stay."""
+    flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
+    own, private = flat.federated_values.clone(), flat.private.data.clone()
 
-    flat.take_in(received, rate)
+    flat.take_in(received[part], rate, part)
 
-    np.testing.assert_allclose(flat.change(np.zeros(25, np.float32)), (1 - rate) * own + rate * received, atol=1e-6)
-    np.testing.assert_array_equal(flat.values()["0.weight"], private)
+    expected = own.clone()
+    expected[part] = (1 - rate) * own[part] + rate * received[part]
+    torch.testing.assert_close(flat.federated_values, expected, atol=1e-6, rtol=0)
+    assert rate < 1 or torch.equal(flat.federated_values[part], received[part])
+    assert torch.equal(flat.private.data, private)
 
 
-def test_the_optimisers_gradient_is_the_networks() -> None:
-    """One tensor holds every gradient, so one step moves every parameter."""
+def test_the_optimisers_gradients_are_the_networks() -> None:
+    """Two tensors hold every gradient, so one step for each moves every parameter."""
     flat, other = FlatNetwork(_network(0), FEDERATED), _network(0)
 
     for network in (flat.network, other):
         torch.autograd.backward(network(torch.ones(2, 3)).square().sum())
 
-    order = [*FEDERATED, "0.weight", "0.bias", "2.weight", "2.bias"]
-    gradients = [other.get_parameter(name).grad for name in order]
-    assert torch.equal(flat.gradient, torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]))
+    for stretch, names in zip(flat.stretches, [FEDERATED, ["0.weight", "0.bias", "2.weight", "2.bias"]], strict=True):
+        gradients = [other.get_parameter(name).grad for name in names]
+        assert stretch.grad is not None
+        assert torch.equal(stretch.grad, torch.cat([found.flatten() for found in gradients if found is not None]))
+    flat.zero_gradients()
+    assert not any(inner.grad is None or inner.grad.any() for inner in flat.network.parameters())
 
 
 def test_what_is_handed_out_is_a_copy() -> None:
-    """Later training changes neither values nor a change nor a snapshot."""
+    """Later training changes neither values nor a change nor a state."""
     flat = FlatNetwork(_network(0), FEDERATED)
-    values, change, snapshot = flat.values(), flat.change(np.zeros(25, np.float32)), flat.snapshot()
-    copies = values["1.bias"].copy(), change.copy(), snapshot.clone()
+    values, change, state = flat.values(), flat.change(torch.zeros(25)), flat.state()
+    copies = values["1.bias"].copy(), change.clone(), {name: tensor.clone() for name, tensor in state.items()}
 
-    flat.parameter.data.add_(1.0)
+    for stretch in flat.stretches:
+        stretch.data.add_(1.0)
 
     np.testing.assert_array_equal(values["1.bias"], copies[0])
-    np.testing.assert_array_equal(change, copies[1])
-    assert torch.equal(snapshot, copies[2])
+    assert torch.equal(change, copies[1])
+    assert all(torch.equal(tensor, copies[2][name]) for name, tensor in state.items())
 
 
-def test_a_snapshot_and_loaded_values_bring_everything_back() -> None:
-    """Into the same network, and by name into another one of its kind."""
-    flat, other = FlatNetwork(_network(0), FEDERATED), FlatNetwork(_network(1), ("0.bias",))
-    snapshot, values, rows = flat.snapshot(), flat.values(), torch.ones(3, 3)
-    expected = flat.network(rows)
+def test_a_state_and_loaded_values_bring_everything_back() -> None:
+    """Into the same network, and by name into another one of its kind with another layout; buffers too."""
+    network = nn.Sequential(_network(0), nn.BatchNorm1d(2))
+    other = FlatNetwork(nn.Sequential(_network(1), nn.BatchNorm1d(2)), ("0.0.bias",))
+    flat = FlatNetwork(network, ("0.1.bias", "0.1.weight"))
+    flat.network(_normal(0, 9, 3))  # moves the running mean
+    state, values, rows = flat.state(), flat.values(), torch.ones(3, 3)
+    expected = flat.network.eval()(rows)
 
-    flat.parameter.data.zero_()
-    flat.restore(snapshot)
+    flat.federated.data.zero_()
+    flat.private.data.zero_()
+    for buffer in flat.network.buffers():
+        buffer.zero_()
+    flat.restore(state)
     other.load(values)
 
     assert torch.equal(flat.network(rows), expected)
-    assert torch.equal(other.network(rows), expected)
+    assert torch.equal(other.network.eval()(rows), expected)
+
+
+def test_adopting_makes_an_equal_and_separate_network() -> None:
+    """All numbers of the other, and none of them shared with it."""
+    one, other = FlatNetwork(_network(0), FEDERATED), FlatNetwork(_network(1), FEDERATED)
+
+    other.adopt(one)
+    one.federated.data.zero_()
+    one.private.data.zero_()
+
+    assert all(np.array_equal(array, _network(0).get_parameter(n).detach()) for n, array in other.values().items())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_lie_side_by_side(seed: int) -> None:
+    """A stack begins with equal copies; each has a row of both stretches, and its values are read alone."""
+    network = _network(seed)
+
+    flat = FlatNetwork(network, FEDERATED, copies=3)
+    begun = [flat.values(copy) for copy in range(3)]
+    flat.federated.data[1].add_(1.0)
+
+    assert (flat.federated.shape, flat.private.shape) == ((3, 25), (3, 28))
+    assert flat.tensors == (("1.bias", (5,)), ("1.weight", (5, 4)))
+    for copy in range(3):
+        for name, array in flat.values(copy).items():
+            single = _network(seed).get_parameter(name).detach().numpy()
+            np.testing.assert_array_equal(begun[copy][name], single)
+            np.testing.assert_array_equal(array, single + 1.0 if copy == 1 and name in FEDERATED else single)
 
 
 @pytest.mark.parametrize("wrong", ["missing", "shape", "type", "stranger"])
@@ -132,6 +177,6 @@ def test_shared_values_of_another_length_are_refused() -> None:
     """One number too many or too few, or of another kind."""
     flat = FlatNetwork(_network(0), FEDERATED)
 
-    for received in (np.zeros(24, np.float32), np.zeros(1, np.float32), np.zeros(25, np.float64)):
+    for received in (torch.zeros(24), torch.zeros(1), torch.zeros(25, dtype=torch.float64)):
         with pytest.raises(ValueError, match="float32 number"):
-            flat.take_in(received, 1.0)  # type: ignore[arg-type]
+            flat.take_in(received, 1.0)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
+from torch import Tensor
 
 from protos.architecture import GlobalLayersNetwork, network_tensors
-from protos.errors import DataError
-from protos.plan import AdamW, Optimiser, Schedule, StochasticGradientDescent
+from protos.ingredients import Method
+from protos.learning_rates import RateSchedule, rate_factor
+from protos.losses import TaskDefault
+from protos.optimisers import AdamW, Optimiser, StochasticGradientDescent
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Rows, loss, predict
+from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
+from site_agent.trainer.training.losses import build_loss
+from site_agent.trainer.training.model import Recipe
+from site_agent.trainer.training.procedure import Phase, Procedure
+from site_agent.trainer.training.procedures import build_procedure
+from site_agent.trainer.training.state import State
 
 COLUMNS = 5
 FEDERATED = ("body.layer3.linear.weight", "body.layer3.linear.bias")
@@ -28,99 +40,85 @@ def _rows(seed: int, task: Task, count: int) -> Rows:
 
 
 def _training(
-    seed: int, *, task: Task = "binary", dropout: float = 0.0, rows: int = 43, optimiser: Optimiser | None = None
-) -> tuple[LocalTraining, FlatNetwork]:
+    seed: int,
+    *,
+    task: Task = "binary",
+    dropout: float = 0.0,
+    optimiser: Optimiser | None = None,
+    dropout_seed: int | None = None,
+) -> tuple[LocalTraining, FlatNetwork, Recipe]:
     architecture = GlobalLayersNetwork(
         name="global-layers-network", latent=8, gate=True, input_normalisation=True, entity_width=4, heads=2,
         transformer_blocks=1, dropout=dropout,
     )  # fmt: skip
     outputs = 3 if task == "multi-class" else 1
-    flat = FlatNetwork(build_network(architecture, COLUMNS, outputs), FEDERATED)
+    rows = _rows(seed, task, 43)
+    recipe = Recipe(
+        build=lambda: FlatNetwork(build_network(architecture, COLUMNS, outputs), FEDERATED),
+        loss=build_loss(TaskDefault(name="task-default"), task, outputs, rows.targets),
+        optimiser=optimiser or AdamW(name="adamw", learning_rate=0.01),
+    )
+    flat = recipe.build()
     flat.start(network_tensors(architecture, columns=COLUMNS, outputs=outputs), seed)
     training = LocalTraining(
-        flat,
-        task=task,
-        training=_rows(seed, task, rows),
-        validation=_rows(seed + 1000, task, 9),
-        schedule=Schedule(aggregate="every-epoch", epochs=4, batches_per_epoch=4),
-        optimiser=optimiser or AdamW(name="adamw", learning_rate=0.01),
-        order=np.random.default_rng(seed),
-        dropout_seed=seed,
+        build_procedure(Method(), flat, recipe),
+        rows=rows,
+        batches=Batches(43, 4, [np.random.default_rng(seed)], stacked=False),
+        pace=Pace(schedule=TypeAdapter(RateSchedule).validate_python({"name": "constant"}), steps=60),
+        dropout_seed=seed if dropout_seed is None else dropout_seed,
     )
-    return training, flat
+    return training, flat, recipe
+
+
+def _train(training: LocalTraining, flat: FlatNetwork, steps: int) -> None:
+    training.train_round(steps, flat.federated_values.clone())
+
+
+def _numbers(flat: FlatNetwork) -> Tensor:
+    return torch.cat([stretch.data for stretch in flat.stretches])
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_same_seed_gives_the_same_bits_beside_other_training(seed: int, dropout: float) -> None:
     """Other networks that train in between, and torch's own generator, change nothing."""
-    (quiet, expected), (disturbed, found) = _training(seed, dropout=dropout), _training(seed, dropout=dropout)
-    other, _ = _training(seed + 1, dropout=0.5)
+    (quiet, expected, _), (disturbed, found, _) = _training(seed, dropout=dropout), _training(seed, dropout=dropout)
+    other, its, _ = _training(seed + 1, dropout=0.5)
 
-    quiet.train(10)
+    _train(quiet, expected, 10)
     for _ in range(10):
         torch.rand(3)
-        other.train(1)
-        disturbed.train(1)
+        _train(other, its, 1)
+        _train(disturbed, found, 1)
 
-    assert torch.equal(expected.parameter, found.parameter)
+    assert torch.equal(_numbers(expected), _numbers(found))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
     """Two seeds train differently, and the process's own generator goes on as if nothing had happened."""
-    (one, first), (two, second) = _training(seed, dropout=0.3), _training(seed, dropout=0.3)
-    two._dropout_state = torch.Generator().manual_seed(seed + 1).get_state()
+    one, first, _ = _training(seed, dropout=0.3)
+    two, second, _ = _training(seed, dropout=0.3, dropout_seed=seed + 1)
     before = torch.get_rng_state()
 
-    one.train(3)
-    two.train(3)
+    _train(one, first, 3)
+    _train(two, second, 3)
 
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(first.parameter, second.parameter)
+    assert not torch.equal(_numbers(first), _numbers(second))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_taking_in_ones_own_values_is_no_event(seed: int) -> None:
     """A federation of one site, with update rate 1 and exact exchange, is training alone to the bit."""
-    (alone, expected), (federated, found) = _training(seed), _training(seed)
+    (alone, expected, _), (federated, found, _) = _training(seed), _training(seed)
 
-    alone.train(12)
+    _train(alone, expected, 12)
     for _ in range(3):
-        federated.train(4)
-        own = found.change(np.zeros(sum(found.network.get_parameter(name).numel() for name in FEDERATED), np.float32))
-        found.take_in(own, 1.0)
+        _train(federated, found, 4)
+        found.take_in(found.change(torch.zeros_like(found.federated_values)), 1.0)
 
-    assert torch.equal(expected.parameter, found.parameter)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_epoch_uses_equal_batches_and_no_row_twice(seed: int) -> None:
-    """43 rows in 4 batches are 10 each; 3 are left over, other ones in other epochs."""
-    training, _ = _training(seed)
-    epochs = []
-
-    for _ in range(2):
-        batches = []
-        for _ in range(4):
-            batches.append(training._next_rows())
-            training.steps_made += 1
-        epochs.append(torch.cat(batches))
-
-    assert [len(epoch.unique()) for epoch in epochs] == [40, 40]
-    assert not torch.equal(epochs[0], epochs[1])
-
-
-def test_an_epoch_ends_at_its_border_only() -> None:
-    """After 4, 8, ... steps, and not before the first."""
-    training, _ = _training(0)
-    ended = []
-
-    for _ in range(9):
-        ended.append(training.epoch_ended)
-        training.train(1)
-
-    assert [step for step, has_ended in enumerate(ended) if has_ended] == [4, 8]
+    assert torch.equal(_numbers(expected), _numbers(found))
 
 
 @pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
@@ -130,19 +128,19 @@ def test_training_lowers_the_loss(task: Task, name: str) -> None:
     steps: Optimiser = AdamW(name="adamw", learning_rate=0.01)
     if name == "sgd":
         steps = StochasticGradientDescent(name="sgd", learning_rate=0.02, momentum=0.5)
-    training, flat = _training(1, task=task, optimiser=steps)
+    training, flat, recipe = _training(1, task=task, optimiser=steps)
     rows = _rows(1, task, 43)
 
-    before = float(loss(task, torch.from_numpy(predict(flat, rows.features)), rows.targets))
-    training.train(60)
-    after = float(loss(task, torch.from_numpy(predict(flat, rows.features)), rows.targets))
+    before = float(validation_loss(flat, rows, recipe.loss))
+    _train(training, flat, 60)
+    after = float(validation_loss(flat, rows, recipe.loss))
 
     assert after < before
 
 
 def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
     """Many rows go through in several blocks and come out as they went in."""
-    _, flat = _training(0, dropout=0.5)
+    _, flat, _ = _training(0, dropout=0.5)
     rows = _rows(5, "binary", 5000).features
 
     whole = predict(flat, rows)
@@ -152,7 +150,93 @@ def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
     np.testing.assert_allclose(whole[4990:], predict(flat, rows[4990:]), rtol=1e-4, atol=1e-6)
 
 
-def test_fewer_rows_than_batches_are_told() -> None:
-    """With both numbers, and nothing trained."""
-    with pytest.raises(DataError, match="4 batches an epoch, and there are 3 training rows"):
-        _training(0, rows=3)
+@pytest.mark.parametrize("seed", range(3))
+def test_after_a_prediction_dropout_is_drawn_again(seed: int) -> None:
+    """Measuring between two rounds changes no bit of the second one."""
+    (quiet, expected, _), (measured, found, recipe) = _training(seed, dropout=0.3), _training(seed, dropout=0.3)
+
+    for training, flat in ((quiet, expected), (measured, found)):
+        _train(training, flat, 3)
+        if training is measured:
+            validation_loss(flat, _rows(seed, "binary", 43), recipe.loss)
+        _train(training, flat, 3)
+
+    assert torch.equal(_numbers(expected), _numbers(found))
+
+
+class _Recorder:
+    """A procedure that keeps the factors of its steps; each round has a long phase and an ordinary one."""
+
+    def __init__(self, flat: FlatNetwork, longer: int) -> None:
+        self._flat, self._longer = flat, longer
+        self.factors: list[list[float]] = []
+
+    def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
+        pass
+
+    def phases(self, steps: int, _batches_per_epoch: int) -> list[Phase]:
+        self.factors += [[], []]
+        long, ordinary = self.factors[-2:]
+        return [
+            Phase(lambda _, factor: long.append(factor), self._longer * steps),
+            Phase(lambda _, factor: ordinary.append(factor), steps),
+        ]
+
+    def end_round(self, _steps: int) -> None:
+        pass
+
+    def evaluated(self) -> FlatNetwork:
+        return self._flat
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"name": "constant"}, {"name": "cosine", "warm_up_epochs": 1}, {"name": "step", "every_epochs": 1, "factor": 0.5}],
+    ids=lambda document: str(document["name"]),
+)
+def test_the_rate_moves_with_the_rounds_however_long_their_phases(document: dict[str, object]) -> None:
+    """Every step of the ordinary phase has the rate of its number in the run; a longer one moves as far."""
+    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python(document)
+    recorder = _Recorder(_training(0)[1], longer=5)
+    procedure: Procedure = recorder
+    rows, batches = _rows(0, "binary", 43), Batches(43, 4, [np.random.default_rng(0)], stacked=False)
+    training = LocalTraining(
+        procedure, rows=rows, batches=batches, pace=Pace(schedule=schedule, steps=12), dropout_seed=0
+    )
+
+    for _ in range(3):
+        training.train_round(4, torch.empty(0))
+
+    expected = [rate_factor(schedule, step, 12, 4) for step in range(12)]
+    assert list(chain(*recorder.factors[1::2])) == expected
+    assert list(chain(*recorder.factors[0::2])) == [factor for factor in expected for _ in range(5)]
+
+
+def test_the_rate_is_the_optimisers() -> None:
+    """Plain descent by a step schedule moves a number by rate times factor times gradient."""
+    schedule: RateSchedule = TypeAdapter(RateSchedule).validate_python(
+        {"name": "step", "every_epochs": 1, "factor": 0.5}
+    )
+    _, flat, recipe = _training(0, optimiser=StochasticGradientDescent(name="sgd", learning_rate=0.1))
+    rows = _rows(0, "binary", 43)
+    training = LocalTraining(
+        build_procedure(Method(), flat, recipe), rows=rows,
+        batches=Batches(43, 1, [np.random.default_rng(0)], stacked=False),
+        pace=Pace(schedule=schedule, steps=3), dropout_seed=0,
+    )  # fmt: skip
+    moved, expected = [], []
+
+    for number in range(3):
+        before = _numbers(flat)
+        _train(training, flat, 1)
+        moved.append(_numbers(flat) - before)
+        gradient = torch.cat([stretch.grad for stretch in flat.stretches if stretch.grad is not None])
+        expected.append(-0.1 * 0.5**number * gradient)
+
+    torch.testing.assert_close(torch.stack(moved), torch.stack(expected), atol=1e-7, rtol=1e-4)
