@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from coordinator.cli import cli as coordinator
 from pki.cli import commands as pki
 from protos.architecture import Part
-from protos.ingredients import Mean, Method, Parts
+from protos.ingredients import Method, Parts
 from site_agent.cli import cli as site_agent
 
 ROOT = Path(__file__).parents[2]
@@ -138,15 +138,18 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     """The class on the contributor's page, put where the page says, is a method that a plan may name."""
     (example,) = fenced(ROOT / "docs" / "contributor.md", "python")
     catalogue = (ROOT / "protos" / "methods.py").read_text()
-    place, last = "\n\ndef _all_or_body(", "    | LocalOnly,\n"
+    place, last = "\n\nSingleMethod: TypeAlias", "    | LocalOnly,\n"
     assert (catalogue.count(place), catalogue.count(last)) == (1, 1)
+    ingredients = "from protos.architecture import Part\nfrom protos.ingredients import Parts\n"
     extended = tmp_path / "methods.py"
     extended.write_text(
-        catalogue.replace(place, f"\n\n{example}{place}").replace(last, "    | LocalOnly\n    | HalfWay,\n")
+        catalogue.replace(place, f"\n{ingredients}\n\n{example}{place}").replace(
+            last, "    | LocalOnly\n    | HalfWay,\n"
+        )
     )
 
     names = runpy.run_path(str(extended))
     chosen = TypeAdapter(names["MethodChoice"]).validate_python({"name": "half-way"})
 
     assert "half-way" in names["METHOD_NAMES"]
-    assert chosen.method() == Method(federated=Parts((Part.BODY,)), server_rule=Mean(), update_rate=0.5)
+    assert chosen.method() == Method(federated=Parts((Part.BODY,)), update_rate=0.5)
