@@ -19,7 +19,8 @@ Sites: TypeAlias = frozenset[str]
 class Terms:
     """What the machine needs of the plan.
 
-    `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
+    `rounds`: as far as is known; a closing may decide on fewer, but the round that was offered with it is
+    always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
     the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away.
     """
 

@@ -22,6 +22,7 @@ from protos.messages import (
     EpochSeal,
     Join,
     KeyAdvert,
+    Offer,
 )
 from protos.parameters import parameters_digest, position
 from protos.plan import Plan
@@ -90,7 +91,7 @@ def strip(
     zeros = np.zeros(manifest.parameters, np.float32)
     context = round_context(
         seen,
-        position(plan.run_name, 0, parameters_digest(zeros)),
+        position(plan.run_name, Offer(0, 0, parameters_digest(zeros))),
         0,
         names,
         manifest.digest,

@@ -21,13 +21,15 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protos.errors import UnavailableError
+from protos.exchange import Exchange, Exchanges
 from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
+from protos.manifest import ROWS, manifest_of, slices_of
 from protos.messages import (
     Chunk,
     CoordinatorMessage,
     SiteMessage,
+    Stage,
 )
 from protos.methods import METHOD_NAMES
 from protos.plan import Plan, plan_from_wire
@@ -79,6 +81,24 @@ def rows_of(site: str) -> int:
     return (1, 2, 3, 4, 6, 8)[hashlib.sha256(site.encode()).digest()[0] % 6] * 16
 
 
+def going_up(exchange: Exchange, received: Vector) -> Vector:
+    """The received values of the tensors whose changes go up."""
+    names = {tensor.name for tensor in exchange.up}
+    places = zip(exchange.down, slices_of(exchange.down), strict=True)
+    parts = [received[place] for tensor, place in places if tensor.name in names]
+    return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+def measured_by(site: str, number: int, exchange: Exchange) -> dict[str, int]:
+    """What a made-up hospital counts and measures in a round: all within bounds, and possible."""
+    found = {}
+    for scalar in exchange.scalars:
+        drawn = hashlib.sha256(f"{site}|{number}|{scalar.name}".encode()).digest()[0]
+        value = rows_of(site) if scalar.name == ROWS else (1 + drawn) * max(1, scalar.scale // 16)
+        found[scalar.name] = min(value, scalar.bound)
+    return found
+
+
 def encoded(plan: Plan, change: Vector, weight: float = 1.0) -> Integers:
     """A change as the integers that the gate makes of it."""
     out = np.empty(change.size, np.int32)
@@ -90,7 +110,7 @@ class MadeUpTrainer:
     """The process with the patients, without patients.
 
     `changes` makes the change of a site, round, draw and parameters; `seconds` how long the next
-    training takes.
+    training takes. What it measures follows from site, round and name alone, whatever the draw.
     """
 
     def __init__(
@@ -99,25 +119,29 @@ class MadeUpTrainer:
         changes: Callable[[str, int, int, Vector], Vector] = change_of,
         seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.largest_payload = 0
         self.trained: list[tuple[int, int]] = []
         self.concluded: Vector | None = None
         self._site, self._changes, self._seconds = site, changes, seconds
-        self._weighs = False
 
-    async def ask(self, message: HatchMessage) -> HatchMessage:
+    async def ask(self, message: HatchMessage, largest_payload: int = 0) -> HatchMessage:
         """What a trainer answers."""
         match message:
             case Prepare(payload=payload):
-                plan = plan_from_wire(bytes(payload))
-                self._weighs = plan.weighting.name == "rows"
-                return Prepared(manifest_of(plan).digest.hex())
+                self._plan = plan_from_wire(bytes(payload))
+                self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
+                return Prepared(manifest_of(self._plan).digest.hex())
             case Train(round=number, redraw=redraw, payload=payload):
                 self.trained.append((number, redraw))
+                exchange = self._exchanges.of(number, Stage(message.stage), bytes.fromhex(message.layers))
                 parameters = np.frombuffer(payload, "<f4").copy()
+                assert parameters.size == exchange.down_numbers
                 await asyncio.sleep(self._seconds())
-                change = self._changes(self._site, number, redraw, parameters)
-                return Trained(number, rows_of(self._site) if self._weighs else 0, change.tobytes())
+                change = self._changes(self._site, number, redraw, going_up(exchange, parameters))
+                measured = measured_by(self._site, number, exchange)
+                scalars = [value for name, value in measured.items() if name != ROWS]
+                answer = change.tobytes() + np.array(scalars, "<i8").tobytes()
+                assert len(answer) <= largest_payload
+                return Trained(number, measured.get(ROWS, 0), answer)
             case Conclude(payload=payload):
                 self.concluded = np.frombuffer(payload, "<f4").copy()
                 return Agreed()

@@ -149,12 +149,11 @@ class Network:
             self._pump.result()
 
     def vector(self) -> Vector:
-        """The final parameters as they lie on the coordinator's disk."""
+        """The final parameters as they lie on the coordinator's disk, those that were federated to the end."""
         (path,) = (self.directory / "coordinator" / "runs").glob("*/parameters.safetensors")
         tensors = load_file(path)
-        return np.concatenate(
-            [np.empty(0, np.float32)] + [tensors[t.name].ravel() for t in manifest_of(self.plan).tensors]
-        )
+        names = [tensor.name for tensor in manifest_of(self.plan).tensors if tensor.name in tensors]
+        return np.concatenate([np.empty(0, np.float32)] + [tensors[name].ravel() for name in names])
 
     def _open(self, name: str, line: Line) -> None:
         self.cut(name)

@@ -22,12 +22,14 @@ import protos.masking.stream
 import site_agent.boundary.masking
 import site_agent.boundary.rounds
 from protos.canonical import pack
+from protos.exchange import Exchange
 from protos.fingerprints import fingerprint
 from protos.masking.ledger import Compute, Ledger, Masked, Open
 from protos.masking.refusals import MaskingRefused, Reason
 from protos.messages import Announcement, Bind, Join, Offer
 from protos.plan import plan_from_wire
 from site_agent.boundary.agent import Agent
+from site_agent.boundary.itinerary import Itinerary
 from site_agent.boundary.rounds import Rounds
 
 _CHECKING = (
@@ -104,13 +106,13 @@ def without_a_memory() -> Iterator[None]:
         entry = Masked(ask.contributors, vector, 0)
         return replace(self, last=ask.mark, position=ask.position, masked=(entry,), open=Open(context, vector))
 
-    def accept_offer(self: Any, message: Offer) -> None:
-        self._highest, self._offer, self._bind = (message.round, message.attempt), message, None
+    def accept(self: Any, offer: Offer) -> Exchange:
+        return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "permit", lambda self, ask, budget=0: Compute())
         patch.setattr(Ledger, "freeze", freeze)
-        patch.setattr(Rounds, "_accept_offer", accept_offer)
+        patch.setattr(Itinerary, "accept", accept)
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
         yield
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protos.exchange import Exchanges
 from protos.manifest import manifest_of
 from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import Announcement, Bind, Chunk
+from protos.messages import Announcement, Bind, Chunk, Offer, Stage
 from protos.parameters import parameters_digest, position
 from protos.plan import Plan
 from protos.tensors import Layout
@@ -185,9 +186,10 @@ def test_a_retrained_vector_under_a_frozen_context(tmp_path: Path, is_weak: bool
         zeros = np.zeros(manifest.parameters, np.float32)
         await sites[0].tell(*offer(zeros, 0))
         gate = gate_of(sites[0])
-        here = position(plan.run_name, 0, parameters_digest(zeros))
-        trained = gate.build(here, change_of("a", 0, 0, zeros).data.cast("B"), rows=0, redraw=0)
-        retrained = gate.build(here, zeros.data.cast("B"), rows=0, redraw=0)
+        here = position(plan.run_name, Offer(0, 0, parameters_digest(zeros)))
+        exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
+        trained = gate.build(here, exchange, change_of("a", 0, 0, zeros).data.cast("B"), rows=0, redraw=0)
+        retrained = gate.build(here, exchange, zeros.data.cast("B"), rows=0, redraw=0)
 
         first = list(gate.release(trained, bind))
         if not is_weak:

@@ -6,6 +6,7 @@ Real agents, gates and ledgers, and the real engine, in made-up time; only train
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -15,14 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rules import apply_rule, begin_rule, total_weight
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import Chunk, Ready, SiteMessage
+from coordinator.course import begin_course, follow, layers_at, layers_of_result
+from coordinator.rules import apply_rule, begin_rule
+from coordinator.sums import Sums
+from protos.architecture import TensorSpec
+from protos.exchange import Exchange, Exchanges, stage_at
+from protos.manifest import Manifest, largest_weight, manifest_of
+from protos.messages import Chunk, Ready, SiteMessage, Stage
 from protos.plan import Plan
-from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, rows_of
+from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, measured_by, rows_of
 from tests.hostile.masking_network import Network
-from tests.protos.examples import METHODS
+from tests.protos.examples import COMPANIONS, METHODS, plan_of_method
 from tests.rehearsal.made_up_time import play
 
 NAMES = tuple(method["name"] for method in METHODS)
@@ -37,11 +41,11 @@ def disk_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdatasync", lambda file: None)
 
 
-def a_plan(seed: int, method: str = "fedavg", aggregate: str = "every-round", **changes: Any) -> Plan:
+def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     """A masked plan for three to seven sites; sites, weights and seed follow from the number."""
     count = 3 + seed % 5
     schedule = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
-    keys: dict[str, Any] = {"method": {"name": method}, "schedule": schedule, "seed": seed}
+    keys: dict[str, Any] = {"schedule": schedule, "seed": seed}
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))
 
 
@@ -72,34 +76,79 @@ def reference(
     plan: Plan, contributors: Callable[[int], str], redraws: dict[tuple[str, int], int] | None = None
 ) -> Vector:
     """What a run has to end in, without any message: plain integers in the plainest order."""
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     manifest = manifest_of(plan)
+    exchanges, course = Exchanges(plan, manifest), begin_course(plan, manifest)
     parameters = manifest.initial_parameters(plan.seed)
-    rule, redrawn = plan.ingredients.server_rule, redraws or {}
-    state = begin_rule(rule, parameters.size)
-    for number in range(plan.schedule.rounds):
-        sites = contributors(number)
-        rows = {site: rows_of(site) if plan.weighting.name == "rows" else 1 for site in sites}
-        largest = plan.weighting.largest_rows if plan.weighting.name == "rows" else 1
-        changes = [
-            encoded(plan, change_of(site, number, redrawn.get((site, number), 0), parameters), rows[site] / largest)
-            for site in sites
-        ]
-        weight = total_weight(plan.weighting, len(sites), (sum(rows.values()),))
-        apply_rule(rule, parameters, np.sum(changes, axis=0, dtype=np.int32), fixed_point, weight, state)
-    return parameters
+    state = begin_rule(plan.ingredients.server_rule, parameters.size)
+    number = 0
+    while (stage := stage_at(plan, number, course.training_rounds)) is not None:
+        exchange = exchanges.of(number, stage, layers_at(plan, course, number))
+        sums = summed(plan, exchange, number, contributors(number), parameters, redraws or {})
+        if stage is Stage.TRAINING:
+            apply_rule(plan, manifest, sums, parameters, state)
+        course = follow(plan, manifest, course, number, sums)
+        number += 1
+    return picked(manifest, exchanges.result(layers_of_result(course)), parameters)
 
 
-@pytest.mark.parametrize("seed", range(2))
+def summed(
+    plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, redraws: dict[tuple[str, int], int]
+) -> Sums:
+    """The sums of one round over these sites."""
+    received = picked(manifest_of(plan), exchange.up, parameters)
+    totals, changes = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
+    for site in sites:
+        redraw = redraws.get((site, number), 0)
+        rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
+        changes.append(encoded(plan, change_of(site, number, redraw, received), rows))
+        for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):
+            totals[scalar.name] += 0 if redraw and scalar.occasion.travels_once else value
+    changed = np.sum(changes, axis=0, dtype=np.int32)
+    return Sums(exchange=exchange, contributors=len(sites), changes=changed, scalars=totals)
+
+
+def picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vector) -> Vector:
+    """These tensors' numbers of all the manifest's."""
+    views = manifest.views(parameters)
+    return np.concatenate([np.empty(0, np.float32), *(views[tensor.name].ravel() for tensor in tensors)])
+
+
+SMALL = {"name": "dense", "hidden": [3, 2]}
+MEASURING: dict[str, Any] = {
+    "checkpoint": "global",
+    "gain": "sums",
+    "early_stopping": {"signal": "global", "patience": 1},
+}
+
+
+def keys_of(method: str, measures: bool, weighting: str) -> dict[str, Any]:
+    """What a plan of a method says; measuring as far as the method can bear it."""
+    small = {} if "architecture" in COMPANIONS.get(method, {}) else {"architecture": SMALL}
+    written = plan_of_method({"name": method}, **small).model_dump(mode="json")
+    keys = {key: written[key] for key in ("method", "architecture", "columns", "outputs", "optimiser")}
+    measuring = {key: MEASURING[key] for key in MEASURING if measures and CANNOT.get(method) != key}
+    weights = {"name": "rows", "largest_rows": 128} if weighting == "rows" else {"name": "equal"}
+    return keys | measuring | {"weighting": weights}
+
+
+# A layer that waits cannot have its last round taken away.
+CANNOT = {"fedlama": "early_stopping"}
+REFUSED = {("fedrep", "every-batch"), ("scaffold", "rows"), ("local", "measuring")}
+
+
+@pytest.mark.parametrize("measures", [False, True], ids=["plain", "measuring"])
 @pytest.mark.parametrize("weighting", ["equal", "rows"])
-@pytest.mark.parametrize("aggregate", SCHEDULES)
+@pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
 @pytest.mark.parametrize("method", NAMES)
 def test_masked_and_unmasked_runs_end_in_identical_bits(
-    tmp_path: Path, method: str, aggregate: str, weighting: str, seed: int
+    tmp_path: Path, method: str, aggregate: str, weighting: str, measures: bool
 ) -> None:
-    """For every method, schedule, weighting and order of arrival."""
-    weights = {"name": "rows", "largest_rows": 128} if weighting == "rows" else {"name": "equal"}
-    plan = a_plan(seed, method, aggregate, weighting=weights)
+    """For every method, schedule, weighting and order of arrival, with rounds that measure and without."""
+    if {(method, aggregate), (method, weighting), (method, "measuring" if measures else "")} & REFUSED:
+        pytest.skip("the method cannot be planned so")
+    seed = NAMES.index(method) + measures
+    schedule = {"aggregate": aggregate, "epochs": 4, "batches_per_epoch": 2}
+    plan = a_plan(seed, schedule=schedule, **keys_of(method, measures, weighting))
 
     async def scene() -> None:
         masked = await to_the_end(tmp_path / "masked", plan, seed)
@@ -110,8 +159,25 @@ def test_masked_and_unmasked_runs_end_in_identical_bits(
         assert masked.vector().tobytes() == reference(plan, lambda _: everyone).tobytes()
         released = [site.records("contribution_released") for site in masked.sites.values()]
         assert all(records and all(record["masked"] for record in records) for records in released)
+        assert decisions(masked) == decisions(plain)
 
     play(scene())
+
+
+def decisions(network: Network) -> dict[str, Any]:
+    """What the record says that the sums have decided."""
+    (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
+    record = json.loads(path.read_text())
+    keys = (
+        "chosen_layers",
+        "sensitivities",
+        "slow_layers",
+        "validation_curve",
+        "best_round",
+        "training_rounds",
+        "gain",
+    )
+    return {key: record[key] for key in keys}
 
 
 def lose_mid_upload(name: str, after: int) -> Scene:

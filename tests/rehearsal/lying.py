@@ -18,8 +18,9 @@ import grpc.aio
 import numpy as np
 
 from protos.errors import OperatorError
+from protos.exchange import Exchanges
 from protos.manifest import manifest_of
-from protos.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage
+from protos.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
 from protos.plan import Plan, plan_from_wire
 from protos.service import PARTICIPATE
 from protos.wire import decode_site_message, encode_coordinator_message
@@ -128,6 +129,7 @@ class BehavingTrainer(threading.Thread):
         self._hatch, self._socket, self._value = TrainerEnd(connection), connection, value
         self.questions: list[Message] = []
         self.failure: Failed | None = None
+        self.scalar = 1  # what it measures, whatever it is asked for
 
     def run(self) -> None:
         """Answer until the agent has gone."""
@@ -143,14 +145,19 @@ class BehavingTrainer(threading.Thread):
     def _answer(self, question: Message) -> Message:
         match question:
             case Prepare(payload=payload):
-                manifest = manifest_of(plan_from_wire(bytes(payload)))
+                plan = plan_from_wire(bytes(payload))
+                manifest = manifest_of(plan)
+                self._exchanges = Exchanges(plan, manifest)
                 self._hatch.largest_payload = max(4 * manifest.parameters, self._hatch.largest_payload)
                 return Prepared(manifest.digest.hex())
             case Train(round=number, payload=payload):
                 if self.failure is not None:
                     return self.failure
-                change = np.full(len(payload) // 4, self._value, np.float32)
-                return Trained(round=number, rows=0, payload=memoryview(change).cast("B"))
+                exchange = self._exchanges.of(number, Stage(question.stage), bytes.fromhex(question.layers))
+                assert len(payload) == 4 * exchange.down_numbers
+                change = np.full(exchange.layout.parameters, self._value, np.float32)
+                scalars = np.full(len(exchange.scalars), self.scalar, "<i8")
+                return Trained(round=number, rows=0, payload=change.tobytes() + scalars.tobytes())
             case Check() | Conclude():
                 return Agreed()
             case _:

@@ -5,10 +5,13 @@ it then stands; time stands before an event, in seconds.
 
     0    > anna joins
          = gathering anna
+
+`> 5 rounds in all` is the coordinator's decision, when a round closed, that the run has so many rounds.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, assert_never
 
 from coordinator.phases import (
@@ -82,6 +85,11 @@ def play(rules: Terms, script: str) -> None:
         time, _, words = line.partition(">")
         now = float(time)
         effects: list[Effect] = []
+        count, _, rest = words.strip().partition(" ")
+        if rest == "rounds in all":  # what the engine does while it performs the closing
+            rules = replace(rules, rounds=int(count))
+            acted += [line, f"= {show(state)}"]
+            continue
         for event in _events(words.strip()):
             state, wanted = advance(rules, state, event, now)
             effects += wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -207,6 +207,25 @@ def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -
         before = walk.state
         wanted = walk.step(sensible(walk.state, data), data.draw(SECONDS))
         check(walk, before, wanted)
+
+    check_history(walk)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rules=RULES, data=st.data())
+def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules: Terms, data: st.DataObject) -> None:
+    """Whenever a closing decides how many rounds there are, so many are made: at least the one already offered."""
+    walk = walk_of(rules)
+
+    for _ in range(data.draw(st.integers(1, 80))):
+        before = walk.state
+        wanted = walk.step(sensible(walk.state, data), data.draw(SECONDS))
+        check(walk, before, wanted)
+        closed = [effect.round for effect in wanted if isinstance(effect, CloseRound)]
+        step = step_of(walk.state)
+        if closed and step is not None and not isinstance(walk.state, Finishing):
+            most = walk.rules.rounds
+            walk.rules = replace(walk.rules, rounds=data.draw(st.integers(min(most, closed[0] + 2), most)))
 
     check_history(walk)
 

@@ -252,6 +252,94 @@ def test_a_late_site_that_declines_does_not_enter() -> None:
     )
 
 
+def test_training_that_ends_early_makes_what_was_offered_and_what_measures() -> None:
+    """Of six rounds the sums of the first end training: the second is on its way, then comes the one that measures."""
+    play(
+        terms(rounds=6),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > a, b, c ready 0.0
+              < bind 0.0 of a b c to a b c
+              = collecting 0.0 complete - until 51
+        2     > a, b, c completes
+              < close 0 of a b c
+              < offer 1.0 to a b c
+              = training 1.0 ready - until 52
+        2     > 3 rounds in all
+              = training 1.0 ready - until 52
+        3     > a, b, c ready 1.0
+              < bind 1.0 of a b c to a b c
+              = collecting 1.0 complete - until 53
+        4     > a, b, c completes
+              < close 1 of a b c
+              < offer 2.0 to a b c
+              = training 2.0 ready - until 54
+        5     > a, b, c ready 2.0
+              < bind 2.0 of a b c to a b c
+              = collecting 2.0 complete - until 55
+        6     > a, b, c completes
+              < close 2 of a b c
+              < result to a b c
+              = finishing done - until 56
+        """,
+    )
+
+
+def test_an_early_end_in_rounds_of_one_batch_leaves_the_bound_round_whole() -> None:
+    """Offer and contributors of the next round had left already; it is made, and then comes the result."""
+    play(
+        terms(rounds=9, binds_early=True),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              < bind 0.0 of a b c to a b c
+              = collecting 0.0 complete - until 50
+        1     > a, b, c completes
+              < close 0 of a b c
+              < offer 1.0 to a b c
+              < bind 1.0 of a b c to a b c
+              = collecting 1.0 complete - until 51
+        1     > 2 rounds in all
+              = collecting 1.0 complete - until 51
+        2     > a, b, c completes
+              < close 1 of a b c
+              < result to a b c
+              = finishing done - until 52
+        3     > a, b, c finishes
+              < end: all rounds were made, missing -
+              = over, complete
+        """,
+    )
+
+
+def test_a_site_that_was_to_enter_after_the_last_round_gets_no_result() -> None:
+    """Who was never offered a round has no part in its result; the others are waited for, not this one."""
+    play(
+        terms(quorum=2, rounds=1),
+        """
+        0     > a, b joins
+              = gathering a b
+        100   > time passes
+              < offer 0.0 to a b
+              = training 0.0 ready - until 150
+        101   > c joins
+              = training 0.0 ready - until 150
+        102   > a, b ready 0.0
+              < bind 0.0 of a b to a b
+              = collecting 0.0 complete - until 152
+        103   > a, b completes
+              < close 0 of a b
+              < result to a b
+              = finishing done - until 153
+        104   > a, b finishes
+              < end: all rounds were made, missing -
+              = over, complete
+        """,
+    )
+
+
 def test_words_of_another_round_or_stranger_change_nothing() -> None:
     """Late, early and foreign words leave the machine where it is."""
     play(
