@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pytest
 from blake3 import blake3
 
+from protos.exchange import Exchange, Exchanges
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
-from protos.messages import Bind, SiteReason
+from protos.messages import Bind, SiteReason, Stage
 from protos.plan import Plan
 from protos.tensors import Layout
 from site_agent.boundary.audit import AuditError, AuditLog
@@ -41,9 +42,19 @@ def gate_for(plan: Plan, audit: AuditLog) -> Gate:
     return Gate("run", plan, manifest_of(plan), audit, None)
 
 
-def built(gate: Gate, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
-    """The contribution for a change."""
-    return gate.build(POSITION, memoryview(change.astype("<f4")).cast("B"), rows=rows, redraw=0)
+def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, layers: bytes = b"") -> Exchange:
+    """What travels in a round."""
+    return Exchanges(plan, manifest_of(plan)).of(number, stage, layers)
+
+
+def built(gate: Gate, plan: Plan, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
+    """The contribution for a change in a round without scalars of the trainer's."""
+    return gate.build(POSITION, exchange_of(plan), memoryview(change.astype("<f4")).cast("B"), rows=rows, redraw=0)
+
+
+def answer(change: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
+    """What a trainer hands out."""
+    return memoryview(np.asarray(change, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -57,12 +68,13 @@ def records(path: Path) -> list[dict[str, Any]]:
 )
 def test_a_value_that_is_not_finite_never_leaves(audit: AuditLog, value: float, index: int, tensor: str) -> None:
     """One such value anywhere refuses the whole vector and names its tensor, not its value."""
-    gate = gate_for(plan_with(made_up_identities(), parameters=THREE_CHUNKS), audit)
+    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
+    gate = gate_for(plan, audit)
     change = np.ones(THREE_CHUNKS, np.float32)
     change[index] = value
 
     with pytest.raises(GateRefusal) as refusal:
-        built(gate, change)
+        built(gate, plan, change)
 
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.VALUE_NOT_FINITE, tensor)
     assert tensor in refusal.value.what
@@ -72,10 +84,11 @@ def test_a_value_that_is_not_finite_never_leaves(audit: AuditLog, value: float, 
 @pytest.mark.parametrize("parameters", [0, 9, 11, 20])
 def test_a_change_of_another_length_is_refused_not_padded(audit: AuditLog, parameters: int) -> None:
     """What is not exactly as long as the manifest says does not leave."""
-    gate = gate_for(plan_with(made_up_identities()), audit)
+    plan = plan_with(made_up_identities())
+    gate = gate_for(plan, audit)
 
     with pytest.raises(GateRefusal) as refusal:
-        built(gate, np.zeros(parameters, np.float32))
+        built(gate, plan, np.zeros(parameters, np.float32))
 
     assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
 
@@ -84,28 +97,30 @@ def test_a_change_of_another_length_is_refused_not_padded(audit: AuditLog, param
 def test_too_much_clipping_stops_the_round(audit: AuditLog, clipped: int, is_refused: bool) -> None:
     """Up to the agreed share values are clipped and counted; one more stops this site."""
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
-    gate = gate_for(plan_with(made_up_identities(), parameters=1000, changes=encoding), audit)
+    plan = plan_with(made_up_identities(), parameters=1000, changes=encoding)
+    gate = gate_for(plan, audit)
     change = np.ones(1000, np.float32)
     change[:clipped] = 9.0
 
     if is_refused:
         with pytest.raises(GateRefusal) as refusal:
-            built(gate, change)
+            built(gate, plan, change)
         assert refusal.value.reason is SiteReason.TOO_MUCH_CLIPPED
     else:
-        assert built(gate, change).clipped == clipped
+        assert built(gate, plan, change).clipped == clipped
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_encoded_value_lies_beyond_the_clipping_range(audit: AuditLog, seed: int) -> None:
     """Whatever a trainer computes, the sum over all sites stays in 32 bits."""
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
-    gate = gate_for(plan_with(made_up_identities(), parameters=5000, changes=encoding), audit)
+    plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
+    gate = gate_for(plan, audit)
     generator = np.random.default_rng(seed)
     change = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
     layout = Layout(5000, 0)
 
-    contribution = built(gate, change)
+    contribution = built(gate, plan, change)
 
     values = layout.changes(layout.body(contribution.buffer, 0), 0).astype(np.int64)
     assert np.abs(values).max() * len(SITES) <= 2**31 - 1
@@ -115,10 +130,135 @@ def test_no_encoded_value_lies_beyond_the_clipping_range(audit: AuditLog, seed: 
 @pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
 def test_a_row_count_outside_the_manifest_is_refused(audit: AuditLog, rows: int) -> None:
     """A count that the manifest's bound does not cover could overflow the sum; it does not leave."""
-    gate = gate_for(plan_with(made_up_identities(), changes=ROWS), audit)
+    plan = plan_with(made_up_identities(), changes=ROWS)
+    gate = gate_for(plan, audit)
 
     with pytest.raises(GateRefusal):
-        built(gate, np.zeros(10, np.float32), rows=rows)
+        built(gate, plan, np.zeros(10, np.float32), rows=rows)
+
+
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
+FIGURES = ("validation weight", "validation loss", "still improving")
+
+
+def words(contribution: Contribution) -> list[int]:
+    """The scalars as they lie in the vector's last chunk."""
+    layout = contribution.exchange.layout
+    body = layout.body(contribution.buffer, layout.chunks - 1)
+    return [int(word) for word in layout.words(body, layout.chunks - 1)[1:]]
+
+
+def test_scalars_travel_behind_the_changes_in_the_manifests_order(audit: AuditLog) -> None:
+    """The row count is put where the exchange has it; the trainer's numbers follow as it gave them."""
+    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
+    exchange = exchange_of(plan, number=1)
+    assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
+
+    contribution = gate_for(plan, audit).build(
+        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=0
+    )
+
+    assert words(contribution) == [16, 8, 1 << 33, 1]
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
+def test_a_scalar_outside_its_bound_never_leaves(audit: AuditLog, place: int, beyond: int) -> None:
+    """Below 0 or above the agreed bound it could wrap the sum or stand for something else; it is named, not told."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=1)
+    scalars = [0, 0, 0]
+    scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
+
+    with pytest.raises(GateRefusal) as refusal:
+        gate_for(plan, audit).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+
+    assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
+    assert FIGURES[place] in refusal.value.what
+    assert str(scalars[place]) not in refusal.value.what
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_scalar_at_its_bound_leaves(audit: AuditLog, place: int) -> None:
+    """The bound itself is allowed."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=1)
+    scalars = [0, 0, 0]
+    scalars[place] = exchange.scalars[place].bound
+
+    contribution = gate_for(plan, audit).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+
+    assert words(contribution) == scalars
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
+def test_too_few_or_too_many_scalars_are_refused(audit: AuditLog, count: int) -> None:
+    """What a trainer hands out beyond the exchange does not leave, whatever its length would fit."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+
+    with pytest.raises(GateRefusal) as refusal:
+        gate_for(plan, audit).build(
+            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, redraw=0
+        )
+
+    assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
+
+
+def test_another_draw_does_not_repeat_what_was_measured(audit: AuditLog) -> None:
+    """What a second draw would give again goes out as 0: over two sets of sites it would single one out."""
+    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
+
+    contribution = gate_for(plan, audit).build(
+        POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=3
+    )
+
+    assert words(contribution) == [16, 0, 0, 0]
+
+
+def test_a_round_that_measures_carries_no_change(audit: AuditLog) -> None:
+    """In a validation round even a single number behind the scalars is refused."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
+    gate = gate_for(plan, audit)
+
+    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0)
+
+    assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
+    with pytest.raises(GateRefusal):
+        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, redraw=0)
+
+
+def test_a_layer_that_is_not_due_does_not_leave(audit: AuditLog) -> None:
+    """Under FedLAMA a round for the first layer takes three numbers; a whole vector is refused."""
+    plan = plan_with(made_up_identities(), rounds=2, changes={"method": {"name": "fedlama"}})
+    exchange = exchange_of(plan, layers=b"\x01")
+    gate = gate_for(plan, audit)
+
+    contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, redraw=0)
+
+    assert len(contribution.buffer) == 8 + 3 * 4
+    with pytest.raises(GateRefusal):
+        gate.build(POSITION, exchange, answer(np.ones(10), ()), rows=0, redraw=0)
+
+
+def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
+    """A release names the stage, how many layers and tensors, the layers offered, and every scalar."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    gate = gate_for(plan, audit)
+    exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
+
+    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0), Bind(3, 0, tuple(SITES), 0))
+
+    (record,) = records(tmp_path / "audit.log")
+    wanted = {
+        "stage": "validation",
+        "layers": 0,
+        "offered_layers": "",
+        "tensors": 0,
+        "scalars": list(FIGURES),
+        "bytes": 32,
+    }
+    assert record | wanted == record
 
 
 def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) -> None:
@@ -126,7 +266,7 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) ->
     plan = plan_with(made_up_identities(), changes=ROWS)
     layout = Layout(10, 1)
 
-    contribution = built(gate_for(plan, audit), np.ones(10, np.float32), rows=16)
+    contribution = built(gate_for(plan, audit), plan, np.ones(10, np.float32), rows=16)
 
     body = layout.body(contribution.buffer, 0)
     assert list(layout.words(body, 0)) == [1, 16]
@@ -135,8 +275,9 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) ->
 
 def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
     """When the first chunk can be taken, the record of the release is on the disk already."""
-    gate = gate_for(plan_with(made_up_identities(), parameters=THREE_CHUNKS), audit)
-    contribution = built(gate, np.ones(THREE_CHUNKS, np.float32))
+    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
+    gate = gate_for(plan, audit)
+    contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
     assert records(tmp_path / "audit.log") == []
 
     chunks = gate.release(contribution, BIND)
@@ -152,8 +293,9 @@ def test_a_full_disk_lets_nothing_out(
     audit: AuditLog, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the record cannot be written or synced, there is no chunk, and the log is as it was."""
-    gate = gate_for(plan_with(made_up_identities()), audit)
-    contribution = built(gate, np.ones(10, np.float32))
+    plan = plan_with(made_up_identities())
+    gate = gate_for(plan, audit)
+    contribution = built(gate, plan, np.ones(10, np.float32))
     audit.write("run_joined")
     before = (tmp_path / "audit.log").read_bytes()
 
