@@ -36,6 +36,19 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 180 <= held <= 198
 
 
+@pytest.mark.parametrize("metric", ["auroc", "brier"])
+def test_one_resample_of_forty_lies_on_either_side(metric: str) -> None:
+    """Of 2,000 resamples 50 are below the interval and 50 above."""
+    rows, scores = shifted(0)
+
+    compared = compare(rows, {"one": squashed(scores)}, 0)
+
+    interval, values = compared.interval("one", metric), compared.resampled["one"][metric]
+    assert interval is not None
+    assert (values < interval.low).sum() == pytest.approx(50, abs=5)
+    assert (values > interval.high).sum() == pytest.approx(50, abs=5)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_difference_is_paired(seed: int) -> None:
     """Two nearly equal models differ with far more certainty than either is known."""
