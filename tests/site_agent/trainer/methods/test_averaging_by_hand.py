@@ -1,0 +1,302 @@
+"""Methods with one model for all sites, step by step against their formulas: two sites, plain descent, three rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.site_agent.trainer.methods.by_hand import (
+    Values,
+    contrast,
+    dense_features,
+    descended,
+    less,
+    mean,
+    moved,
+    part,
+    risk,
+    slope,
+    tensors,
+)
+from tests.site_agent.trainer.methods.tiny import (
+    AHUS,
+    BERLIN,
+    DEEP,
+    LOGISTIC,
+    MLP,
+    RATE,
+    STEPS,
+    Federation,
+    Table,
+    check,
+    scalars_of,
+    schedule,
+    tiny_plan,
+)
+
+SITES = {"ahus": risk(AHUS), "berlin": risk(BERLIN)}
+TABLES: dict[str, Table] = {"ahus": AHUS, "berlin": BERLIN}
+by_network = pytest.mark.parametrize("network", [LOGISTIC, MLP, DEEP], ids=["logistic", "mlp", "deep"])
+
+
+def _local(values: Values) -> dict[str, Values]:
+    """Each site's model after the plain steps of a round."""
+    return {name: descended(loss, values, STEPS) for name, loss in SITES.items()}
+
+
+def test_fedavg_by_numbers_alone() -> None:
+    """One step of logistic regression from 0: the logit is 0, so the slope is the mean of (1/2 - target) times row."""
+    plan = tiny_plan("fedavg", architecture=LOGISTIC, schedule=schedule(1, steps=1))
+    federation = Federation(plan)
+    federation.run.parameters[:] = 0.0
+
+    federation.round(0)
+
+    # ahus: (0.5*0.5 - 0.5*1.5 - 0.5*0.75 - 0.5*1.0) / 4 and so on; berlin has three rows.
+    ahus = np.array([(0.25 - 0.75 - 0.375 - 0.5) / 4, (-0.5 - 0.125 + 1.0 - 0.5) / 4, 0.0])
+    berlin = np.array([(0.5 + 0.125 - 1.0) / 3, (-0.25 + 0.375 + 0.25) / 3, -0.5 / 3])
+    after = -0.5 * (ahus + berlin) / 2
+    check(federation.shared, {"head.layer1.weight": after[None, :2], "head.layer1.bias": after[2:]})
+
+
+@by_network
+def test_fedavg(network: dict[str, Any]) -> None:
+    """Every round the mean of what the sites make of the shared model; every site ends with the last mean."""
+    federation = Federation(tiny_plan("fedavg", architecture=network))
+    values = tensors(federation.shared)
+
+    for number in range(3):
+        federation.round(number)
+        values = mean(_local(values).values())
+        check(federation.shared, values)
+    federation.finish()
+
+    for site in SITES:
+        check(federation.used(site), values)
+
+
+def test_fedavg_by_rows() -> None:
+    """Weighed by training rows: four at one site, three at the other."""
+    federation = Federation(tiny_plan("fedavg", weighting={"name": "rows", "largest_rows": 8}))
+    values = tensors(federation.shared)
+
+    for number in range(3):
+        federation.round(number)
+        values = mean(_local(values).values(), weights=(4.0, 3.0))
+        check(federation.shared, values)
+
+
+@by_network
+@pytest.mark.parametrize("strength", [0.01, 1.5])
+def test_fedprox(network: dict[str, Any], strength: float) -> None:
+    """Each gradient becomes g + strength * (y - x); from the second step of a round on it pulls."""
+    federation = Federation(tiny_plan({"name": "fedprox", "strength": strength}, architecture=network))
+    values = tensors(federation.shared)
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for loss in SITES.values():
+            own = values
+            for _ in range(STEPS):
+                pull = {name: strength * (own[name] - values[name]) for name in own}
+                own = moved(own, {name: found + pull[name] for name, found in slope(loss, own).items()})
+            ends.append(own)
+        values = mean(ends)
+        check(federation.shared, values)
+
+
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
+def test_adaptive_servers(name: str) -> None:
+    """m and v of the mean change, without bias correction; x += rate * m / (sqrt(v) + offset)."""
+    method: dict[str, Any] = {"name": name, "rate": 0.1, "first_decay": 0.8, "offset": 1e-3}
+    method |= {} if name == "fedadagrad" else {"second_decay": 0.95}
+    federation = Federation(tiny_plan(method))
+    values = tensors(federation.shared)
+    first = {name: torch.zeros_like(value) for name, value in values.items()}
+    second = {name: torch.zeros_like(value) for name, value in values.items()}
+
+    for number in range(3):
+        federation.round(number)
+        change = less(mean(_local(values).values()), values)
+        for each, d in change.items():
+            first[each] = 0.8 * first[each] + 0.2 * d
+            if name == "fedadam":
+                second[each] = 0.95 * second[each] + 0.05 * d**2
+            elif name == "fedyogi":
+                second[each] = second[each] - 0.05 * torch.sign(second[each] - d**2) * d**2
+            else:
+                second[each] = second[each] + d**2
+            values[each] = values[each] + 0.1 * first[each] / (second[each].sqrt() + 1e-3)
+        check(federation.shared, values, tolerance=2e-5)  # a square root near 0 enlarges the rounding
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+def test_scaffold(rate: float) -> None:
+    """Option II: y -= lr * (g - c_i + c); c_i+ = c_i - c + (x - y) / (K * lr); x += rate * mean; c += mean of dc_i."""
+    federation = Federation(tiny_plan({"name": "scaffold", "rate": rate}))
+    values = tensors(federation.shared)
+    control = {name: torch.zeros_like(value) for name, value in values.items()}
+    own = {site: dict(control) for site in SITES}
+
+    for number in range(3):
+        federation.round(number)
+        changes, moves = [], []
+        for site, loss in SITES.items():
+            model = values
+            for _ in range(STEPS):
+                found = slope(loss, model)
+                model = moved(model, {n: found[n] - own[site][n] + control[n] for n in found})
+            following = {n: own[site][n] - control[n] + (values[n] - model[n]) / (STEPS * RATE) for n in values}
+            changes.append(less(following, own[site]))
+            moves.append(less(model, values))
+            own[site] = following
+        move, change = mean(moves), mean(changes)
+        values = {n: values[n] + rate * move[n] for n in values}
+        control = {n: control[n] + change[n] for n in control}
+        check(federation.shared, values)
+        check(federation.control, control, tolerance=5e-6)
+
+
+def test_scaffold_without_one_of_its_sites() -> None:
+    """A round of one of two sites moves c by half of that site's change, and the other keeps its c_i."""
+    federation = Federation(tiny_plan("scaffold"))
+    values = tensors(federation.shared)
+    control = {name: torch.zeros_like(value) for name, value in values.items()}
+    own = {site: dict(control) for site in SITES}
+
+    for number, present in enumerate([("ahus",), ("ahus", "berlin"), ("berlin",)]):
+        federation.round(number, of=present)
+        moves = []
+        before, sum_of_changes = values, {n: torch.zeros_like(v) for n, v in values.items()}
+        for site in present:
+            model = before
+            for _ in range(STEPS):
+                found = slope(SITES[site], model)
+                model = moved(model, {n: found[n] - own[site][n] + control[n] for n in found})
+            following = {n: own[site][n] - control[n] + (before[n] - model[n]) / (STEPS * RATE) for n in before}
+            sum_of_changes = {n: sum_of_changes[n] + following[n] - own[site][n] for n in following}
+            own[site] = following
+            moves.append(less(model, before))
+        values = {n: before[n] + mean(moves)[n] for n in before}
+        control = {n: control[n] + sum_of_changes[n] / 2 for n in control}
+        check(federation.shared, values)
+        check(federation.control, control, tolerance=5e-6)
+
+
+@pytest.mark.parametrize("network", [MLP, DEEP], ids=["mlp", "deep"])
+def test_moon(network: dict[str, Any]) -> None:
+    """From the second round on the features are drawn to those of the shared model and away from the site's last."""
+    federation = Federation(tiny_plan({"name": "moon", "strength": 2.0, "temperature": 0.5}, architecture=network))
+    values = tensors(federation.shared)
+    last: dict[str, Values] = {}
+
+    for number in range(3):
+        federation.round(number)
+        for site, table in TABLES.items():
+            rows = torch.tensor(table[0], dtype=torch.float64)
+            received, left = values, last.get(site)
+
+            def loss(own: Values, site: str = site, rows: Tensor = rows, left: Values | None = left) -> Tensor:
+                if left is None:
+                    return SITES[site](own)
+                near, far = dense_features(received, rows), dense_features(left, rows)  # noqa: B023
+                return SITES[site](own) + 2.0 * contrast(dense_features(own, rows), near, far, 0.5)
+
+            last[site] = descended(loss, values, STEPS)
+        values = mean(last.values())
+        check(federation.shared, values)
+
+
+def test_fedlp() -> None:
+    """A layer's mean is over the sites that kept it, by rows; one that nobody kept stays; each is drawn anew."""
+    plan = tiny_plan(
+        {"name": "fedlp", "keep_probability": 0.5},
+        weighting={"name": "rows", "largest_rows": 8}, architecture=DEEP, schedule=schedule(12),
+    )  # fmt: skip
+    federation = Federation(plan)
+    values, seen = tensors(federation.shared), set()
+
+    for number in range(12):
+        asked, down = federation.asked(number), federation.down(number)
+        answers = {name: study.train(asked, down) for name, study in federation.studies.items()}
+        kept = {name: scalars_of(federation, number, answer) for name, answer in answers.items()}
+        federation.close(number, answers)
+        ends, following = _local(values), dict(values)
+        for name in ("input.layer1", "body.layer2", "head.layer3"):
+            weights = {site: float(kept[site][f"kept {name}"]) for site in SITES}
+            assert weights["ahus"] in (0.0, 4.0)
+            assert weights["berlin"] in (0.0, 3.0)
+            seen.add((name, *(weight > 0 for weight in weights.values())))
+            if sum(weights.values()):
+                following |= part(mean(ends.values(), weights.values()), name)
+        values = following
+        check(federation.shared, values)
+
+    assert len(seen) == 12  # of each layer each site kept it and left it out, alone and with the other
+
+
+def _intervals(ends: list[Values], before: dict[str, int]) -> dict[str, int]:
+    """Slow, 2, while the share of d * dim in the layers up to here is below one minus their share of dim."""
+    centre = mean(ends)
+    dims = {name: sum(value.numel() for value in part(centre, name).values()) for name in before}
+    apart = {
+        name: sum(float((end[n] - centre[n]).square().sum()) for end in ends for n in part(centre, name)) / len(ends)
+        for name in before
+    }
+    drift = {name: apart[name] / (before[name] * dims[name]) for name in before}
+    found, moved_share, size_share = dict.fromkeys(before, 1), 0.0, 0.0
+    for name in sorted(drift, key=drift.__getitem__):
+        moved_share += drift[name] * dims[name] / sum(drift[n] * dims[n] for n in dims)
+        size_share += dims[name] / sum(dims.values())
+        found[name] = 2 if moved_share < 1 - size_share else 1
+    return found
+
+
+def test_fedlama() -> None:
+    """Every second round all layers meet and decide by their distances; slow ones keep local progress in between."""
+    plan = tiny_plan({"name": "fedlama", "slow_factor": 2}, architecture=DEEP, schedule=schedule(6))
+    federation = Federation(plan)
+    shared = tensors(federation.shared)
+    own = dict.fromkeys(SITES, shared)
+    intervals = dict.fromkeys(("input.layer1", "body.layer2", "head.layer3"), 1)
+    slow_layers = []
+
+    for number in range(6):
+        is_for_all = number % 2 == 1
+        federation.round(number)
+        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
+        averaged = mean(own.values())
+        due = [name for name, interval in intervals.items() if is_for_all or interval == 1]
+        if is_for_all:
+            intervals = _intervals(list(own.values()), intervals)
+            slow_layers.append([name for name, interval in intervals.items() if interval == 2])
+            assert federation.run.course.intervals == tuple(intervals.values())
+        shared = shared | part(averaged, *due)
+        own = {site: values | part(averaged, *due) for site, values in own.items()}
+        check(federation.shared, shared)
+    federation.finish()
+
+    assert any(slow_layers[:2])  # so that rounds 2 or 4 left something out
+    for site in SITES:
+        check(federation.used(site), shared)
+
+
+def test_local() -> None:
+    """Nothing travels; each site goes on by itself, from a start of its own."""
+    federation = Federation(tiny_plan("local", columns=None, outputs=None))
+    own = {site: tensors(federation.own(site)) for site in SITES}
+    assert not torch.equal(own["ahus"]["head.layer2.weight"], own["berlin"]["head.layer2.weight"])
+
+    for number in range(3):
+        answers = federation.round(number)
+        assert all(answer.changes.size == 0 and answer.scalars == () for answer in answers.values())
+        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
+    federation.finish()
+
+    for site in SITES:
+        check(federation.used(site), own[site])

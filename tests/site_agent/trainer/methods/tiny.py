@@ -1,0 +1,172 @@
+"""Federations of two sites with a handful of rows, in memory: the sites' studies, the gate, the coordinator's run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.phases import Gathering
+from coordinator.run import new_run, terms_of
+from protos.exchange import stage_at
+from protos.messages import Stage
+from protos.plan import Plan
+from site_agent.boundary.gate import Gate
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.training.bridge import Vector
+
+Table = tuple[list[list[float]], list[float]]
+Named = dict[str, npt.NDArray[np.float64]]
+
+COLUMNS: Final = ("a", "b")
+# Two sites that pull in different directions: rows of two columns, and their targets.
+AHUS: Final[Table] = ([[0.5, -1.0], [1.5, 0.25], [-0.75, 2.0], [1.0, 1.0]], [0.0, 1.0, 0.0, 1.0])
+BERLIN: Final[Table] = ([[-1.0, 0.5], [0.25, 0.75], [2.0, -0.5]], [1.0, 0.0, 1.0])
+# Rows to choose and to test on, the same at both.
+HELD_OUT: Final[Table] = ([[1.0, -0.5], [-1.25, 0.75], [0.5, 1.5]], [1.0, 0.0, 1.0])
+
+LOGISTIC: Final[dict[str, Any]] = {"name": "dense", "hidden": []}
+MLP: Final[dict[str, Any]] = {"name": "dense", "hidden": [2], "activation": "tanh"}
+DEEP: Final[dict[str, Any]] = {"name": "dense", "hidden": [2, 3], "activation": "tanh"}
+RATE: Final = 0.5
+STEPS: Final = 2  # gradient steps in a round, each on all rows of a site
+
+
+def dataset(table: Table, columns: tuple[str, ...] = COLUMNS) -> Dataset:
+    """A binary outcome on these rows."""
+
+    def examples(part: Table) -> Examples:
+        rows = [row[: len(columns)] for row in part[0]]
+        return Examples(features=np.array(rows, np.float32), targets=np.array(part[1], np.float32))
+
+    return Dataset(
+        training=examples(table), validation=examples(HELD_OUT), test=examples(HELD_OUT),
+        columns=columns, task="binary", classes=("no", "yes"),
+    )  # fmt: skip
+
+
+def schedule(rounds: int, steps: int = STEPS) -> dict[str, Any]:
+    """So many rounds of so many steps, each on all rows of a site."""
+    return {"aggregate": "every-round", "epochs": rounds * steps, "batches_per_epoch": 1, "epochs_per_round": steps}
+
+
+def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
+    """Two sites, three rounds of two full-batch steps of plain descent; keys may be changed or, with None, left out."""
+    content: dict[str, Any] = {
+        "study": "hand",
+        "version": 1,
+        "method": {"name": method} if isinstance(method, str) else dict(method),
+        "architecture": MLP,
+        "columns": list(COLUMNS),
+        "outputs": 1,
+        "schedule": {
+            "aggregate": "every-round",
+            "epochs": 3 * STEPS,
+            "batches_per_epoch": 1,
+            "epochs_per_round": STEPS,
+        },
+        "optimiser": {"name": "sgd", "learning_rate": RATE},
+        "weighting": {"name": "equal"},
+        "seed": 5,
+        "sites": [{"name": name, "identity": "-".join(["aaa" + name[0]] * 8)} for name in ("ahus", "berlin")],
+        "quorum": 1,
+        "secure_aggregation": "off",
+        "checkpoint": "latest",
+    }
+    content |= changes
+    return Plan.model_validate_json(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+class Federation:
+    """A run with all its sites in this process; every integer is the one that would have travelled."""
+
+    def __init__(self, plan: Plan, datasets: Mapping[str, Dataset] | None = None, **study: Any) -> None:
+        self.plan = plan
+        given = {"ahus": dataset(AHUS), "berlin": dataset(BERLIN)} if datasets is None else datasets
+        self.studies = {name: Study(plan, own, site=name, **study) for name, own in given.items()}
+        self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        # Nothing is released here, so no record is written.
+        self._gate = Gate(plan.run_name, plan, self.run.manifest, audit=None, masking=None)  # type: ignore[arg-type]
+
+    def asked(self, number: int, redraw: int = 0) -> Asked:
+        """What the coordinator asks for in a round."""
+        offer = self.run.offered(number).offer
+        return Asked(round=number, redraw=redraw, stage=offer.stage, layers=offer.layers, best_round=offer.best_round)
+
+    def down(self, number: int) -> Vector:
+        """What it sends down for it."""
+        return np.array(self.run.offered(number).values)
+
+    def round(self, number: int, of: tuple[str, ...] | None = None) -> dict[str, Answer]:
+        """One round of these sites, or of all."""
+        asked, sites = self.asked(number), of or tuple(self.studies)
+        answers = {name: self.studies[name].train(asked, self.down(number)) for name in sites}
+        self.close(number, answers)
+        return answers
+
+    def close(self, number: int, answers: Mapping[str, Answer]) -> None:
+        """Encode, add and apply the server's rule."""
+        offered = self.run.offered(number)
+        self.run.begin_sum(number, tuple(answers))
+        for name, answer in answers.items():
+            payload = answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+            rows = self.studies[name].rows if offered.offer.stage is Stage.TRAINING else 0
+            built = self._gate.build(b"", offered.exchange, memoryview(payload), rows=rows, redraw=0)
+            for index in range(offered.exchange.layout.chunks):
+                self.run.running_sum.add(name, index, offered.exchange.layout.body(built.buffer, index))
+        assert self.run.is_consistent
+        self.run.close_round(number)
+
+    def rounds(self) -> dict[int, dict[str, Answer]]:
+        """All that the plan has, or those that are left where training ends early."""
+        made: dict[int, dict[str, Answer]] = {}
+        while stage_at(self.plan, len(made), self.run.course.training_rounds) is not None:
+            made[len(made)] = self.round(len(made))
+        return made
+
+    def finish(self) -> None:
+        """The last aggregate comes down to every site."""
+        finish, values = self.run.result()
+        asked = Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers, best_round=finish.best_round)
+        for study in self.studies.values():
+            study.close(asked, np.array(values))
+
+    @property
+    def shared(self) -> Named:
+        """The federated parameters at the coordinator."""
+        return {name: np.array(view, np.float64) for name, view in self.run.views().items()}
+
+    @property
+    def control(self) -> Named:
+        """The mean control variate at the coordinator."""
+        views = self.run.manifest.views(self.run.values[self.run.manifest.parameters :])
+        return {name: np.array(view, np.float64) for name, view in views.items()}
+
+    def own(self, site: str) -> Named:
+        """Every parameter of the network whose change a site hands out."""
+        return _named(self.studies[site]._training.flat.values())
+
+    def used(self, site: str) -> Named:
+        """Every parameter of the network that the site itself would use."""
+        return _named(self.studies[site]._training.local.evaluated().values())
+
+
+def scalars_of(federation: Federation, number: int, answer: Answer) -> dict[str, int]:
+    """An answer's scalars by name; of the round that is offered."""
+    names = [scalar.name for scalar in federation.run.offered(number).exchange.scalars if scalar.name != "rows"]
+    return dict(zip(names, answer.scalars, strict=True))
+
+
+def _named(values: Mapping[str, npt.NDArray[np.generic]]) -> Named:
+    return {name: np.array(array, np.float64) for name, array in values.items()}
+
+
+def check(found: Named, expected: Mapping[str, Any], tolerance: float = 2e-6) -> None:
+    """The same names, and numbers that are equal up to the rounding of float32."""
+    assert found.keys() == expected.keys()
+    for name, array in found.items():
+        np.testing.assert_allclose(array, np.asarray(expected[name]), rtol=tolerance, atol=tolerance, err_msg=name)
