@@ -36,7 +36,7 @@ from protos.plan import Plan, plan_from_wire
 from site_agent.approval import find_approval, keep_plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
-from site_agent.boundary.gate import GateRefusal
+from site_agent.boundary.gate import GateRefusal, unexpected_answer
 from site_agent.boundary.masking import SiteMasking
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
@@ -258,8 +258,11 @@ class Agent:
             await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> HatchMessage:
-        async with self._asking:
-            answer = await self._trainer.ask(message, largest_payload)
+        try:
+            async with self._asking:
+                answer = await self._trainer.ask(message, largest_payload)
+        except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
+            raise unexpected_answer() from cause
         if isinstance(answer, Failed):
             raise TrainerFailed(answer)
         return answer

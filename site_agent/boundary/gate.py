@@ -43,6 +43,12 @@ class GateRefusal(OperatorError):
         self.reason, self.tensor = reason, tensor
 
 
+def unexpected_answer() -> GateRefusal:
+    """The trainer has answered something else than what was asked."""
+    what = "The trainer of this site answered something else than what it was asked."
+    return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+
+
 @dataclass(frozen=True)
 class Contribution:
     """A checked vector, ready for one position and draw; only the gate makes them."""
@@ -83,7 +89,8 @@ class Gate:
             GateRefusal: it may not leave.
         """
         if len(payload) != payload_bytes(exchange):
-            raise GateRefusal(what="The trainer's answer is not what was asked.", reason=SiteReason.NETWORK_DIFFERS)
+            what = "The trainer's answer is shorter or longer than what travels in this round."
+            raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
         layout = exchange.layout
         values = np.frombuffer(payload, "<f4", layout.parameters)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)

@@ -36,7 +36,7 @@ from protos.parameters import position
 from protos.plan import Plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.download import Download
-from site_agent.boundary.gate import Contribution, Gate, payload_bytes
+from site_agent.boundary.gate import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.boundary.itinerary import Itinerary
 from site_agent.boundary.masking import SiteMasking
 from site_agent.hatch import Agreed, Conclude, Train, Trained
@@ -254,7 +254,7 @@ class Rounds:
     async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
         answer = await self._around.ask(question, payload_bytes(exchange))
         if not isinstance(answer, Trained) or answer.round != question.round:
-            raise MalformedMessage("something else from the trainer than what was asked")
+            raise unexpected_answer()
         contribution = self._gate.build(
             here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
         )
@@ -287,7 +287,7 @@ class Rounds:
     async def _conclude(self, question: Conclude) -> None:
         answer = await self._around.ask(question, 0)
         if not isinstance(answer, Agreed):
-            raise MalformedMessage("something else from the trainer than what was asked")
+            raise unexpected_answer()
         await self._around.deliver(Concluded(question.round))
 
     def _masked(self) -> SiteMasking:

@@ -130,6 +130,7 @@ class BehavingTrainer(threading.Thread):
         self.questions: list[Message] = []
         self.failure: Failed | None = None
         self.scalar = 1  # what it measures, whatever it is asked for
+        self.too_much = b""  # what it hands out behind the rest
 
     def run(self) -> None:
         """Answer until the agent has gone."""
@@ -157,7 +158,7 @@ class BehavingTrainer(threading.Thread):
                 assert len(payload) == 4 * exchange.down_numbers
                 change = np.full(exchange.layout.parameters, self._value, np.float32)
                 scalars = np.full(len(exchange.scalars), self.scalar, "<i8")
-                return Trained(round=number, rows=0, payload=change.tobytes() + scalars.tobytes())
+                return Trained(round=number, rows=0, payload=change.tobytes() + scalars.tobytes() + self.too_much)
             case Check() | Conclude():
                 return Agreed()
             case _:
@@ -224,6 +225,8 @@ def evidence_of(
     hospital: Hospital | None = None,
     change: float = 1.0,
     failure: Failed | None = None,
+    scalar: int = 1,
+    too_much: bytes = b"",
     seconds: float = ENOUGH_SECONDS,
     counted_from: Callable[[], bool] = lambda: True,
 ) -> Evidence:
@@ -237,7 +240,7 @@ def evidence_of(
         approve(hospital.state_path, plan, by="a test", at=datetime.now(UTC))
     ours, theirs = socket.socketpair()
     trainer = BehavingTrainer(theirs, change)
-    trainer.failure = failure
+    trainer.failure, trainer.scalar, trainer.too_much = failure, scalar, too_much
     trainer.start()
     audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
     evidence = Evidence()
