@@ -1,4 +1,7 @@
-"""Networks, losses and descent written out in a few lines of float64 torch, sharing no code with the trainer."""
+"""Networks, losses and descent written out in a few lines of float64 torch, sharing no code with the training.
+
+Of the larger networks the forward pass is ours, which the tests of models prove; gradients and steps are not.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
+from protos.plan import Plan
+from site_agent.trainer.models.catalogue import build_network
 from tests.site_agent.trainer.methods.tiny import RATE, Named, Table
 
 Values: TypeAlias = dict[str, Tensor]
@@ -37,6 +43,17 @@ def dense(values: Values, rows: Tensor) -> Tensor:
     """Logits of a dense network with tanh."""
     last = [name.removesuffix(".weight") for name in values if name.endswith(".weight")][-1]
     return layer(values, last, dense_features(values, rows)).squeeze(-1)
+
+
+def module_forward(plan: Plan) -> Callable[[Values, Tensor], Tensor]:
+    """Logits of the plan's own network of two columns and one output, in float64."""
+    network = build_network(plan.architecture, 2, 1).double()
+
+    def forward(values: Values, rows: Tensor) -> Tensor:
+        logits: Tensor = functional_call(network, values, (rows,))
+        return logits.squeeze(-1)
+
+    return forward
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

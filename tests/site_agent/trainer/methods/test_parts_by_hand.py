@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from protos.architecture import network_tensors
-from site_agent.trainer.models.catalogue import build_network
 from tests.site_agent.trainer.methods.by_hand import (
     Loss,
     Values,
@@ -19,13 +17,14 @@ from tests.site_agent.trainer.methods.by_hand import (
     descended,
     layer,
     mean,
+    module_forward,
     moved,
     part,
     risk,
     slope,
     tensors,
 )
-from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, STEPS, Federation, Table, check, tiny_plan
+from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, STEPS, TOKENS, Federation, Table, check, tiny_plan
 
 TABLES: dict[str, Table] = {"ahus": AHUS, "berlin": BERLIN}
 PARALLEL: dict[str, Any] = {"name": "parallel", "common": [2], "unique": [3, 2], "activation": "tanh"}
@@ -168,10 +167,6 @@ def test_chfl_evaluates_both_columns() -> None:
         )
 
 
-TOKENS: dict[str, Any] = {
-    "name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3,
-    "attention_dropout": 0.0, "feedforward_dropout": 0.0,
-}  # fmt: skip
 GATED: dict[str, Any] = {
     "name": "global-layers-network", "latent": 8, "gate": True, "input_normalisation": True, "entity_width": 4,
     "heads": 2, "transformer_blocks": 1,
@@ -183,13 +178,9 @@ def test_fedbn(architecture: dict[str, Any]) -> None:
     """Weights and biases of every normalisation are the site's own and are trained; the mean is of all others."""
     plan = tiny_plan("fedbn", architecture=architecture, optimiser={"name": "sgd", "learning_rate": 0.5})
     federation = Federation(plan)
-    network = build_network(plan.architecture, 2, 1).double()
+    forward = module_forward(plan)
     kept = [t.name for t in network_tensors(plan.architecture, columns=2, outputs=1) if t.is_normalisation]
     own = {site: tensors(federation.own(site)) for site in TABLES}
-
-    def forward(values: Values, rows: Tensor) -> Tensor:
-        logits: Tensor = functional_call(network, values, (rows,))
-        return logits.squeeze(-1)
 
     for number in range(3):
         federation.round(number)

@@ -1,0 +1,250 @@
+"""Methods composed are the combination that one would write by hand: two sites, three rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.site_agent.trainer.methods.by_hand import (
+    Loss,
+    Values,
+    contrast,
+    dense_features,
+    descended,
+    layer,
+    less,
+    mean,
+    module_forward,
+    moved,
+    part,
+    risk,
+    slope,
+    tensors,
+)
+from tests.site_agent.trainer.methods.tiny import (
+    AHUS,
+    BERLIN,
+    DEEP,
+    RATE,
+    STEPS,
+    TOKENS,
+    Federation,
+    Table,
+    check,
+    tiny_plan,
+)
+
+TABLES: dict[str, Table] = {"ahus": AHUS, "berlin": BERLIN}
+SITES: dict[str, Loss] = {site: risk(table) for site, table in TABLES.items()}
+
+
+def _begin(*methods: dict[str, Any], **changes: Any) -> tuple[Federation, dict[str, Values]]:
+    federation = Federation(tiny_plan({"name": "composition", "of": list(methods)}, **changes))
+    return federation, {site: tensors(federation.own(site)) for site in SITES}
+
+
+def _share(own: dict[str, Values], *names: str) -> tuple[Values, dict[str, Values]]:
+    shared = part(mean(own.values()), *names)
+    return shared, {site: values | shared for site, values in own.items()}
+
+
+def test_global_layers_with_fedprox() -> None:
+    """The shared inner layer is held near what was received; the private layers are free."""
+    federation, own = _begin(
+        {"name": "global-layers"}, {"name": "fedprox", "strength": 1.2}, architecture=DEEP, columns=None, outputs=None
+    )
+
+    for number in range(3):
+        federation.round(number)
+        for site, loss in SITES.items():
+            values, received = own[site], part(own[site], "body")
+            for _ in range(STEPS):
+                along = slope(loss, values)
+                values = moved(values, along | {n: along[n] + 1.2 * (values[n] - received[n]) for n in received})
+            own[site] = values
+        shared, own = _share(own, "body")
+        check(federation.shared, shared)
+    federation.finish()
+
+    for site in SITES:
+        check(federation.used(site), own[site])
+
+
+def test_global_layers_taken_in_by_half_with_fedprox() -> None:
+    """The centre of the pull is the shared value, also where the site begins between it and its own."""
+    federation, own = _begin(
+        {"name": "global-layers", "update_rate": 0.5}, {"name": "fedprox", "strength": 1.2},
+        architecture=DEEP, columns=None, outputs=None,
+    )  # fmt: skip
+    shared = part(own["ahus"], "body")
+
+    for number in range(3):
+        federation.round(number)
+        for site, loss in SITES.items():
+            values = own[site]
+            for _ in range(STEPS):
+                along = slope(loss, values)
+                values = moved(values, along | {n: along[n] + 1.2 * (values[n] - shared[n]) for n in shared})
+            own[site] = values
+        shared = part(mean(own.values()), "body")
+        check(federation.shared, shared)
+        own = {site: v | {n: 0.5 * v[n] + 0.5 * new for n, new in shared.items()} for site, v in own.items()}
+
+
+@pytest.mark.parametrize("threshold", [1.0001, 1e6], ids=["first-layer", "all-but-the-last"])
+def test_player_fl_with_ditto(threshold: float) -> None:
+    """Layers up to the chosen one are shared; the personal model is held near them and has layers of its own above."""
+    federation, own = _begin(
+        {"name": "player-fl", "threshold": threshold}, {"name": "ditto", "strength": 0.9}, architecture=DEEP
+    )
+    names = ["input"] if threshold < 2 else ["input", "body"]
+    personal = dict(own)
+
+    federation.round(0)
+    for number in range(1, 4):
+        federation.round(number)
+        for site, loss in SITES.items():
+            received = part(own[site], *names)
+            for _ in range(STEPS):
+                v = personal[site]
+                along = slope(loss, v)
+                personal[site] = moved(v, along | {n: along[n] + 0.9 * (v[n] - received[n]) for n in received})
+            own[site] = descended(loss, own[site], STEPS)
+        shared, own = _share(own, *names)
+        check(federation.shared, shared)
+        for site in SITES:
+            check(federation.used(site), personal[site])
+
+
+def test_fenda_fl_with_fedadam() -> None:
+    """The common extractors' mean change goes through the coordinator's Adam."""
+    architecture = {"name": "parallel", "common": [2], "unique": [3], "activation": "tanh"}
+    federation, own = _begin(
+        {"name": "fenda-fl"}, {"name": "fedadam", "rate": 0.1, "offset": 1e-3, "first_decay": 0.8},
+        architecture=architecture, columns=["a"], outputs=None,
+    )  # fmt: skip
+
+    def network(values: Values, rows: Tensor) -> Tensor:
+        both = [
+            torch.tanh(layer(values, "common.layer1", rows[:, :1])),
+            torch.tanh(layer(values, "unique.layer1", rows)),
+        ]
+        return layer(values, "head.output", torch.cat(both, dim=-1)).squeeze(-1)
+
+    shared = part(own["ahus"], "common")
+    first = {n: torch.zeros_like(value) for n, value in shared.items()}
+    second = {n: torch.zeros_like(value) for n, value in shared.items()}
+    for number in range(3):
+        federation.round(number)
+        own = {site: descended(risk(table, network), own[site], STEPS) for site, table in TABLES.items()}
+        change = less(mean(own.values()), shared)
+        first = {n: 0.8 * first[n] + 0.2 * d for n, d in change.items()}
+        second = {n: 0.99 * second[n] + 0.01 * d**2 for n, d in change.items()}
+        shared = {n: shared[n] + 0.1 * first[n] / (second[n].sqrt() + 1e-3) for n in shared}
+        own = {site: values | shared for site, values in own.items()}
+        check(federation.shared, shared, tolerance=2e-5)
+
+
+def test_fedper_with_moon() -> None:
+    """The features are drawn to those of the shared body, with the site's own head above them."""
+    federation, own = _begin(
+        {"name": "fedper"}, {"name": "moon", "strength": 2.0, "temperature": 0.5}, architecture=DEEP, outputs=None
+    )
+    last: dict[str, Values] = {}
+
+    def loss_of(site: str, received: Values) -> Loss:
+        task, rows = SITES[site], torch.tensor(TABLES[site][0], dtype=torch.float64)
+        if site not in last:
+            return task
+        near, far = dense_features(received, rows), dense_features(last[site], rows)
+        return lambda values: task(values) + 2.0 * contrast(dense_features(values, rows), near, far, 0.5)
+
+    for number in range(3):
+        federation.round(number)
+        own = {site: descended(loss_of(site, own[site]), own[site], STEPS) for site in SITES}
+        last = dict(own)
+        shared, own = _share(own, "input", "body")
+        check(federation.shared, shared)
+
+
+def _scaffold(
+    names: tuple[str, ...],
+    federation: Federation,
+    own: dict[str, Values],
+    losses: dict[str, Loss],
+    tolerance: float = 5e-6,
+) -> None:
+    """Three rounds of SCAFFOLD on these tensors, plain descent on all others."""
+    shared = {n: own["ahus"][n] for n in names}
+    control = {n: torch.zeros_like(value) for n, value in shared.items()}
+    controls = dict.fromkeys(SITES, control)
+    for number in range(3):
+        federation.round(number)
+        changes = []
+        for site, loss in losses.items():
+            values = own[site]
+            for _ in range(STEPS):
+                along = slope(loss, values)
+                values = moved(values, along | {n: along[n] - controls[site][n] + control[n] for n in names})
+            own[site] = values
+            following = {n: controls[site][n] - control[n] + (shared[n] - values[n]) / (STEPS * RATE) for n in names}
+            changes.append(less(following, controls[site]))
+            controls[site] = following
+        shared = {n: value for n, value in mean(own.values()).items() if n in names}
+        moved_by = mean(changes)
+        control = {n: control[n] + moved_by[n] for n in names}
+        own |= {site: values | shared for site, values in own.items()}
+        check(federation.shared, shared, tolerance)
+        check(federation.control, control, tolerance)
+    federation.finish()
+    for site in SITES:
+        check(federation.used(site), own[site], tolerance)
+
+
+def test_scaffold_with_fedbn() -> None:
+    """The control variates are those of all layers but the normalisations, which take plain steps of their own."""
+    federation, own = _begin({"name": "scaffold"}, {"name": "fedbn"}, architecture=TOKENS)
+    network = module_forward(federation.plan)
+    normalised = [name for name in own["ahus"] if "normalisation" in name]
+    assert normalised
+
+    names = tuple(name for name in own["ahus"] if name not in normalised)
+    _scaffold(names, federation, own, {site: risk(table, network) for site, table in TABLES.items()}, tolerance=3e-5)
+
+
+def test_scaffold_with_fedper() -> None:
+    """The control variates are the shared layers' alone; the head takes plain steps."""
+    federation, own = _begin({"name": "scaffold"}, {"name": "fedper"}, architecture=DEEP, outputs=None)
+
+    _scaffold(tuple(n for n in own["ahus"] if not n.startswith("head")), federation, own, SITES)
+
+
+def test_ditto_with_fedadagrad_and_fine_tuning() -> None:
+    """The personal model is what is fine-tuned, and the coordinator's rule moves the shared one alone."""
+    federation, own = _begin(
+        {"name": "ditto", "strength": 0.5}, {"name": "fedadagrad", "rate": 0.2, "offset": 1e-2},
+        {"name": "local-adaptation", "fine_tuning_epochs": 2},
+    )  # fmt: skip
+    shared, personal = own["ahus"], dict(own)
+    first = {n: torch.zeros_like(value) for n, value in shared.items()}
+    second = dict(first)
+
+    for number in range(3):
+        federation.round(number)
+        for site, loss in SITES.items():
+            for _ in range(STEPS):
+                v, along = personal[site], slope(loss, personal[site])
+                personal[site] = moved(v, {n: along[n] + 0.5 * (v[n] - shared[n]) for n in v})
+        change = less(mean(descended(loss, shared, STEPS) for loss in SITES.values()), shared)
+        first = {n: 0.9 * first[n] + 0.1 * d for n, d in change.items()}
+        second = {n: second[n] + d**2 for n, d in change.items()}
+        shared = {n: shared[n] + 0.2 * first[n] / (second[n].sqrt() + 1e-2) for n in shared}
+        check(federation.shared, shared, tolerance=1e-5)
+    federation.finish()
+
+    for site, loss in SITES.items():
+        tuned = federation.studies[site].conclude()
+        check({n: a.astype(float) for n, a in tuned.values.items()}, descended(loss, personal[site], 2), 1e-5)
