@@ -20,7 +20,8 @@ import click
 from rich.console import Console
 
 from protos.errors import OperatorError, UnavailableError, UsageError
-from quickstart.federation import METHODS, Rehearsal, prepare
+from protos.methods import METHOD_NAMES
+from quickstart.federation import Rehearsal, prepare
 from quickstart.figures import collect, table_of
 from quickstart.hospitals import HEART, dealt_hospitals, heart_hospitals
 from quickstart.programs import run_to_the_end
@@ -31,7 +32,16 @@ _folder = click.Path(path_type=Path)
 
 
 @click.command(epilog="Example: deploy/quickstart.sh --rounds 20 --json figures.json")
-@click.option("--method", type=click.Choice([*METHODS, "all"]), default="all", show_default=True)
+@click.option(
+    "--method",
+    "methods",
+    type=click.Choice(METHOD_NAMES),
+    multiple=True,
+    default=("fedavg", "global-layers"),
+    show_default=True,
+    metavar="NAME",
+    help="Any method of the README's table; may be given several times. The last one's gain is shown.",
+)
 @click.option("--data", type=_folder, help=f"A folder with {', '.join(HEART.values())}; see the README for sources.")
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
@@ -40,7 +50,7 @@ _folder = click.Path(path_type=Path)
 @click.option("--json", "json_file", type=_folder, help="A file for the figures.")
 @click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="A folder to fill.")
 def rehearse(
-    method: str,
+    methods: tuple[str, ...],
     data: Path | None,
     masked: bool,
     rounds: int,
@@ -55,12 +65,16 @@ def rehearse(
     tables = folder / "tables"
     tables.mkdir()
     hospitals = heart_hospitals(data, tables)[:sites] if data else dealt_hospitals(sites, tables, seed)
-    methods = METHODS if method == "all" else (method,)
     rehearsal = Rehearsal(
-        folder=folder, hospitals=hospitals, methods=methods, rounds=rounds, seed=seed, is_masked=masked
+        folder=folder,
+        hospitals=hospitals,
+        methods=tuple(dict.fromkeys(methods)),
+        rounds=rounds,
+        seed=seed,
+        is_masked=masked,
     )
     console = Console()
-    _say(console, f"Preparing an authority, {len(hospitals)} hospitals and {_count(methods)} in {folder}")
+    _say(console, f"Preparing an authority, {len(hospitals)} hospitals and {_count(rehearsal.methods)} in {folder}")
     prepare(rehearsal)
     run_to_the_end(rehearsal, console)
     figures = collect(rehearsal)

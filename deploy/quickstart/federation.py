@@ -11,15 +11,16 @@ from pathlib import Path
 
 import yaml
 
+from protos.methods import METHOD_NAMES
 from quickstart.hospitals import HospitalData
+from quickstart.plans import plan_of
 
-METHODS = ("fedavg", "global-layers")
 PROGRAMS = Path(sys.executable).parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What is to be rehearsed; `methods` run one after another."""
+    """What is to be rehearsed; `methods` run one after another, with networks of the latent size."""
 
     folder: Path
     hospitals: list[HospitalData]
@@ -27,6 +28,7 @@ class Rehearsal:
     rounds: int
     seed: int
     is_masked: bool
+    latent: int = 128
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
     enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
@@ -99,7 +101,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
         "invitation": "invitation.json",
         "state": "state",
         "policy": {
-            "methods": [*METHODS, "local"],
+            "methods": list(METHOD_NAMES),
             "secure_aggregation": "required" if rehearsal.is_masked else "not-required",
             "smallest_sites": min(3, len(rehearsal.hospitals)),
             "largest_rounds": 10_000,
@@ -116,35 +118,11 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
 
 
 def _plan(rehearsal: Rehearsal, method: str, identities: dict[str, str]) -> dict[str, object]:
-    plan: dict[str, object] = {
-        "study": f"quickstart-{method}",
-        "version": 1,
-        "method": {"name": method},
-        "architecture": {
-            "name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False,
-        },
+    plan = plan_of(method, rehearsal.hospitals, latent=rehearsal.latent) | {
         "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
-        "optimiser": {"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
-        "weighting": {"name": "equal"},
         "seed": rehearsal.seed,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
         "quorum": len(identities),
         "secure_aggregation": "required" if rehearsal.is_masked else "off",
-        "checkpoint": "local",
-    }  # fmt: skip
-    if rehearsal.is_masked_pair:
-        plan["two_sites"] = "each-sees-the-other"
-    if method == "fedavg":
-        plan["weighting"] = {"name": "rows", "largest_rows": 1024}
-        plan["columns"] = _union_of_columns(rehearsal.hospitals)
-        plan["outputs"] = 1
-    return plan
-
-
-def _union_of_columns(hospitals: list[HospitalData]) -> list[str]:
-    from site_agent.trainer.data.contract import read_contract
-
-    columns: dict[str, None] = {}
-    for hospital in hospitals:
-        columns |= dict.fromkeys(read_contract(hospital.contract).encoded_columns)
-    return list(columns)
+    }
+    return plan | ({"two_sites": "each-sees-the-other"} if rehearsal.is_masked_pair else {})
