@@ -12,19 +12,22 @@ written from all lines that are there.
 
 from __future__ import annotations
 
-import csv
+import platform
 import time
 import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
 from joblib import Parallel, delayed
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.experiments.data.sources import data_option
-from benchmarks.experiments.store import add_rows, read_rows
+from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_rows
 from benchmarks.experiments.tables.catalogue import TABLES, table_named
 from benchmarks.experiments.variants import Row
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -50,7 +53,7 @@ def main(
     if strangers:
         raise click.UsageError(f"No variant {strangers[0]!r}; there are: {', '.join(map(repr, names))}.")
     if not render_only:
-        wanted = _numbers(seeds) if seeds else list(definition.seeds)
+        wanted = seeds_of(seeds) if seeds else list(definition.seeds)
         done = {(row.variant, row.seed) for row in read_rows(path)}
         chunks = [chunk for chunk in _chunks(table, wanted, done) if not chosen or chunk[0] in chosen]
         _compute(table, folder, chunks, jobs, path)
@@ -74,11 +77,18 @@ def _compute(table: str, folder: Path, chunks: list[tuple[str, list[int]]], jobs
         delayed(_timed)(table, variant, folder, seeds) for variant, seeds in chunks
     )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(table, total=sum(len(seeds) for _, seeds in chunks))
         for variant, seeds, rows, seconds in work:
             add_rows(path, rows)
-            _add_seconds(path.with_name(f"{table}-cpu.csv"), variant, len(seeds), seconds)
+            cost = Cost(
+                variant=variant,
+                seeds=len(seeds),
+                processor_seconds=seconds,
+                day=datetime.now(UTC).date().isoformat(),
+                libraries=_libraries(),
+            )
+            add_cost(costs_beside(path), cost)
             progress.update(task, advance=len(seeds), description=f"{table}: {variant}")
 
 
@@ -88,29 +98,30 @@ def _timed(table: str, variant: str, folder: Path, seeds: list[int]) -> tuple[st
 
 
 def _chunks(table: str, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
+    """What is missing. Where chunks begin does not depend on what is there: a stack's last digits follow from its size."""
     for variant in table_named(table).variants():
-        missing = [seed for seed in seeds if (variant.name, seed) not in done]
-        for start in range(0, len(missing), variant.seeds_at_once):
-            yield variant.name, missing[start : start + variant.seeds_at_once]
+        for start in range(0, len(seeds), variant.seeds_at_once):
+            missing = [
+                seed for seed in seeds[start : start + variant.seeds_at_once] if (variant.name, seed) not in done
+            ]
+            if missing:
+                yield variant.name, missing
 
 
-def _add_seconds(path: Path, variant: str, seeds: int, seconds: float) -> None:
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if is_new:
-            writer.writerow(["variant", "seeds", "processor_seconds"])
-        writer.writerow([variant, seeds, f"{seconds:.2f}"])
+def _libraries() -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scikit-learn"))
+    return f"Python {platform.python_version()}, {versions}, {platform.machine()}"
 
 
-def _numbers(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
+    """The seeds that `0-100` or `3,5,8-9` stand for, each once, in the order given."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise click.UsageError("Seeds are given as 0-100, or as 3,5,8.")
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not (last.isdigit() and int(last) >= int(first))):
+            raise click.UsageError(f"{text!r} are no seeds. Give them as 0-100, or as 3,5,8.")
         found += range(int(first), int(last or first) + 1)
-    return found
+    return list(dict.fromkeys(found))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,13 @@ class Collection:
         self.run.close_round(round_number)
 
 
+@cache
 def _unused_log() -> AuditLog:
-    """A gate wants a log, and builds contributions without writing to it."""
-    folder = Path(tempfile.mkdtemp(prefix="experiment-"))
-    return AuditLog(folder / "audit.jsonl", site="experiment", now=lambda: datetime.now(UTC))
+    """A gate wants a log, and builds contributions without writing to it. One for the process: each has a file open."""
+    return AuditLog(Path(_folder().name) / "audit.jsonl", site="experiment", now=lambda: datetime.now(UTC))
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="experiment-")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.experiments.contributions import Collection, Part
 from protos.exchange import is_measured
-from protos.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.ingredients import KeptLayersMean, LayerIntervals, RandomPrefix, SensitivePrefix
 from protos.messages import Stage
 from protos.plan import Plan
 from site_agent.trainer.choice import Rule
@@ -51,7 +51,7 @@ def can_stack(plan: Plan) -> bool:
     """Whether all copies of a plan exchange the same layers in every round."""
     method = plan.ingredients
     return not (
-        isinstance(method.federated, SensitivePrefix)
+        isinstance(method.federated, SensitivePrefix | RandomPrefix)
         or isinstance(method.server_rule, KeptLayersMean | LayerIntervals)
         or plan.early_stopping is not None
         or plan.gain == "sums"
@@ -73,7 +73,7 @@ def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]
     if not can_stack(plan) or any(other.model_copy(update={"seed": plan.seed}) != plan for other in plans):
         raise ValueError("plans that differ in their seed alone, and exchange the same layers")
     collections = [Collection(each) for each in plans]
-    members = {name: _StackedSite(plans, name, datasets) for name, datasets in sites.items()}
+    members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
     for number in range(plan.rounds):
         offered = [collection.run.offered(number) for collection in collections]
         stage, best = offered[0].offer.stage, [each.offer.best_round for each in offered]
@@ -94,7 +94,7 @@ def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]
     return {name: member.conclude() for name, member in members.items()}
 
 
-class _StackedSite:
+class StackedSite:
     """One site with a copy for each seed; it does what Study does, for all copies at once."""
 
     def __init__(self, plans: Sequence[Plan], site: str, datasets: Sequence[Dataset]) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
+from scipy.stats import t as student
 
 from benchmarks.experiments.variants import Row
-
-# Student's t for a two-sided 95% interval, by degrees of freedom; between entries the smaller one's is used.
-_STUDENT: Final = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 14: 2.145, 19: 2.093,
-                   29: 2.045, 49: 2.010, 99: 1.984, 100: 1.984}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,14 +27,13 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Student's interval; of a single value it is infinite."""
+    """Student's two-sided 95% interval; of a single value it is infinite."""
     array = np.asarray(values, dtype=np.float64)
-    if len(array) < 2:
-        return Mean(float(array.mean()), math.inf, len(array))
-    factor = max(value for degrees, value in _STUDENT.items() if degrees <= len(array) - 1 or degrees == 1)
-    smaller = [value for degrees, value in _STUDENT.items() if degrees <= len(array) - 1]
-    factor = min(smaller) if smaller else factor
-    return Mean(float(array.mean()), factor * float(array.std(ddof=1)) / math.sqrt(len(array)), len(array))
+    runs = len(array)
+    if runs < 2:
+        return Mean(float(array.mean()), math.inf, runs)
+    factor = float(student.ppf(0.975, runs - 1))
+    return Mean(float(array.mean()), factor * float(array.std(ddof=1)) / math.sqrt(runs), runs)
 
 
 def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) -> dict[int, float]:

@@ -1,7 +1,7 @@
-"""Results as they come: a CSV file of one line for each variant, seed and site.
+"""Results as they come: a CSV file of one line for each variant, seed and site, and one of what it cost.
 
-A chunk's lines are added in one write when it is complete, so a run that is stopped goes on where it was
-and no line is ever half of something.
+A chunk's lines are added when it is complete, by replacing the file as a whole: a run that is stopped goes
+on where it was, and no line is ever half of something.
 """
 
 from __future__ import annotations
@@ -10,13 +10,26 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.experiments.variants import Row
 
 _HEADER: Final = ["variant", "seed", "site", "chosen_round", "metrics"]
+_COST_HEADER: Final = ["variant", "seeds", "processor_seconds", "day", "libraries"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a chunk of seeds of one variant took, when, and with which libraries."""
+
+    variant: str
+    seeds: int
+    processor_seconds: float
+    day: str
+    libraries: str
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -38,17 +51,52 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def add_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows in one write."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    is_new = not path.exists()
-    if is_new:
-        writer.writerow(_HEADER)
+    """Append rows; metrics are kept to seven digits after the point."""
+    lines = []
     for row in rows:
         rounded = {name: round(value, 7) for name, value in row.metrics.items()}
-        writer.writerow([row.variant, row.seed, row.site, row.chosen_round, json.dumps(rounded, sort_keys=True)])
+        lines.append([row.variant, row.seed, row.site, row.chosen_round, json.dumps(rounded, sort_keys=True)])
+    _append(path, _HEADER, lines)
+
+
+def costs_beside(path: Path) -> Path:
+    """Where the costs of a table's results are kept."""
+    return path.with_name(f"{path.stem}-cpu.csv")
+
+
+def read_costs(path: Path) -> list[Cost]:
+    """All costs of a file, in the order in which they arose; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [
+            Cost(
+                variant=line["variant"],
+                seeds=int(line["seeds"]),
+                processor_seconds=float(line["processor_seconds"]),
+                day=line["day"],
+                libraries=line["libraries"],
+            )
+            for line in csv.DictReader(file)
+        ]
+
+
+def add_cost(path: Path, cost: Cost) -> None:
+    """Append one."""
+    _append(path, _COST_HEADER, [[cost.variant, cost.seeds, f"{cost.processor_seconds:.2f}", cost.day, cost.libraries]])
+
+
+def _append(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not path.exists():
+        writer.writerow(header)
+    writer.writerows(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(text.getvalue().encode())
+    before = path.read_bytes() if path.exists() else b""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(before + text.getvalue().encode())
         file.flush()
         os.fsync(file.fileno())
+    partial.replace(path)

@@ -16,6 +16,7 @@ from benchmarks.experiments.stacks import can_stack, federate_stack
 from protos.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.evaluation import measure, probabilities
+from site_agent.trainer.study import Outcome
 
 Outputs: TypeAlias = npt.NDArray[np.float32]
 
@@ -59,12 +60,13 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predicted:
-    """A chosen model's outputs on one site's test rows."""
+    """A chosen model's outputs on one site's test rows, float32 (rows, outputs), and on those that choose."""
 
     seed: int
     site: str
     chosen_round: int
     outputs: Outputs
+    validation_outputs: Outputs
 
 
 def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> Iterator[Predicted]:
@@ -79,15 +81,30 @@ def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> 
         stacked = federate_stack(plans, {name: [each[name] for each in sites] for name in names})
         for name, outcome in stacked.items():
             for place, plan in enumerate(plans):
-                chosen = int(outcome.rounds[place])
-                yield Predicted(seed=plan.seed, site=name, chosen_round=chosen, outputs=outcome.test_outputs[place])
+                yield Predicted(
+                    seed=plan.seed,
+                    site=name,
+                    chosen_round=int(outcome.rounds[place]),
+                    outputs=outcome.test_outputs[place],
+                    validation_outputs=outcome.validation_outputs[place],
+                )
         return
     for plan, each in zip(plans, sites, strict=True):
         _, outcomes = federate(plan, each)
         for name, single in outcomes.items():
-            number = single.choice["round"]
-            chosen = number if isinstance(number, int) else -1
-            yield Predicted(seed=plan.seed, site=name, chosen_round=chosen, outputs=single.test_outputs)
+            yield predicted_by(plan.seed, name, single)
+
+
+def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:
+    """What a single federation's chosen model makes of a site's rows."""
+    number = outcome.choice["round"]
+    return Predicted(
+        seed=seed,
+        site=site,
+        chosen_round=number if isinstance(number, int) else -1,
+        outputs=outcome.test_outputs,
+        validation_outputs=outcome.validation_outputs,
+    )
 
 
 def row_of(variant: str, predicted: Predicted, dataset: Dataset, targets: npt.NDArray[np.generic] | None = None) -> Row:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.experiments.tables import fed_heart, heart
-from benchmarks.experiments.tables.rendering import render_fed_heart, render_heart
+from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
+from benchmarks.experiments.tables.heart_page import render_heart
 from benchmarks.experiments.variants import Row, Variant
 
 

@@ -7,7 +7,7 @@ says in its name which reading it is. What both leave open is the default's: equ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ READINGS: Final = {
     "local, authors": Reading(method="local", recipe=Authors()),
     "fedavg, authors": Reading(method="fedavg", recipe=Authors(), view=aligned_as_authors),
     "global-layers, authors": Reading(method="global-layers", recipe=Authors()),
+    "fedavg, authors, private input": Reading(method="lg-fedavg", recipe=Authors(), view=aligned_as_authors),
     "fedavg, aligned": Reading(
         method="fedavg",
         recipe=Authors(),
@@ -58,15 +59,22 @@ READINGS: Final = {
     ),
     "local, paper": Reading(method="local", recipe=Paper(), batches=15),
     "global-layers, paper": Reading(method="global-layers", recipe=Paper(), aggregate="every-batch", batches=15),
+    "global-layers, authors, every batch": Reading(method="global-layers", recipe=Authors(), aggregate="every-batch"),
     "local, declared": Reading(method="local", recipe=Default(one_hot=False)),
     "global-layers, declared": Reading(method="global-layers", recipe=Default(one_hot=False)),
 }
+PLACEBO: Final = "placebo, authors"
 
 
 def variants() -> list[Variant]:
     """Every reading, and the placebo of the authors'."""
-    found = [Variant(name=name, run=_Readings(name).run) for name in READINGS]
-    return [*found, Variant(name="placebo, authors", run=_run_placebo)]
+    found = [Variant(name=name, run=_Readings(name).run, seeds_at_once=5) for name in READINGS]
+    return [*found, Variant(name=PLACEBO, run=_run_placebo, seeds_at_once=5)]
+
+
+def variant_names() -> list[str]:
+    """In the order in which they are shown."""
+    return [*READINGS, PLACEBO]
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,9 @@ def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
     """The plan of a reading for these sites."""
     keys: dict[str, Any] = {"weighting": {"name": "equal"}, "checkpoint": "latest"} | reading.keys
     if reading.method == "fedavg":
-        keys |= {"columns": list(next(iter(sites.values())).columns), "outputs": 1}
+        keys |= {"columns": list(next(iter(sites.values())).columns)}
+    if reading.method in ("fedavg", "lg-fedavg"):
+        keys |= {"outputs": 1}
     return experiment_plan(
         sites,
         seed,
@@ -115,11 +125,4 @@ def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         plans = [heart_plan(each, seed, reading) for each, seed in zip(federations, seeds, strict=True)]
         for predicted in run_plans(plans, federations):
             if predicted.site == "itself":
-                found = row_of("placebo, authors", predicted, data[predicted.seed][site])
-                yield Row(
-                    variant=found.variant,
-                    seed=found.seed,
-                    site=site,
-                    chosen_round=found.chosen_round,
-                    metrics=found.metrics,
-                )
+                yield row_of(PLACEBO, replace(predicted, site=site), data[predicted.seed][site])
