@@ -13,10 +13,12 @@ from typing import Final, TypeAlias
 PROTOCOL_VERSION: Final = 1
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_ROUNDS: Final = 1 << 31
+_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training a probe and two that only measure
 _LONGEST_NAME: Final = 200
 _MOST_EPOCHS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
+MOST_SAVED: Final = 16
 
 
 class Stage(IntEnum):
@@ -96,19 +98,41 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """A state on a site's disk: it goes on with `round`, and draw `redraw` of the round before led to it."""
+
+    round: int
+    redraw: int = 0
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.redraw)
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
-    """The site agrees to a plan and to what it will send; it holds the keys of `epoch`, 0 for none."""
+    """The site agrees to a plan and to what it will send, and says what it can go on from.
+
+    Attributes:
+        epoch: the one whose masking keys it holds, 0 for none.
+        next_round: the round that the training in its memory goes on with; None where that was lost.
+        saved: the states on its disk, in order of their rounds.
+    """
 
     run: str
     plan_digest: bytes
     manifest_digest: bytes
     epoch: int
+    next_round: int | None = 0
+    saved: tuple[Saved, ...] = ()
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
         _require(0 <= self.epoch < _MOST_EPOCHS, "epoch")
         _require_digest(self.plan_digest, "plan digest")
         _require_digest(self.manifest_digest, "manifest digest")
+        _require(self.next_round is None or 0 <= self.next_round <= MOST_ROUNDS, "next round")
+        rounds = [state.round for state in self.saved]
+        _require(len(rounds) <= MOST_SAVED and rounds == sorted(set(rounds)), "saved states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,8 @@ class Offer:
         layers: which of the manifest's layers take part, one bit each; empty for all.
         best_round: the round whose received model had the lowest validation loss over all sites so far,
             None where no round was measured.
+        saves: every contributor saves its state after training, before anything of the round leaves it.
+        oldest: the oldest round to which this run may still go back; a site forgets what was before.
     """
 
     round: int
@@ -129,8 +155,11 @@ class Offer:
     stage: Stage = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
+    saves: bool = False
+    oldest: int = 0
 
     def __post_init__(self) -> None:
+        _require(0 <= self.oldest <= self.round, "oldest round")
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
@@ -357,7 +386,7 @@ def _require_digest(value: bytes, what: str) -> None:
 
 
 def _require_position(round_number: int, attempt: int) -> None:
-    _require(0 <= round_number <= MOST_ROUNDS and 0 <= attempt < 1 << 20, "round or attempt")
+    _require(0 <= round_number <= _LARGEST_ROUND and 0 <= attempt < 1 << 20, "round or attempt")
 
 
 def _require_sites(sites: tuple[str, ...], what: str) -> None:

@@ -75,6 +75,17 @@ class Deadlines(Document):
     return_seconds: float = Field(default=86_400.0, gt=0)
 
 
+class Snapshots(Document):
+    """How often coordinator and sites save what a run goes on from after a crash; whichever comes first.
+
+    Besides they save after the first round, whenever the contributors have changed, and after the last
+    training round. `every_seconds` is of a clock that never jumps.
+    """
+
+    every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
+    every_seconds: float | None = Field(default=60.0, ge=0)
+
+
 class EarlyStopping(Document):
     """When training ends before its last round.
 
@@ -122,6 +133,7 @@ class Plan(Document):
     on_lost_site: Literal["wait", "continue"] = "wait"
     encoding: Encoding = Encoding()
     deadlines: Deadlines = Deadlines()
+    snapshots: Snapshots = Snapshots()
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
     gain: Literal["private", "sums"] = "private"

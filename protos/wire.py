@@ -34,6 +34,7 @@ from protos.messages import (
     Offer,
     Ready,
     Refusal,
+    Saved,
     SiteMessage,
     SiteReason,
     Stage,
@@ -60,6 +61,8 @@ def encode_site_message(message: SiteMessage) -> bytes:
                     plan_digest=message.plan_digest,
                     manifest_digest=message.manifest_digest,
                     epoch=message.epoch,
+                    next_round=_from_round(message.next_round),
+                    saved=[generated.SavedState(round=state.round, redraw=state.redraw) for state in message.saved],
                 )
             )
         case Ready():
@@ -97,7 +100,9 @@ def decode_site_message(raw: bytes) -> SiteMessage:
             return Hello(outer.hello.protocol, outer.hello.software)
         case "join":
             join = outer.join
-            return Join(join.run, join.plan_digest, join.manifest_digest, join.epoch)
+            saved = tuple(Saved(state.round, state.redraw) for state in join.saved)
+            following = _to_round(join.next_round)
+            return Join(join.run, join.plan_digest, join.manifest_digest, join.epoch, following, saved)
         case "ready":
             return Ready(outer.ready.round, outer.ready.attempt)
         case "done":
@@ -130,6 +135,8 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
                     stage=message.stage,
                     layers=message.layers,
                     best_round=_from_round(message.best_round),
+                    saves=message.saves,
+                    oldest=message.oldest,
                 )
             )
         case Bind():
@@ -193,7 +200,8 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
         case "offer":
             offer = outer.offer
             stage, best = _enumerated(Stage, offer.stage), _to_round(offer.best_round)
-            return Offer(offer.round, offer.attempt, offer.parameters_digest, stage, offer.layers, best)
+            digest, layers = offer.parameters_digest, offer.layers
+            return Offer(offer.round, offer.attempt, digest, stage, layers, best, offer.saves, offer.oldest)
         case "bind":
             bind = outer.bind
             return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.redraw)

@@ -65,16 +65,28 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., plan: _Optional[bytes] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("run", "plan_digest", "manifest_digest", "epoch")
+    __slots__ = ("run", "plan_digest", "manifest_digest", "epoch", "next_round", "saved")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     manifest_digest: bytes
     epoch: int
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    next_round: int
+    saved: _containers.RepeatedCompositeFieldContainer[SavedState]
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., epoch: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[_Union[SavedState, _Mapping]]] = ...) -> None: ...
+
+class SavedState(_message.Message):
+    __slots__ = ("round", "redraw")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REDRAW_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    redraw: int
+    def __init__(self, round: _Optional[int] = ..., redraw: _Optional[int] = ...) -> None: ...
 
 class EpochOpen(_message.Message):
     __slots__ = ("epoch", "sites")
@@ -129,20 +141,24 @@ class EpochSeal(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[EpochAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round")
+    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     parameters_digest: bytes
     stage: int
     layers: bytes
     best_round: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
+    saves: bool
+    oldest: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "attempt")

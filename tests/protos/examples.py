@@ -31,6 +31,7 @@ from protos.messages import (
     Offer,
     Ready,
     Refusal,
+    Saved,
     SiteMessage,
     SiteReason,
     Stage,
@@ -95,7 +96,7 @@ def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:
     """A plan of the catalogue's method, with what else such a plan has to say."""
     keys = COMPANIONS.get(method["name"], {}) | changes
     architecture = TypeAdapter[Any](Architecture).validate_json(json.dumps(keys.get("architecture", NETWORK)))
-    parts = TypeAdapter[Any](MethodChoice).validate_python(method).method().federated_parts
+    parts = TypeAdapter[Any](MethodChoice).validate_json(json.dumps(method)).method().federated_parts
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
         tensors = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
@@ -116,6 +117,7 @@ SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
     Hello(1, "0.1.0"),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
+    Join("heart", b"p" * 32, b"m" * 32, 0, None, (Saved(0), Saved(7, 2), Saved(1 << 31, 0))),
     Ready(0, 0),
     Ready(1 << 31, (1 << 20) - 1),
     Chunk(0, 0, 0, b""),
@@ -130,6 +132,7 @@ SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
 COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
     Announcement("heart", b"{}"),
     Offer(3, 1, b"d" * 32),
+    Offer(3, 1, b"d" * 32, saves=True, oldest=3),
     *(Offer(1 << 31, 0, b"d" * 32, stage, b"\x05\x01", 0) for stage in Stage),
     Offer(9, 0, b"d" * 32, Stage.TRAINING, bytes(range(256)) * 32, 8),
     Bind(3, 1, ("berlin", "lyon"), 0),
