@@ -215,10 +215,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks; `round` counts the rounds that were made.
-
-    `layers` and `best_round` as in an Offer.
-    """
+    """The last aggregate follows as chunks; `round` counts the rounds made, layers and best round as in an Offer."""
 
     round: int
     parameters_digest: bytes
@@ -341,9 +338,8 @@ class EpochSeal:
 
 
 SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal | KeyAdvert | EpochAcknowledgement
-CoordinatorMessage: TypeAlias = (
-    Announcement | Offer | Chunk | Bind | Finish | Farewell | EpochOpen | EpochRoster | EpochSeal
-)
+_OfEpochs: TypeAlias = EpochOpen | EpochRoster | EpochSeal
+CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell | _OfEpochs
 
 
 @dataclass(frozen=True, slots=True)

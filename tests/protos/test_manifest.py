@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from protos.architecture import Constant, Part, TensorSpec, Uniform
-from protos.manifest import Manifest, Scalar, describe_difference, manifest_of
+from protos.errors import ConfigurationError
+from protos.manifest import Manifest, Occasion, Scalar, describe_difference, manifest_of
 from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
 
 HEART = NETWORK | {"latent": 128}
@@ -38,7 +39,7 @@ def test_fedavg_sends_every_part_for_the_plans_columns() -> None:
     manifest = manifest_of(plan_of_method(FEDERATED_AVERAGING))
 
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
-    assert {tensor.part for tensor in manifest.tensors} == set(Part)
+    assert {tensor.part for tensor in manifest.tensors} == {Part.INPUT, Part.BODY, Part.HEAD}
     assert shapes["input.embedding.weight"][0] == len(COLUMNS)
 
 
@@ -49,15 +50,124 @@ def test_local_training_sends_no_number() -> None:
     assert (manifest.parameters, manifest.tensors, manifest.scalars) == (0, (), ())
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+WEIGHED = [method for method in METHODS if method["name"] != "scaffold"]
+MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+
+
+@pytest.mark.parametrize("method", WEIGHED, ids=lambda method: method["name"])
 def test_rows_travel_only_where_they_weigh(method: dict[str, Any]) -> None:
-    """The row count is a scalar of the manifest exactly where the plan weighs by rows, with its cap."""
+    """The row count is the first scalar of the manifest exactly where the plan weighs by rows, with its cap."""
     equal = manifest_of(plan_of_method(method))
     by_rows = manifest_of(plan_of_method(method, weighting=ROWS))
 
-    assert equal.scalars == ()
-    assert by_rows.scalars == (Scalar("rows", 1024),)
+    assert "rows" not in [scalar.name for scalar in equal.scalars]
+    assert by_rows.scalars[0] == Scalar("rows", 1024)
     assert by_rows.digest != equal.digest
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
+    """Only methods that cannot do without send numbers beside the changes."""
+    names = [scalar.name for scalar in manifest_of(plan_of_method(method)).scalars]
+
+    assert bool(names) == (method["name"] in {"player-fl", "fedlp", "fedlama"})
+
+
+def test_what_a_plan_measures_is_in_its_manifest() -> None:
+    """Every number that a global checkpoint and a summed gain need is named, bounded and dated."""
+    manifest = manifest_of(plan_with(**MEASURING))
+
+    assert [(scalar.name, scalar.bound / scalar.scale, scalar.occasion) for scalar in manifest.scalars] == [
+        ("validation weight", 1, Occasion.MEASURED),
+        ("validation loss", 1024, Occasion.MEASURED),
+        ("still improving", 1, Occasion.MEASURED),
+        ("sites with a metric", 1, Occasion.REPORT),
+        ("metric", 1, Occasion.REPORT),
+        ("metric squared", 1, Occasion.REPORT),
+        ("sites that gained", 1, Occasion.REPORT),
+    ]
+
+
+@pytest.mark.parametrize(
+    "weighting", [{"name": "equal"}, {"name": "rows", "largest_rows": 1 << 30}], ids=["equal", "rows"]
+)
+@pytest.mark.parametrize("method", WEIGHED, ids=lambda method: method["name"])
+def test_no_sum_over_a_hundred_sites_can_wrap(method: dict[str, Any], weighting: dict[str, Any]) -> None:
+    """A hundred times each bound stays below 2**63, so that a sum read as signed is the sum."""
+    measuring = {} if method["name"] == "local" else MEASURING
+
+    for scalar in manifest_of(plan_of_method(method, weighting=weighting, **measuring)).scalars:
+        assert 0 < scalar.bound * 100 < 1 << 63
+        assert scalar.scale & (scalar.scale - 1) == 0
+
+
+def test_the_probe_measures_every_layer_of_the_network() -> None:
+    """PLayer-FL may federate all layers but the last, and measures that one too."""
+    manifest = manifest_of(plan_of_method({"name": "player-fl"}, architecture={"name": "dense", "hidden": [4, 3]}))
+
+    assert manifest.layers == ("input.layer1", "body.layer2")
+    assert [scalar.name for scalar in manifest.scalars] == ["sensitivity 1", "sensitivity 2", "sensitivity 3"]
+
+
+def test_a_layer_is_kept_and_measured_by_name() -> None:
+    """FedLP and FedLAMA have one number for each layer, in the network's order."""
+    network = {"name": "dense", "hidden": [4]}
+    layers = ["input.layer1", "head.layer2"]
+
+    kept = manifest_of(plan_of_method({"name": "fedlp"}, architecture=network, weighting=ROWS)).scalars
+    distances = manifest_of(plan_of_method({"name": "fedlama"}, architecture=network)).scalars
+
+    assert [(scalar.name, scalar.bound) for scalar in kept[1:]] == [(f"kept {layer}", 1024) for layer in layers]
+    assert [scalar.name for scalar in distances] == [f"distance {layer}" for layer in layers]
+    assert {scalar.occasion for scalar in distances} == {Occasion.SYNCHRONISED}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_prefix_is_never_empty_and_never_all(seed: int) -> None:
+    """PLayer-FL-Random federates at least the first layer and at most all but the last, by the plan's seed."""
+    network = {"name": "dense", "hidden": [4, 3, 2]}
+    names = ["input.layer1", "body.layer2", "body.layer3"]
+    plan = plan_of_method({"name": "player-fl-random"}, architecture=network, seed=seed)
+
+    layers = list(manifest_of(plan).layers)
+
+    assert layers
+    assert layers == names[: len(layers)]
+    assert list(manifest_of(plan).layers) == layers
+
+
+def test_all_prefixes_are_drawn() -> None:
+    """Over many seeds every prefix that there is comes up."""
+    network = {"name": "dense", "hidden": [4, 3, 2]}
+    plans = (plan_of_method({"name": "player-fl-random"}, architecture=network, seed=seed) for seed in range(60))
+
+    assert {len(manifest_of(plan).layers) for plan in plans} == {1, 2, 3}
+
+
+def test_normalisations_stay_private_with_fedbn() -> None:
+    """Everything but the weights and biases of normalisations is in the manifest."""
+    names = [tensor.name for tensor in manifest_of(plan_of_method({"name": "fedbn"})).tensors]
+
+    assert names
+    assert not any("normalisation" in name for name in names)
+
+
+@pytest.mark.parametrize("name", ["fenda-fl", "perfcl", "chfl"])
+def test_only_the_common_part_is_shared_beside_a_private_one(name: str) -> None:
+    """Extractors and columns of a site's own never travel, nor do the matrices between them."""
+    assert {tensor.part for tensor in manifest_of(plan_of_method({"name": name})).tensors} == {Part.COMMON}
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [("global-layers", {"name": "dense", "hidden": [4]}), ("fedper", {"name": "dense", "hidden": []})],
+)
+def test_a_network_without_the_parts_of_its_method_is_refused(name: str, network: dict[str, Any]) -> None:
+    """A network of one or two layers has no inner ones to share, and the message says what to do."""
+    plan = plan_of_method({"name": name}, architecture=network)
+
+    with pytest.raises(ConfigurationError, match="no layer that"):
+        manifest_of(plan)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
@@ -88,17 +198,19 @@ def test_the_digest_is_of_names_and_shapes(other: Manifest) -> None:
     assert same.digest == manifest.digest
 
 
-def test_the_digest_knows_the_order_and_the_bounds() -> None:
-    """Two tensors that change places, and a scalar with another bound, are other manifests."""
+def test_the_digest_knows_the_order_the_bounds_and_the_occasions() -> None:
+    """Two tensors that change places, and a scalar with another bound, scale or occasion, are other manifests."""
     one, other = tensors((2,), (2,)).tensors
     digests = {
         Manifest(tensors=(one, other), scalars=()).digest,
         Manifest(tensors=(other, one), scalars=()).digest,
         Manifest(tensors=(one, other), scalars=(Scalar("rows", 8),)).digest,
         Manifest(tensors=(one, other), scalars=(Scalar("rows", 16),)).digest,
+        Manifest(tensors=(one, other), scalars=(Scalar("rows", 16, scale=2),)).digest,
+        Manifest(tensors=(one, other), scalars=(Scalar("rows", 16, Occasion.PROBE),)).digest,
     }
 
-    assert len(digests) == 4
+    assert len(digests) == 6
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -116,28 +228,6 @@ def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
     expected = np.concatenate([np.full(t.number_count, n, np.float32) for n, t in enumerate(manifest.tensors, start=1)])
     np.testing.assert_array_equal(vector, expected)
     assert [view.shape for view in views.values()] == [tensor.shape for tensor in manifest.tensors]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
-    """For each number of the vector, tensor_at names the tensor whose view holds it."""
-    generator = np.random.default_rng(seed)
-    manifest = tensors(*((int(size),) for size in generator.integers(1, 6, 7)))
-    vector = np.arange(manifest.parameters, dtype=np.float32)
-
-    named = [manifest.tensor_at(index) for index in range(manifest.parameters)]
-
-    held = {int(number): name for name, view in manifest.views(vector).items() for number in view}
-    assert named == [held[index] for index in range(manifest.parameters)]
-
-
-@pytest.mark.parametrize("beyond", [0, 1, 1000])
-def test_no_tensor_lies_beyond_the_vector(beyond: int) -> None:
-    """A place behind the last number is a programmer's mistake."""
-    manifest = tensors((2, 3))
-
-    with pytest.raises(ValueError, match="beyond the vector"):
-        manifest.tensor_at(manifest.parameters + beyond)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -31,6 +31,7 @@ from protos.messages import (
     Ready,
     Refusal,
     SiteReason,
+    Stage,
 )
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
 
@@ -52,10 +53,15 @@ BAD: list[Callable[[], object]] = [
     *(lambda size=size: Join("run", bytes(size), D, 0) for size in (0, 31, 33)),
     *(lambda size=size: Join("run", D, bytes(size), 0) for size in (0, 31, 33)),
     *(lambda epoch=epoch: Join("run", D, D, epoch) for epoch in (-1, 1 << 32)),
-    *(lambda number=number: Offer(number, 0, D) for number in (-1, MOST_ROUNDS + 1)),
+    *(lambda number=number: Offer(number, 0, D) for number in (-1, MOST_ROUNDS + 4)),
     *(lambda attempt=attempt: Offer(0, attempt, D) for attempt in (-1, 1 << 20)),
     *(lambda size=size: Offer(0, 0, bytes(size)) for size in (0, 31, 33)),
-    *(lambda number=number: Ready(number, 0) for number in (-1, MOST_ROUNDS + 1)),
+    lambda: Offer(0, 0, D, Stage.TRAINING, bytes(8193)),
+    *(lambda best=best: Offer(3, 0, D, Stage.TRAINING, b"", best) for best in (-1, 3, 4)),
+    lambda: Offer(0, 0, D, Stage.TRAINING, b"", 0),
+    lambda: Finish(3, D, bytes(8193)),
+    *(lambda best=best: Finish(3, D, b"", best) for best in (-1, 3, 4)),
+    *(lambda number=number: Ready(number, 0) for number in (-1, MOST_ROUNDS + 4)),
     lambda: Ready(0, 1 << 20),
     lambda: Bind(0, 0, (), 0),
     lambda: Bind(0, 0, ("b", "a"), 0),
@@ -63,11 +69,11 @@ BAD: list[Callable[[], object]] = [
     lambda: Bind(0, 0, tuple(f"{index:03d}" for index in range(101)), 0),
     *(lambda name=name: Bind(0, 0, (name,), 0) for name in BAD_NAMES),
     *(lambda first=first: Bind(0, 0, ("a",), first) for first in (-1, 1 << 20)),
-    lambda: Bind(MOST_ROUNDS + 1, 0, ("a",), 0),
+    lambda: Bind(MOST_ROUNDS + 4, 0, ("a",), 0),
     *(lambda index=index: Chunk(0, 0, index, b"") for index in (-1, 1 << 20)),
-    lambda: Chunk(MOST_ROUNDS + 1, 0, 0, b""),
+    lambda: Chunk(MOST_ROUNDS + 4, 0, 0, b""),
     lambda: Chunk(0, 1 << 20, 0, b""),
-    lambda: Finish(MOST_ROUNDS + 1, D),
+    lambda: Finish(MOST_ROUNDS + 4, D),
     lambda: Finish(0, b""),
     *(lambda name=name: Done(name) for name in BAD_NAMES),
     *(lambda name=name: Refusal(name, SiteReason.DATA_UNFIT) for name in BAD_NAMES),
@@ -148,3 +154,15 @@ def test_reasons_keep_their_numbers() -> None:
         ("STATE_LOST", 11),
     ]
     assert [reason.value for reason in CoordinatorReason][:6] == [1, 2, 3, 4, 5, 6]
+    assert [(stage.name, stage.value) for stage in Stage][:4] == [
+        ("TRAINING", 0),
+        ("PROBE", 1),
+        ("VALIDATION", 2),
+        ("REPORT", 3),
+    ]
+
+
+@pytest.mark.parametrize("number", [MOST_ROUNDS, MOST_ROUNDS + 1, MOST_ROUNDS + 3])
+def test_the_longest_run_has_room_for_the_rounds_that_measure(number: int) -> None:
+    """A plan with the most rounds of training still has its probe, its validation, its report and its result."""
+    assert Offer(number, 0, D).round == Finish(number, D).round == Chunk(number, 0, 0, b"").round == number

@@ -40,7 +40,12 @@ OTHER_VALUES: dict[str, Any] = {
     "on_lost_site": "continue",
     "encoding": {"clipping_range": 4.0},
     "deadlines": {"grace_seconds": 60.0},
+    "snapshots": {"every_rounds": 5},
     "checkpoint": "latest",
+    "rate_schedule": {"name": "cosine"},
+    "loss": {"name": "focal"},
+    "early_stopping": {"signal": "local", "patience": 3},
+    "gain": "sums",
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "quorum": {"secure_aggregation": "off"},
@@ -53,7 +58,7 @@ FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-@pytest.mark.parametrize("rounds", range(1, 6))
+@pytest.mark.parametrize("rounds", range(2, 8, 2))
 def test_a_plan_survives_the_wire(method: dict[str, Any], rounds: int) -> None:
     """What a coordinator announces is read back as the same plan, bytes and digest."""
     schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 3}
@@ -147,8 +152,8 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"columns": ["age"]}, "stay private with global-layers"),
         ({"outputs": 2}, "stay private with global-layers"),
         ({"method": LOCAL_ONLY, "columns": ["age"]}, "stay private with local"),
-        ({"method": FEDERATED_AVERAGING, "outputs": 1}, "plan needs columns"),
-        ({"method": FEDERATED_AVERAGING, "columns": ["age"]}, "plan needs outputs"),
+        ({"method": FEDERATED_AVERAGING, "outputs": 1}, "sizes follow from columns; list the columns"),
+        ({"method": FEDERATED_AVERAGING, "columns": ["age"]}, "sizes follow from outputs; list the outputs"),
         ({"method": FEDERATED_AVERAGING, "columns": ["a", "a"], "outputs": 1}, "a column is listed twice"),
         ({"method": {"name": "fedavgg"}}, "does not match any of the expected tags"),
         ({"method": {"name": "fedavg", "strength": 1}}, "Extra inputs are not permitted"),
@@ -220,6 +225,30 @@ def test_rounds_and_steps_make_up_the_whole_training(schedule: dict[str, Any], r
 
     assert (plan.schedule.rounds, plan.schedule.steps_per_round) == (rounds, steps)
     assert rounds * steps == plan.schedule.epochs * plan.schedule.batches_per_epoch
+
+
+STOPPING = {"early_stopping": {"signal": "global", "patience": 2}}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "rounds"),
+    [
+        ({"name": "global-layers"}, {}, 8),
+        ({"name": "global-layers"}, {"checkpoint": "latest"}, 8),
+        ({"name": "global-layers"}, {"checkpoint": "global"}, 9),
+        ({"name": "global-layers"}, STOPPING, 8),
+        ({"name": "global-layers"}, {"gain": "sums"} | STOPPING, 9),
+        ({"name": "global-layers"}, {"checkpoint": "global", "gain": "sums"}, 10),
+        ({"name": "player-fl"}, {}, 9),
+        ({"name": "player-fl"}, {"checkpoint": "global", "gain": "sums"}, 11),
+        ({"name": "player-fl-random"}, {}, 8),
+    ],
+)
+def test_rounds_that_measure_come_beside_those_of_training(
+    method: dict[str, Any], changes: dict[str, Any], rounds: int
+) -> None:
+    """A probe, a validation of the last model and a report add one round each, where the plan has them."""
+    assert plan_of_method(method, **changes).rounds == rounds
 
 
 CANONICAL = plan_with().canonical

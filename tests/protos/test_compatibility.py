@@ -1,0 +1,167 @@
+"""What cannot be combined is refused with its reason; what can be is not."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from protos.methods import METHOD_NAMES
+from protos.plan import Plan
+from tests.protos.examples import (
+    COMPANIONS,
+    PLAIN_DESCENT,
+    TWO_COLUMNS,
+    TWO_EXTRACTORS,
+    plan_of_method,
+)
+
+ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
+CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3]}}
+LOGISTIC: dict[str, Any] = {"architecture": {"name": "dense", "hidden": []}}
+NAMED: dict[str, Any] = {
+    "architecture": {"name": "named-tensors", "tensors": [{"name": "body.weight", "shape": [3], "bound": 0.5}]}
+}
+STOPPING: dict[str, Any] = {"early_stopping": {"signal": "local", "patience": 2}}
+DESCENT: dict[str, Any] = {"optimiser": PLAIN_DESCENT}
+HALF = {"name": "global-layers", "update_rate": 0.5}
+
+
+def of(*methods: str | dict[str, Any]) -> dict[str, Any]:
+    """A method by its name, or a composition of several."""
+    entries = [{"name": entry} if isinstance(entry, str) else entry for entry in methods]
+    return entries[0] if len(entries) == 1 else {"name": "composition", "of": entries}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "everything of unique columns": (of("fedavg"), {"architecture": TWO_COLUMNS}, "not everything can be federated"),
+    "unique columns without their procedure": (
+        of("fenda-fl"),
+        {"architecture": TWO_COLUMNS},
+        "goes with the network columns",
+    ),
+    "columns one after the other in one chain": (of("chfl"), CHAIN, "goes with the network columns"),
+    "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "they have no prefix"),
+    "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
+    "private epochs after single batches": (
+        of("fedrep"),
+        {"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}},
+        "a round has to be made of whole epochs",
+    ),
+    "private epochs in equal steps": (
+        of("fedrep"),
+        {"schedule": {"aggregate": "every-steps", "rounds": 2, "steps_per_round": 2, "batch_rows": 2}},
+        "a round has to be made of whole epochs",
+    ),
+    "a personal copy of what is taken in by half": (of(HALF, "ditto"), {}, "take them in whole"),
+    "a mixture with what is taken in by half": (of(HALF, "apfl"), {}, "take them in whole"),
+    "an inner problem around what is taken in by half": (of(HALF, "pfedme"), {}, "take them in whole"),
+    "a penalty on the common column": (of("chfl", "fedprox"), {"architecture": TWO_COLUMNS}, "it takes no penalty"),
+    "a penalty in the inner problem": (of("pfedme", "fedprox"), CHAIN, "so it takes no penalty"),
+    "control variates with adam": (
+        of("scaffold"),
+        {"optimiser": {"name": "adam", "learning_rate": 0.1}},
+        "only under plain sgd",
+    ),
+    "control variates with momentum": (
+        of("scaffold"),
+        {"optimiser": PLAIN_DESCENT | {"momentum": 0.9}},
+        "only under plain sgd",
+    ),
+    "control variates with decay": (
+        of("scaffold"),
+        {"optimiser": PLAIN_DESCENT | {"weight_decay": 0.1}},
+        "only under plain sgd",
+    ),
+    "control variates at a falling rate": (
+        of("scaffold"),
+        DESCENT | {"rate_schedule": {"name": "cosine"}},
+        "has to be constant",
+    ),
+    "control variates after a warm-up": (
+        of("scaffold"),
+        DESCENT | {"rate_schedule": {"name": "constant", "warm_up_epochs": 1}},
+        "has to be constant",
+    ),
+    "control variates by rows": (of("scaffold"), ROWS, "weigh the sites equally"),
+    "control variates with a penalty": (of("scaffold", "fedprox"), DESCENT, "taken for a part of the control variate"),
+    "control variates of a half": (of("scaffold", HALF), DESCENT, "no gradient sum to control"),
+    "two choices of layers": (of("player-fl", "fedlp"), CHAIN, "both choose the layers"),
+    "measured and waiting layers": (of("player-fl", "fedlama"), CHAIN, "both choose the layers"),
+    "left out layers of a half": (of("fedlp", HALF), {}, "taken in whole"),
+    "waiting layers of a half": (of("fedlama", HALF), {}, "taken in whole"),
+    "a last round without all layers": (
+        of({"name": "fedlama", "slow_factor": 3}),
+        {},
+        "8 rounds are no multiple of slow_factor 3",
+    ),
+    "waiting layers at an early end": (of("fedlama"), STOPPING, "before slow layers are aggregated"),
+    "two extractors where there is one": (of("perfcl"), CHAIN, "needs the network parallel"),
+    "extractors that cannot be compared": (
+        of("perfcl"),
+        {"architecture": TWO_EXTRACTORS | {"unique": [7]}},
+        "their last widths have to be equal",
+    ),
+    "a contrast of an unknown network": (of("moon"), NAMED, "does not say what its last layer decides on"),
+    "a contrast of inputs": (of("moon"), LOGISTIC, "which no contrast can move"),
+    "alone with a common checkpoint": (of("local"), {"checkpoint": "global"}, "a site that trains alone chooses alone"),
+    "alone with a common end": (of("local"), STOPPING, "a site that trains alone chooses alone"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_work_is_refused_with_its_reason(name: str) -> None:
+    """No plan with such a combination becomes a record; the message says why, not only that."""
+    method, keys, reason = REFUSED[name]
+
+    with pytest.raises(ValidationError, match=reason):
+        plan_of(method, **keys)
+
+
+ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a proximal term with Global Layers": (of("global-layers", "fedprox"), {}),
+    "PLayer-FL's split with Ditto": (of("player-fl", "ditto"), CHAIN),
+    "FedAdam's rule with FENDA-FL": (of("fedadam", "fenda-fl"), {"architecture": TWO_EXTRACTORS}),
+    "control variates of inner layers": (of("global-layers", "scaffold"), DESCENT),
+    "control variates of chosen layers": (of("player-fl", "scaffold"), DESCENT | CHAIN),
+    "control variates under half the server rate": (of({"name": "scaffold", "rate": 0.5}), DESCENT),
+    "two penalties": (of("fedprox", "moon"), CHAIN),
+    "shared values by half with a penalty": (of(HALF, "fedprox"), {}),
+    "layers left out of a random prefix": (of("player-fl-random", "fedlp"), CHAIN),
+    "waiting layers to the end": (of({"name": "fedlama", "slow_factor": 4}), {}),
+    "alone, with gains summed": (of("local"), {"gain": "sums"}),
+    "an early end with a probe": (of("player-fl"), STOPPING | CHAIN),
+    "logistic regression for all": (of("fedavg"), LOGISTIC),
+    "a mixture by rows": (of("apfl"), ROWS),
+    "a personal model of a network of one's own": (of("ditto"), NAMED),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_the_mathematics_allows_is_a_plan(name: str) -> None:
+    """Methods combine wherever nothing speaks against it."""
+    method, keys = ALLOWED[name]
+
+    assert plan_of(method, **keys).ingredients
+
+
+def plan_of(method: dict[str, Any], **keys: Any) -> Plan:
+    """A plan of a method or composition, with what its methods need and the keys do not say."""
+    names = [entry["name"] for entry in method.get("of", [method])]
+    needed = {key: value for name in names for key, value in COMPANIONS.get(name, {}).items()}
+    return plan_of_method(method, **needed | keys)
+
+
+@pytest.mark.parametrize("pair", list(combinations(METHOD_NAMES, 2)), ids="-".join)
+def test_every_pair_of_methods_is_a_plan_or_has_a_reason(pair: tuple[str, str]) -> None:
+    """Whatever two methods are composed: a plan that knows its method, or a refusal in words; never a defect."""
+    try:
+        plan = plan_of(of(*pair))
+    except ValidationError as refusal:
+        (error,) = refusal.errors()
+        assert len(str(error["msg"])) > 30
+        return
+
+    assert plan.ingredients is not None

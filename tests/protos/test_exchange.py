@@ -1,0 +1,346 @@
+"""What travels in each round: the same at both ends, a part of the manifest, and only what plan and offer allow."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.exchange import (
+    Exchange,
+    Exchanges,
+    is_measured,
+    is_synchronised,
+    pack_layers,
+    spans,
+    stage_at,
+    unpack_layers,
+)
+from protos.manifest import Occasion, manifest_of, slices_of
+from protos.messages import MalformedMessage, Stage
+from protos.plan import Plan
+from protos.volume import most_bytes, rounds_with
+from tests.protos.examples import METHODS, plan_of_method
+
+PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3, 2]}}  # four layers
+MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
+STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "every-batch": {"aggregate": "every-batch", "epochs": 4, "batches_per_epoch": 3},
+    "every-epoch": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3},
+    "every-round": {"aggregate": "every-round", "epochs": 8, "batches_per_epoch": 3, "epochs_per_round": 2},
+    "every-steps": {"aggregate": "every-steps", "rounds": 6, "steps_per_round": 5, "batch_rows": 2},
+}
+
+
+def a_plan(method: str = "fedavg", schedule: str = "every-epoch", **keys: Any) -> Plan:
+    """A plan of a method with one of the schedules."""
+    return plan_of_method({"name": method}, schedule=SCHEDULES[schedule], **keys)
+
+
+def exchanges_of(plan: Plan) -> Exchanges:
+    """Every exchange of a plan."""
+    return Exchanges(plan, manifest_of(plan))
+
+
+def whole_run(plan: Plan, layers: bytes = b"") -> list[tuple[Stage, Exchange]]:
+    """Every round of a run to its planned end."""
+    exchanges, made = exchanges_of(plan), []
+    while (stage := stage_at(plan, len(made))) is not None:
+        made.append((stage, exchanges.of(len(made), stage, b"" if stage is PROBE else layers)))
+    return made
+
+
+def names(exchange: Exchange) -> list[str]:
+    """The scalars of a round."""
+    return [scalar.name for scalar in exchange.scalars]
+
+
+@given(chosen=st.lists(st.booleans(), max_size=40))
+def test_layers_survive_the_wire(chosen: list[bool]) -> None:
+    """What packs a choice is unpacked as the same, in the fewest bytes; all layers take none."""
+    packed = pack_layers(tuple(chosen))
+
+    assert unpack_layers(packed, len(chosen)) == tuple(chosen)
+    assert len(packed) == (0 if all(chosen) else -(-len(chosen) // 8))
+
+
+@given(raw=st.binary(min_size=1, max_size=8), count=st.integers(0, 40))
+def test_one_choice_has_one_spelling(raw: bytes, count: int) -> None:
+    """Bytes that are no packed choice of so many layers are refused; trailing bits and bytes are none."""
+    try:
+        chosen = unpack_layers(raw, count)
+    except MalformedMessage:
+        return
+
+    assert pack_layers(chosen) == raw
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_whatever_goes_up_is_in_the_manifest(method: dict[str, Any]) -> None:
+    """Every tensor and scalar of every round is one that the hospital approved, in the manifest's order."""
+    plan = plan_of_method(method, gain="sums")
+    manifest = manifest_of(plan)
+
+    for _, exchange in whole_run(plan):
+        assert set(exchange.up) <= set(manifest.tensors)
+        assert set(exchange.down) <= set(manifest.tensors)
+        assert list(exchange.up) == [tensor for tensor in manifest.tensors if tensor in exchange.up]
+        assert list(exchange.scalars) == [scalar for scalar in manifest.scalars if scalar in exchange.scalars]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_every_scalar_of_the_manifest_travels_at_some_time(method: dict[str, Any]) -> None:
+    """A number that is approved and never sent would be a mistake of ours."""
+    measuring = {"gain": "sums"} if method["name"] == "local" else MEASURING
+    plan = plan_of_method(method, **measuring)
+
+    sent = {scalar for _, exchange in whole_run(plan) for scalar in exchange.scalars}
+
+    assert sent == set(manifest_of(plan).scalars)
+
+
+def test_a_run_has_its_stages_in_order() -> None:
+    """Probe, training, validation, report, and then nothing."""
+    plan = a_plan("player-fl", **CHAIN | MEASURING)
+
+    stages = [stage for stage, _ in whole_run(plan)]
+
+    assert stages == [PROBE, *4 * [TRAINING], VALIDATION, REPORT]
+    assert stage_at(plan, 7) is None
+    assert stage_at(plan, 1 << 31) is None
+
+
+@pytest.mark.parametrize("training_rounds", range(1, 5))
+def test_a_run_that_ends_early_has_what_measures_sooner(training_rounds: int) -> None:
+    """So many training rounds, then validation and report."""
+    plan = a_plan("player-fl", **CHAIN | MEASURING)
+
+    stages = [stage_at(plan, number, training_rounds) for number in range(9)]
+
+    assert stages[: training_rounds + 3] == [PROBE, *training_rounds * [TRAINING], VALIDATION, REPORT]
+    assert set(stages[training_rounds + 3 :]) == {None}
+
+
+def test_only_training_takes_changes_up() -> None:
+    """The probe brings nothing down; what measures brings the parameters down and only numbers up."""
+    plan = a_plan("player-fl", **CHAIN | MEASURING)
+
+    for stage, exchange in whole_run(plan):
+        assert exchange.stage is stage
+        assert bool(exchange.up) == (stage is TRAINING)
+        assert bool(exchange.down) == (stage is not PROBE)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "measured"),
+    [
+        ("every-batch", [3, 6, 9]),  # at the ends of epochs of three batches
+        ("every-epoch", [1, 2, 3]),
+        ("every-round", [1, 2, 3]),
+        ("every-steps", [1, 2, 3, 4, 5]),
+    ],
+)
+def test_models_are_measured_at_the_ends_of_epochs(schedule: str, measured: list[int]) -> None:
+    """Validation losses travel in training rounds that begin with such a model, never in the first, and at the end."""
+    plan = a_plan(schedule=schedule, checkpoint="global")
+
+    told = [number for number, (_, exchange) in enumerate(whole_run(plan)) if "validation loss" in names(exchange)]
+
+    assert told == [*measured, plan.schedule.rounds]
+    assert [number for number in range(plan.schedule.rounds) if is_measured(plan, number)] == measured
+
+
+def test_a_probe_moves_every_round_by_one() -> None:
+    """After a probe the first training round is round 1, and the first measured one round 2."""
+    plan = a_plan("player-fl", **CHAIN | {"checkpoint": "global"})
+
+    assert [is_measured(plan, number) for number in range(5)] == [False, False, True, True, True]
+
+
+def test_rows_travel_with_changes_only() -> None:
+    """Where nothing is weighed there is no row count."""
+    plan = a_plan(**ROWS | MEASURING)
+
+    for stage, exchange in whole_run(plan):
+        assert ("rows" in names(exchange)) == (stage is TRAINING)
+
+
+def test_control_variates_come_down_in_training_alone() -> None:
+    """SCAFFOLD sends twice the numbers down, and only while sites train."""
+    plan = a_plan("scaffold", checkpoint="global")
+
+    for stage, exchange in whole_run(plan):
+        assert exchange.has_controls == (stage is TRAINING)
+        assert exchange.down_numbers == exchange.down_parameters * (2 if stage is TRAINING else 1)
+        assert exchange.down_parameters == manifest_of(plan).parameters
+
+
+def test_fedlama_measures_distances_when_all_layers_meet() -> None:
+    """Every layer comes down in every round; what goes up is what is due, and distances with all layers."""
+    plan = a_plan("fedlama", **CHAIN)
+    exchanges, manifest = exchanges_of(plan), manifest_of(plan)
+
+    waiting, meeting = exchanges.of(0, TRAINING, b"\x05"), exchanges.of(1, TRAINING, b"")
+
+    assert waiting.down == meeting.down == manifest.tensors
+    assert {tensor.layer for tensor in waiting.up} == {"input.layer1", "body.layer3"}
+    assert (waiting.scalars, meeting.scalars) == ((), manifest.scalars)
+    assert [is_synchronised(plan, number) for number in range(4)] == [False, True, False, True]
+
+
+def test_fedlp_says_of_every_layer_whether_it_was_kept() -> None:
+    """All layers travel in every round, those that a site left out as zeros."""
+    plan = a_plan("fedlp", **CHAIN)
+
+    for _, exchange in whole_run(plan):
+        assert len(exchange.scalars) == 4
+        assert exchange.up == manifest_of(plan).tensors
+
+
+@pytest.mark.parametrize(("layers", "count"), [(b"\x01", 1), (b"\x03", 2), (b"", 3)])
+def test_chosen_layers_come_down_and_go_up(layers: bytes, count: int) -> None:
+    """PLayer-FL: what is not chosen neither comes down nor goes up, in rounds and in the result."""
+    plan = a_plan("player-fl", **CHAIN | MEASURING)
+    wanted = set(manifest_of(plan).layers[:count])
+
+    for stage, exchange in whole_run(plan, layers):
+        assert {tensor.layer for tensor in exchange.down} == (set() if stage is PROBE else wanted)
+        assert {tensor.layer for tensor in exchange.up} == (wanted if stage is TRAINING else set())
+    assert {tensor.layer for tensor in exchanges_of(plan).result(layers)} == wanted
+
+
+NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
+    (a_plan(), 4, TRAINING, b""),
+    (a_plan(), 4, VALIDATION, b""),
+    (a_plan(), 0, PROBE, b""),
+    (a_plan(), 0, TRAINING, b"\x01"),
+    (a_plan(**MEASURING), 4, TRAINING, b""),
+    (a_plan(**MEASURING), 4, REPORT, b""),
+    (a_plan(**MEASURING), 6, REPORT, b""),
+    (a_plan(**MEASURING), 3, VALIDATION, b""),
+    (a_plan(**MEASURING | STOPPING), 0, VALIDATION, b""),
+    (a_plan(**MEASURING | STOPPING), 6, REPORT, b""),
+    (a_plan(**STOPPING), 2, VALIDATION, b""),
+    (a_plan(checkpoint="global", **STOPPING), 2, REPORT, b""),
+    (a_plan("player-fl", **CHAIN), 0, TRAINING, b""),
+    (a_plan("player-fl", **CHAIN), 0, PROBE, b"\x01"),
+    (a_plan("player-fl", **CHAIN), 1, PROBE, b""),
+    (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x00"),
+    (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x02"),
+    (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x05"),
+    (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x07"),  # all three, in a spelling that packs nothing
+    (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x0f"),
+    (a_plan("player-fl", **CHAIN | STOPPING | MEASURING), 1, VALIDATION, b""),
+    (a_plan("fedlama", **CHAIN), 1, TRAINING, b"\x05"),
+    (a_plan("fedlama", **CHAIN), 0, TRAINING, b"\x00"),
+    (a_plan("fedlama", **CHAIN | {"checkpoint": "global"}), 4, VALIDATION, b"\x05"),
+    (a_plan("fedlp", **CHAIN), 0, TRAINING, b"\x05"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plan", "number", "stage", "layers"), NOT_ALLOWED, ids=lambda value: getattr(value, "name", "")
+)
+def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage: Stage, layers: bytes) -> None:
+    """Another stage, another number or another choice of layers is a MalformedMessage at whoever computes it."""
+    with pytest.raises(MalformedMessage):
+        exchanges_of(plan).of(number, stage, layers)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_where_training_may_end_early_measuring_may_come_early(number: int) -> None:
+    """With early stopping, validation and report are allowed after the first training round, whenever it ends."""
+    exchanges = exchanges_of(a_plan(**MEASURING | STOPPING))
+
+    assert exchanges.of(number, VALIDATION, b"").up == ()
+    assert names(exchanges.of(number, REPORT, b""))[0] == "sites with a metric"
+
+
+@pytest.mark.parametrize(("method", "layers"), [("fedlama", b"\x05"), ("fedavg", b"\x01"), ("player-fl", b"\x02")])
+def test_a_result_has_no_layers_but_those_of_the_method(method: str, layers: bytes) -> None:
+    """Only PLayer-FL's first layers can be a result's choice."""
+    with pytest.raises(MalformedMessage):
+        exchanges_of(a_plan(method, **CHAIN)).result(layers)
+
+
+def test_an_exchange_is_computed_once() -> None:
+    """Equal rounds have one exchange, so that its sizes are not computed anew in every round."""
+    exchanges = exchanges_of(a_plan())
+
+    assert exchanges.of(1, TRAINING, b"") is exchanges.of(3, TRAINING, b"")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
+    """For each number that goes up, tensor_at names the tensor that holds it."""
+    generator = np.random.default_rng(seed)
+    plan = a_plan("fedlama", architecture={"name": "dense", "hidden": [int(n) for n in generator.integers(1, 5, 4)]})
+    bits = generator.integers(0, 2, 5).astype(bool)
+    bits[generator.integers(5)] = True
+    exchange = exchanges_of(plan).of(0, TRAINING, pack_layers(tuple(map(bool, bits))))
+
+    named = [exchange.tensor_at(index) for index in range(exchange.layout.parameters)]
+
+    assert named == [tensor.name for tensor in exchange.up for _ in range(tensor.number_count)]
+    with pytest.raises(ValueError, match="beyond the vector"):
+        exchange.tensor_at(exchange.layout.parameters)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_spans_carry_every_number_to_its_place(seed: int) -> None:
+    """Copying by spans is copying tensor by tensor; neighbours are copied at once."""
+    generator = np.random.default_rng(seed)
+    manifest = manifest_of(a_plan(**CHAIN))
+    tensors = tuple(tensor for tensor in manifest.tensors if generator.random() < 0.6)
+    vector = generator.normal(size=manifest.parameters).astype(np.float32)
+    views, found = manifest.views(vector), spans(manifest, tensors)
+
+    small = np.concatenate([np.empty(0, np.float32), *(vector[place] for place, _ in found)])
+
+    wanted = [views[tensor.name].ravel() for tensor in tensors]
+    np.testing.assert_array_equal(small, np.concatenate([np.empty(0, np.float32), *wanted]))
+    assert [part for _, part in found] == sorted((part for _, part in found), key=lambda part: part.start)
+    assert all(earlier[0].stop < later[0].start for earlier, later in pairwise(found))
+    assert sum(part.stop - part.start for _, part in found) == sum(
+        part.stop - part.start for part in slices_of(tensors)
+    )
+
+
+def test_all_tensors_are_one_span() -> None:
+    """With all layers offered nothing has to be copied."""
+    manifest = manifest_of(a_plan(**CHAIN))
+
+    assert spans(manifest, manifest.tensors) == ((slice(0, manifest.parameters), slice(0, manifest.parameters)),)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+def test_the_volume_of_a_run_is_counted_without_walking_through_it(method: dict[str, Any], schedule: str) -> None:
+    """The most bytes, and how often each kind of number travels, are those of all rounds added up."""
+    name = method["name"]
+    measuring = {"gain": "sums"} if name == "local" else MEASURING
+    if name == "fedrep" and schedule not in {"every-epoch", "every-round"}:
+        pytest.skip("the method cannot be planned so")
+    plan = a_plan(name, schedule, **measuring)
+    rounds = whole_run(plan)
+
+    assert most_bytes(plan, manifest_of(plan)) == sum(exchange.layout.total_bytes for _, exchange in rounds)
+    for scalar in manifest_of(plan).scalars:
+        times = sum(scalar in exchange.scalars for _, exchange in rounds)
+        assert rounds_with(plan, scalar.occasion) == times
+
+
+def test_two_billion_rounds_are_counted_at_once() -> None:
+    """The longest plan that there can be is counted in no time."""
+    schedule = {"aggregate": "every-batch", "epochs": 21_474, "batches_per_epoch": 100_000}
+    plan = plan_of_method({"name": "fedavg"}, schedule=schedule, checkpoint="global", **CHAIN)
+
+    assert rounds_with(plan, Occasion.MEASURED) == 21_474
+    assert most_bytes(plan, manifest_of(plan)) > 2_147_400_000 * 4 * manifest_of(plan).parameters

@@ -1,0 +1,239 @@
+"""The catalogue of methods: each name, its ingredients, its settings; and what can be composed of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import permutations
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from protos.architecture import Part
+from protos.ingredients import (
+    Adaptive,
+    AllButNormalisation,
+    Blend,
+    ColumnByColumn,
+    Contrastive,
+    Controlled,
+    ControlVariates,
+    ExtractorContrast,
+    FederatedOnly,
+    InnerProblem,
+    KeptLayersMean,
+    LayerIntervals,
+    Method,
+    Mixture,
+    Moment,
+    Nothing,
+    Parts,
+    PersonalCopy,
+    PrivateFirst,
+    Proximal,
+    RandomPrefix,
+    SensitivePrefix,
+)
+from protos.methods import METHOD_NAMES, Composition, MethodChoice, method_names
+
+BODY = Parts((Part.BODY,))
+ALL_BUT_HEAD = Parts((Part.INPUT, Part.BODY))
+COMMON = Parts((Part.COMMON,))
+
+
+def adaptive(moment: Moment, offset: float, second_decay: float = 0.99) -> Method:
+    """The defaults of the adaptive methods."""
+    return Method(
+        server_rule=Adaptive(moment=moment, rate=0.1, offset=offset, first_decay=0.9, second_decay=second_decay)
+    )
+
+
+CATALOGUE: dict[str, Method] = {
+    "global-layers": Method(federated=BODY),
+    "chfl": Method(federated=COMMON, procedure=ColumnByColumn()),
+    "player-fl": Method(federated=SensitivePrefix(2.0)),
+    "player-fl-random": Method(federated=RandomPrefix()),
+    "fenda-fl": Method(federated=COMMON),
+    "perfcl": Method(
+        federated=COMMON,
+        penalties=(ExtractorContrast(common_strength=0.1, unique_strength=1.0, temperature=0.5),),
+    ),
+    "fedavg": Method(),
+    "fedprox": Method(penalties=(Proximal(0.01),)),
+    "fedadam": adaptive(Moment.ADAM, 1e-9),
+    "fedyogi": adaptive(Moment.YOGI, 1e-3),
+    "fedadagrad": adaptive(Moment.ADAGRAD, 1e-3, 0.0),
+    "scaffold": Method(procedure=ControlVariates(), server_rule=Controlled(1.0)),
+    "moon": Method(penalties=(Contrastive(strength=1e-3, temperature=0.5),)),
+    "fedlp": Method(server_rule=KeptLayersMean(0.7)),
+    "fedlama": Method(server_rule=LayerIntervals(2)),
+    "fedper": Method(federated=ALL_BUT_HEAD),
+    "fedrep": Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(10)),
+    "fedbabu": Method(
+        federated=ALL_BUT_HEAD, procedure=FederatedOnly(), fine_tuning_epochs=1, starts_equal=(Part.HEAD,)
+    ),
+    "local-adaptation": Method(fine_tuning_epochs=1),
+    "ditto": Method(procedure=PersonalCopy(0.01)),
+    "pfedme": Method(procedure=InnerProblem(15.0, 5, 0.01), server_rule=Blend(1.0)),
+    "apfl": Method(procedure=Mixture(0.5, 0.1)),
+    "fedbn": Method(federated=AllButNormalisation()),
+    "lg-fedavg": Method(federated=Parts((Part.BODY, Part.HEAD))),
+    "local": Method(federated=Nothing()),
+}
+
+
+def chosen(document: dict[str, Any]) -> Any:
+    """The method that a plan names."""
+    return TypeAdapter[Any](MethodChoice).validate_python(document)
+
+
+def composed(*documents: dict[str, Any] | str) -> Composition:
+    """A composition of methods, named or with settings."""
+    of = [{"name": entry} if isinstance(entry, str) else entry for entry in documents]
+    composition = chosen({"name": "composition", "of": tuple(of)})
+    assert isinstance(composition, Composition)
+    return composition
+
+
+def test_the_catalogue_is_complete() -> None:
+    """Every method that a plan may name is in the table below, and no other."""
+    assert set(METHOD_NAMES) == CATALOGUE.keys()
+    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 25
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_a_method_is_these_ingredients_by_default(name: str) -> None:
+    """Each name stands for the ingredients and numbers of METHODS.md."""
+    assert chosen({"name": name}).method() == CATALOGUE[name]
+
+
+SETTINGS: list[tuple[dict[str, Any], Method]] = [
+    ({"name": "global-layers", "update_rate": 0.5}, Method(federated=BODY, update_rate=0.5)),
+    ({"name": "fedprox", "strength": 0.5}, Method(penalties=(Proximal(0.5),))),
+    (
+        {"name": "moon", "strength": 0.1, "temperature": 2.0},
+        Method(penalties=(Contrastive(strength=0.1, temperature=2.0),)),
+    ),
+    ({"name": "scaffold", "rate": 0.5}, Method(procedure=ControlVariates(), server_rule=Controlled(0.5))),
+    ({"name": "fedlp", "keep_probability": 0.5}, Method(server_rule=KeptLayersMean(0.5))),
+    ({"name": "fedlama", "slow_factor": 4}, Method(server_rule=LayerIntervals(4))),
+    ({"name": "fedrep", "head_epochs": 3}, Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(3))),
+    ({"name": "local-adaptation", "fine_tuning_epochs": 4}, Method(fine_tuning_epochs=4)),
+    ({"name": "ditto", "strength": 1.0}, Method(procedure=PersonalCopy(1.0))),
+    (
+        {"name": "pfedme", "strength": 2.0, "inner_steps": 3, "rate": 0.5, "blend": 0.25},
+        Method(procedure=InnerProblem(2.0, 3, 0.5), server_rule=Blend(0.25)),
+    ),
+    ({"name": "apfl", "share": 0.25, "share_rate": 0.5}, Method(procedure=Mixture(0.25, 0.5))),
+    ({"name": "player-fl", "threshold": 3.0}, Method(federated=SensitivePrefix(3.0))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "method"), SETTINGS, ids=[document["name"] for document, _ in SETTINGS])
+def test_a_setting_reaches_the_ingredient_it_is_named_after(document: dict[str, Any], method: Method) -> None:
+    """What a plan sets differently from the default is the ingredient's number."""
+    assert chosen(document).method() == method
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"name": "fedprox", "strengh": 0.1},
+        {"name": "fedprox", "strength": 0.0},
+        {"name": "fedprox", "strength": float("nan")},
+        {"name": "global-layers", "update_rate": 0.0},
+        {"name": "global-layers", "update_rate": 1.5},
+        {"name": "fedadam", "first_decay": 1.0},
+        {"name": "fedadam", "offset": 0.0},
+        {"name": "fedadagrad", "second_decay": 0.5},
+        {"name": "moon", "temperature": 0.0},
+        {"name": "fedlp", "keep_probability": 0.0},
+        {"name": "fedlama", "slow_factor": 1},
+        {"name": "fedlama", "slow_factor": 2.0},
+        {"name": "fedrep", "head_epochs": 0},
+        {"name": "pfedme", "inner_steps": True},
+        {"name": "apfl", "share": 1.1},
+        {"name": "player-fl", "threshold": 1.0},
+        {"name": "fedavgg"},
+        {"name": "composition"},
+        {"name": "composition", "of": ()},
+        {"name": "composition", "of": ({"name": "fedprox"},)},
+        {"name": "composition", "of": ({"name": "composition", "of": ({"name": "fedprox"}, {"name": "moon"})},) * 2},
+    ],
+    ids=str,
+)
+def test_a_misspelt_or_impossible_setting_is_refused(document: dict[str, Any]) -> None:
+    """A key that a method does not have, or a number it cannot bear, never becomes a method."""
+    with pytest.raises(ValidationError):
+        chosen(document)
+
+
+COMPOSITIONS: list[tuple[tuple[dict[str, Any] | str, ...], Method]] = [
+    (("global-layers", "fedprox"), Method(federated=BODY, penalties=(Proximal(0.01),))),
+    (("player-fl", "ditto"), Method(federated=SensitivePrefix(2.0), procedure=PersonalCopy(0.01))),
+    (("fedadam", "fenda-fl"), dataclasses.replace(CATALOGUE["fedadam"], federated=COMMON)),
+    (
+        ("fedper", "fedprox", "moon"),
+        Method(federated=ALL_BUT_HEAD, penalties=(Proximal(0.01), Contrastive(strength=1e-3, temperature=0.5))),
+    ),
+    (("fedavg", "fedbn"), Method(federated=AllButNormalisation())),
+    (("fedper", "fedrep"), Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(10))),
+    (
+        ("player-fl", "scaffold"),
+        Method(federated=SensitivePrefix(2.0), procedure=ControlVariates(), server_rule=Controlled(1.0)),
+    ),
+    (("global-layers", "local-adaptation"), Method(federated=BODY, fine_tuning_epochs=1)),
+]
+
+
+@pytest.mark.parametrize(("of", "method"), COMPOSITIONS, ids=str)
+def test_a_composition_has_of_each_what_it_says(of: tuple[str, ...], method: Method) -> None:
+    """Each method gives what it says differently from FedAvg; the order of penalties is that of the list."""
+    assert composed(*of).method() == method
+
+
+@pytest.mark.parametrize("of", [entry[0] for entry in COMPOSITIONS], ids=str)
+def test_the_order_of_a_composition_matters_to_no_ingredient(of: tuple[str, ...]) -> None:
+    """However its methods are listed, a composition is made of the same ingredients."""
+    made = [composed(*order).method() for order in permutations(of)]
+
+    assert len({dataclasses.replace(method, penalties=()) for method in made}) == 1
+    assert len({frozenset(method.penalties) for method in made}) == 1
+
+
+CLASHES: list[tuple[tuple[dict[str, Any] | str, ...], str]] = [
+    (("global-layers", "fedper"), "global-layers and fedper both say which parameters are federated"),
+    (("ditto", "apfl"), "ditto and apfl both say how a site trains in one round"),
+    (("fedadam", "fedyogi"), "fedadam and fedyogi both say how the coordinator uses the aggregate"),
+    (({"name": "pfedme", "blend": 0.5}, "fedlp"), "both say how the coordinator uses the aggregate"),
+    (
+        ({"name": "global-layers", "update_rate": 0.5}, {"name": "global-layers", "update_rate": 0.25}),
+        "both say how a site takes in shared values",
+    ),
+    (({"name": "local-adaptation", "fine_tuning_epochs": 3}, "fedbabu"), "both say the fine-tuning at the end"),
+    (("fedprox", {"name": "fedprox", "strength": 1.0}), "two methods add the same penalty"),
+    (("fedprox", "fedprox"), "two methods add the same penalty"),
+    (("local", "fedprox"), "local shares nothing, so nothing can be composed with it"),
+    (("scaffold", "ditto"), "scaffold and ditto both say how a site trains in one round"),
+    (("fedlp", "fedlama"), "fedlp and fedlama both say how the coordinator uses the aggregate"),
+    (("player-fl", "fedbn"), "player-fl and fedbn both say which parameters are federated"),
+]
+
+
+@pytest.mark.parametrize(("of", "reason"), CLASHES, ids=str)
+def test_methods_that_decide_the_same_thing_are_refused(of: tuple[str, ...], reason: str) -> None:
+    """The refusal names both methods, or what both decide, and says what to do."""
+    with pytest.raises(ValidationError, match=reason):
+        composed(*of)
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ({"name": "fedavg"}, ("fedavg",)),
+        ({"name": "composition", "of": ({"name": "fedprox"}, {"name": "fedper"})}, ("fedprox", "fedper")),
+    ],
+)
+def test_a_policy_is_asked_for_every_name(document: dict[str, Any], names: tuple[str, ...]) -> None:
+    """A composition goes by the names of its methods, since a hospital allows methods one by one."""
+    assert method_names(chosen(document)) == names
