@@ -5,11 +5,13 @@ disk before a byte leaves, so that neither a restart nor an earlier backup makes
 for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
 rule stands here beside the ledger's own:
 
-* a memory that is older than the audit log is none: a file that was deleted or restored is refused.
+* a memory that does not know of everything in the audit log is none: a file that was deleted or restored
+  is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ from protos.masking.epoch import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ask, Ledger, Mark
+from protos.masking.ledger import Ask, Ledger, Mark, check_of
 from protos.masking.refusals import MaskingRefused, Reason, require
 from protos.masking.stream import Masker
 from protos.messages import (
@@ -72,9 +74,9 @@ class SiteMasking:
         self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
         self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
-        witnessed = _newest_release(audit, run)
-        if witnessed is not None:
+        for witnessed in _releases(audit, run):
             self._ledger.refuse_if_older(witnessed)
+        self._check = ""  # of the file as it is on disk; empty until this process has written it whole
         self._terms: EpochTerms | None = None
         self._secret: EpochSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -169,16 +171,36 @@ class SiteMasking:
         if self._is_open(context):
             self._ledger.check_resend(context, vector)
             return
-        frozen = self._ledger.freeze(self._ask(position, bind), context, vector, self._budget)
+        self._keep(self._ledger.freeze(self._ask(position, bind), context, vector, self._budget), bind.round)
+
+    def forget_before(self, oldest: int) -> None:
+        """The run no longer goes back beyond this round: what was masked before it is over for good.
+
+        Raises:
+            OperatorError: the disk does not take it.
+        """
+        shorter = self._ledger.forget_before(oldest)
+        if shorter.oldest > self._ledger.oldest:
+            self._keep(shorter, None)
+
+    def _keep(self, ledger: Ledger, step: int | None) -> None:
+        """Put a ledger on disk: a line for the step that was just masked, or all of it."""
         try:
-            _write_synced(self._path, frozen.to_text().encode())
+            if step is not None and self._check:
+                line, check = ledger.line_after(self._check, step)
+                self._check = ""  # should the line come to lie there in part, the next writing replaces it
+                _append_synced(self._path, line.encode())
+            else:
+                text = ledger.to_text()
+                _write_synced(self._path, text.encode())
+                check = check_of(text)
         except OSError as cause:
             raise OperatorError(
                 what=f"What is about to be masked cannot be recorded: {cause.strerror}.",
                 consequence="Nothing of this round left this site.",
                 remedy="Make room on the disk that holds the state directory, or mend its permissions.",
             ) from cause
-        self._ledger = frozen
+        self._ledger, self._check = ledger, check
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: bytearray) -> Iterator[bytes]:
         """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
@@ -224,11 +246,20 @@ class SiteMasking:
         )
 
 
-def _newest_release(audit: AuditLog, run: str) -> Mark | None:
-    """The newest place in a run at which the audit log says that something masked has left."""
+def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
+    """Every place in a run at which the audit log says that something masked has left."""
     released = audit.records("contribution_released")
-    marks = (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
-    return max(marks, default=None)
+    return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
+
+
+def _append_synced(path: Path, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        if os.write(file, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(file)
+    finally:
+        os.close(file)
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -24,7 +24,7 @@ import site_agent.boundary.rounds
 from protos.canonical import pack
 from protos.exchange import Exchange
 from protos.fingerprints import fingerprint
-from protos.masking.ledger import Compute, Ledger, Masked, Open
+from protos.masking.ledger import Compute, Ledger, Masked, Open, Remembered
 from protos.masking.refusals import MaskingRefused, Reason
 from protos.messages import Announcement, Bind, Join, Offer
 from protos.plan import plan_from_wire
@@ -104,7 +104,8 @@ def without_a_memory() -> Iterator[None]:
 
     def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
         entry = Masked(ask.contributors, vector, 0)
-        return replace(self, last=ask.mark, position=ask.position, masked=(entry,), open=Open(context, vector))
+        known = Remembered(ask.mark.attempt, ask.position, (entry,))
+        return replace(self, steps={ask.mark.step: known}, open=Open(context, vector))
 
     def accept(self: Any, offer: Offer) -> Exchange:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
