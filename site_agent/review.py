@@ -23,7 +23,7 @@ _MEANING: Final = {
     "kept": "whether it kept this layer in this round, times its weight",
     "distance": "how far this layer has moved from its last shared values, squared, times its weight",
     "sensitivity": "how much the loss depends on the layers up to this one, times its weight",
-    "validation weight": "its validation rows, rounded to two significant bits; 1 where all sites count the same",
+    "validation weight": "its validation rows, rounded as the rows are; 1 where all sites count the same",
     "validation loss": "the loss of the received model on its validation rows, times its weight",
     "still improving": "1 while its own validation loss has fallen lately, else 0",
     "sites with a metric": "1 if the metric is defined on its test rows, else 0",
@@ -106,7 +106,8 @@ def _numbers(plan: Plan, manifest: Manifest) -> Iterator[str]:
     if not manifest.scalars:
         yield "No other number leaves."
         return
-    yield "Numbers that leave beside the changes, only ever as parts of the sums over all sites:"
+    is_masked = plan.secure_aggregation == "required"
+    yield f"Numbers that leave beside the changes{', seen only as sums over the sites' if is_masked else ''}:"
     for occasion, scalars in groupby(manifest.scalars, key=lambda scalar: scalar.occasion):
         yield f"  in {_times(plan, occasion)}:"
         for scalar in scalars:
