@@ -269,7 +269,7 @@ class Study:
         if self._rounds_taken:
             raise MalformedMessage("other layers than those that were chosen")
         self._layers = asked.layers
-        self._training = self._begin_training(self.exchange(asked).down)
+        self._training = self._begin_training(self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         # A late entrant has no shared values of its own yet, only first values to be replaced.
