@@ -15,9 +15,12 @@ from protos.exchange import stage_at
 from protos.messages import Stage
 from protos.plan import Plan
 from site_agent.boundary.gate import Gate
+from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
+
+prepare_arithmetic(1)  # as every trainer does before it trains
 
 Table = tuple[list[list[float]], list[float]]
 Named = dict[str, npt.NDArray[np.float64]]

@@ -15,6 +15,7 @@ from protos.ingredients import Method
 from protos.learning_rates import RateSchedule, rate_factor
 from protos.losses import TaskDefault
 from protos.optimisers import AdamW, Optimiser, StochasticGradientDescent
+from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
@@ -25,6 +26,8 @@ from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.procedure import Phase, Procedure
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.state import State
+
+prepare_arithmetic(1)  # as every trainer does before it trains
 
 COLUMNS = 5
 FEDERATED = ("body.layer3.linear.weight", "body.layer3.linear.bias")

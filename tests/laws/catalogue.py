@@ -1,0 +1,119 @@
+"""Every method of the catalogue and some compositions, each in a small plan that it fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+
+from protos.methods import METHOD_NAMES
+from protos.plan import Plan
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.site_training import SiteTraining
+from site_agent.trainer.study import Study
+
+SITES: Final = ("ahus", "berlin")
+COLUMNS: Final = ("a", "b", "c")
+
+_DENSE: Final = {"name": "dense", "hidden": [4, 3], "activation": "tanh"}
+_PARALLEL: Final = {"name": "parallel", "common": [3], "unique": [4, 3], "activation": "tanh"}
+_TOKENS: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
+_ALL: Final[dict[str, Any]] = {"columns": list(COLUMNS), "outputs": 1}
+_PLAIN: Final = {"optimiser": {"name": "sgd", "learning_rate": 0.1}}
+
+# What a plan says beside the method's name: by default all columns and outputs agree.
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "global-layers": {"columns": [], "outputs": None},
+    "chfl": {"columns": ["a", "b"], "architecture": {"name": "columns", "hidden": [4, 3], "lateral": 0.5}},
+    "fenda-fl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
+    "perfcl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
+    "scaffold": _PLAIN,
+    "fedper": {"outputs": None},
+    "fedrep": {"outputs": None},
+    "fedbabu": {"outputs": None},
+    "fedbn": {"architecture": _TOKENS},
+    "lg-fedavg": {"columns": []},
+    "local": {"columns": [], "outputs": None},
+}
+_METHODS: Final[dict[str, dict[str, Any]]] = {
+    "player-fl": {"threshold": 1.0001},
+    "fedrep": {"head_epochs": 2},
+    "fedprox": {"strength": 0.5},
+    "moon": {"strength": 1.0},
+    "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
+    "ditto": {"strength": 0.5},
+    "apfl": {"share": 0.4},
+    "fedlp": {"keep_probability": 0.5},
+}
+_COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
+    "global-layers + fedprox": ("global-layers", "fedprox"),
+    "fedper + moon": ("fedper", "moon"),
+    "player-fl + ditto": ("player-fl", "ditto"),
+    "fenda-fl + fedadam": ("fenda-fl", "fedadam"),
+    "scaffold + fedbn": ("scaffold", "fedbn"),
+    "apfl + moon + fedbn": ("apfl", "moon", "fedbn"),
+    "fedrep + fedprox": ("fedrep", "fedprox"),
+    "ditto + fedlp": ("ditto", "fedlp"),
+}
+NAMES: Final = (*METHOD_NAMES, *_COMPOSITIONS)
+
+
+def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
+    """Four rounds of two epochs of three batches; dropout where the network has it."""
+    parts = _COMPOSITIONS.get(name, (name,))
+    methods = [{"name": part} | _METHODS.get(part, {}) for part in parts]
+    content: dict[str, Any] = {
+        "study": "laws",
+        "version": 1,
+        "method": methods[0] if len(methods) == 1 else {"name": "composition", "of": methods},
+        "architecture": _DENSE,
+        "schedule": {"aggregate": "every-round", "epochs": 8, "batches_per_epoch": 3, "epochs_per_round": 2},
+        "optimiser": {"name": "adamw", "learning_rate": 0.05},
+        "weighting": {"name": "equal"},
+        "seed": 3,
+        "sites": [{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
+        "quorum": 1,
+        "secure_aggregation": "off",
+        **_ALL,
+    }
+    for part in parts:
+        content |= _SETTINGS.get(part, {})
+    content |= changes
+    content["architecture"] = _with_dropout(content["architecture"], dropout)
+    return Plan.model_validate_json(json.dumps(content))
+
+
+def _with_dropout(architecture: dict[str, Any], rate: float) -> dict[str, Any]:
+    match architecture["name"]:
+        case "feature-tokens":
+            return architecture | {"attention_dropout": rate, "feedforward_dropout": rate}
+        case "columns":
+            return architecture
+        case _:
+            return architecture | {"dropout": rate}
+
+
+def rows_at(site: str, seed: int = 0) -> Dataset:
+    """Rows of three columns with an outcome that follows two of them; equal seeds give equal ones."""
+    generator = np.random.default_rng([seed, SITES.index(site)])
+
+    def examples(count: int) -> Examples:
+        features = generator.normal(size=(count, len(COLUMNS))).astype(np.float32)
+        hidden = features[:, 0] - features[:, SITES.index(site) + 1] + 0.3 * generator.normal(size=count)
+        return Examples(features=features, targets=(hidden > 0).astype(np.float32))
+
+    return Dataset(
+        training=examples(13), validation=examples(7), test=examples(5), columns=COLUMNS,
+        task="binary", classes=("no", "yes"),
+    )  # fmt: skip
+
+
+def study_at(plan: Plan, site: str = "ahus", redraw_budget: int = 0) -> Study:
+    """The plan begun at a site."""
+    return Study(plan, rows_at(site), site=site, redraw_budget=redraw_budget)
+
+
+def training_of(study: Study) -> SiteTraining:
+    """What the study trains with."""
+    return study._training

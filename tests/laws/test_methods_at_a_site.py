@@ -1,0 +1,309 @@
+"""What holds for every method at a site: what leaves it, what repeats, what a saved state brings back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from protos.ingredients import (
+    KeptLayersMean,
+    LayerIntervals,
+    Method,
+    SensitivePrefix,
+    Together,
+)
+from protos.messages import Stage
+from protos.plan import Plan
+from site_agent.trainer.alone import train_alone
+from site_agent.trainer.networks import Seeds
+from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of, stack_rows
+from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.state import State
+from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at
+from tests.site_agent.trainer.methods.tiny import Federation
+
+by_method = pytest.mark.parametrize("name", NAMES)
+
+
+def _federation(plan: Plan, redraw_budget: int = 0) -> Federation:
+    return Federation(plan, {site: rows_at(site) for site in SITES}, redraw_budget=redraw_budget)
+
+
+def _bits(state: State) -> dict[str, bytes]:
+    return {name: tensor.contiguous().numpy().tobytes() for name, tensor in state.items()}
+
+
+def _payload(answer: Answer) -> bytes:
+    return answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
+
+
+def _training(study: Study) -> SiteTraining:
+    return study._training
+
+
+def _private_numbers(study: Study, federation: Federation, number: int) -> set[bytes]:
+    """Every float32 in what the site keeps, models, copies, control variates and the optimisers' memory.
+
+    Without what everybody knows: 0, 1 and the values that came down.
+    """
+    kept = [tensor for tensor in _training(study).local.state().values() if tensor.dtype == torch.float32]
+    known = {np.float32(value).tobytes() for value in (0.0, 1.0, -1.0, *federation.down(number).tolist())}
+    return {value.tobytes() for tensor in kept for value in tensor.flatten().numpy()} - known
+
+
+@by_method
+def test_no_number_that_a_site_keeps_is_in_an_answer(name: str) -> None:
+    """Neither before nor after a round: private layers, personal models, c_i, the share, moments of optimisers."""
+    federation = _federation(catalogue_plan(name, checkpoint="latest" if name == "local" else "global"))
+    looked_for = 0
+
+    for number in range(federation.plan.rounds):
+        stage = federation.asked(number).stage
+        before = {site: _private_numbers(study, federation, number) for site, study in federation.studies.items()}
+        down = federation.down(number)
+        asked = federation.asked(number)
+        answers = {site: study.train(asked, down) for site, study in federation.studies.items()}
+        for site, answer in answers.items():
+            kept = before[site] | _private_numbers(federation.studies[site], federation, number)
+            payload = _payload(answer)
+            words = {payload[place : place + 4] for place in range(0, len(payload), 4)}
+            assert not kept & words
+            looked_for += len(kept)
+            if stage is not Stage.TRAINING:
+                assert answer.changes.size == 0
+        federation.close(number, answers)
+
+    assert looked_for > 100
+
+
+@by_method
+def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) -> None:
+    """In the exchange's order and length, to the bit; only a layer that FedLP leaves out is 0 instead."""
+    federation = _federation(catalogue_plan(name))
+    is_left_out = isinstance(federation.plan.ingredients.server_rule, KeptLayersMean)
+
+    for number in range(federation.plan.rounds):
+        asked, down = federation.asked(number), federation.down(number)
+        answers = {site: study.train(asked, down) for site, study in federation.studies.items()}
+        exchange = federation.run.offered(number).exchange
+        received = dict(zip([t.name for t in exchange.down], _cut(down, exchange.down), strict=True))
+        for site, answer in answers.items():
+            values = _training(federation.studies[site]).flat.values()
+            for tensor, change in zip(exchange.up, _cut(answer.changes, exchange.up), strict=True):
+                expected = values[tensor.name].ravel() - received[tensor.name]
+                assert np.array_equal(change, expected) or (is_left_out and not change.any())
+            for scalar, value in zip([s for s in exchange.scalars if s.name != "rows"], answer.scalars, strict=True):
+                assert 0 <= value <= scalar.bound
+        federation.close(number, answers)
+
+
+def _cut(vector: Vector, tensors: Any) -> list[Vector]:
+    ends = np.cumsum([tensor.number_count for tensor in tensors])
+    return np.split(vector[: ends[-1] if len(ends) else 0], ends[:-1]) if len(ends) else []
+
+
+def _first_training_rounds(federation: Federation, count: int) -> int:
+    """Make the probe and so many training rounds; the number of the next."""
+    following = federation.plan.has_probe + count
+    for number in range(following):
+        federation.round(number)
+    return following
+
+
+@by_method
+def test_a_round_drawn_afresh_starts_where_the_round_started(name: str) -> None:
+    """Another draw gives another answer, the same draw the same bits; what follows is as if nothing had been."""
+    plan = catalogue_plan(name, dropout=0.2)
+    disturbed, quiet = _federation(plan, redraw_budget=2), _federation(plan)
+    number = _first_training_rounds(disturbed, 1)
+    assert _first_training_rounds(quiet, 1) == number
+    study, down = disturbed.studies["ahus"], disturbed.down(number)
+
+    draws = [study.train(disturbed.asked(number, redraw), down) for redraw in (0, 1, 2, 1, 0)]
+
+    undisturbed = quiet.studies["ahus"].train(quiet.asked(number), down)
+    assert _payload(draws[0]) == _payload(undisturbed) == _payload(draws[4])
+    assert _payload(draws[1]) == _payload(draws[3])
+    if study.manifest.tensors:
+        assert len({_payload(draw) for draw in draws}) == 3
+    states = [_bits(_training(each).local.state()) for each in (study, quiet.studies["ahus"])]
+    assert states[0] == states[1]
+
+
+@by_method
+def test_what_else_trains_in_the_process_changes_no_bit(name: str) -> None:
+    """Another federation's rounds, this site's training alone, measuring, and draws from the process's generator."""
+    plan = catalogue_plan(name, dropout=0.2)
+    quiet, disturbed, other = (
+        _federation(plan),
+        _federation(plan),
+        _federation(catalogue_plan(name, seed=9, dropout=0.2)),
+    )
+
+    for number in range(plan.has_probe + 2):
+        expected = quiet.round(number)
+        other.round(number)
+        train_alone(disturbed.studies["ahus"])
+        torch.rand(7)
+        found = disturbed.round(number)
+        _training(disturbed.studies["ahus"]).validation_losses()
+
+        assert {site: _payload(answer) for site, answer in found.items()} == {
+            site: _payload(answer) for site, answer in expected.items()
+        }
+    assert disturbed.run.values.tobytes() == quiet.run.values.tobytes()
+
+
+def _restored(plan: Plan, study: Study) -> Study:
+    """A fresh study that has of the other one only a state as a file would keep it."""
+    content = save({name: tensor.contiguous() for name, tensor in _training(study).local.state().items()})
+    fresh = Study(plan, rows_at(study.site), site=study.site)
+    fresh._follow_layers(Asked(round=0, layers=study._layers))
+    _training(fresh).local.restore(load(content))
+    fresh._due_before = study._due_before
+    return fresh
+
+
+@by_method
+@pytest.mark.parametrize("made", [0, 2])
+def test_a_saved_state_brings_back_all_that_the_next_steps_depend_on(name: str, made: int) -> None:
+    """As bytes of a safetensors file into a fresh study: every later answer and the last model have equal bits."""
+    plan = catalogue_plan(name, dropout=0.2)
+    federation, again = _federation(plan), _federation(plan)
+    number = _first_training_rounds(federation, made)
+    assert _first_training_rounds(again, made) == number
+    again.studies = {site: _restored(plan, study) for site, study in again.studies.items()}
+
+    for each in range(number, plan.has_probe + plan.schedule.rounds):
+        expected, found = federation.round(each), again.round(each)
+        assert [_payload(found[site]) for site in SITES] == [_payload(expected[site]) for site in SITES]
+    for each in (federation, again):
+        each.finish()
+
+    for site in SITES:
+        kept, restored = (each.studies[site] for each in (federation, again))
+        assert _bits(_training(kept).local.state()) == _bits(_training(restored).local.state())
+        used = [_training(study).local.evaluated().values() for study in (kept, restored)]
+        assert all(np.array_equal(used[0][n], used[1][n]) for n in used[0])
+
+
+def _equals_local_training(method: Method) -> bool:
+    """Whether the method says that with one site alone nothing but the procedure's own steps are made."""
+    return isinstance(method.procedure, Together) and not method.penalties and not isinstance(
+        method.federated, SensitivePrefix
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if _equals_local_training(catalogue_plan(n).ingredients)])
+def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
+    """Its own values come back whole, so its rounds are one uninterrupted training, dropout included."""
+    plan = catalogue_plan(name, dropout=0.2)
+    study = Study(plan, rows_at("ahus"), site="ahus")
+    flat, schedule = _training(study).flat, plan.schedule
+    local = begin_training(
+        study.networks, Method(), study.manifest.tensors, rows_of(study.dataset), Seeds(plan.seed, "ahus")
+    )
+    own = study.manifest.initial_parameters(plan.seed)
+
+    for number in range(schedule.rounds):
+        is_part = isinstance(plan.ingredients.server_rule, LayerIntervals) and number == 2
+        study.train(Asked(round=number, layers=b"\x05" if is_part else b""), own)
+        own = flat.federated_values.numpy().copy()
+    study.close(Asked(round=plan.rounds, stage=Stage.REPORT), own)
+    local.local.train_round(schedule.rounds * schedule.steps_per_round, torch.empty(0))
+
+    assert torch.equal(flat.federated.data, local.flat.federated.data)
+    assert torch.equal(flat.private.data, local.flat.private.data)
+    assert schedule.rounds * schedule.steps_per_round == 24
+
+
+@by_method
+def test_equal_sites_are_one_site(name: str) -> None:
+    """Where every site has the same rows, seed and start, the mean is each one's own: a placebo brings nothing."""
+    plan = catalogue_plan(name)
+    study = Study(plan, rows_at("ahus"), site="ahus")
+    twin = Study(plan, rows_at("ahus"), site="ahus")
+    asked = Asked(round=0, stage=Stage.PROBE if plan.has_probe else Stage.TRAINING)
+    down = study.exchange(asked).down_numbers
+    values = study.manifest.initial_parameters(plan.seed)
+    received = np.concatenate([values, np.zeros(down, np.float32)])[:down]
+
+    answers = [each.train(asked, received) for each in (study, twin)]
+
+    assert _payload(answers[0]) == _payload(answers[1])
+
+
+@pytest.mark.parametrize("with_ditto", [False, True])
+@pytest.mark.parametrize("threshold", [1.0001, 1e6], ids=["first-layer", "all-but-the-last"])
+def test_a_probe_leaves_no_trace(with_ditto: bool, threshold: float) -> None:
+    """A site that was probed, twice even, trains to the bit as one that was not; dropout is drawn as before."""
+    method: dict[str, Any] = {"name": "player-fl", "threshold": threshold}
+    if with_ditto:
+        method = {"name": "composition", "of": [method, {"name": "ditto"}]}
+    plan = catalogue_plan("player-fl", dropout=0.3, method=method)
+    federation, unprobed = _federation(plan), _federation(plan)
+    states = [_bits(_training(study).local.state()) for study in federation.studies.values()]
+
+    answers = [
+        {site: study.train(federation.asked(0), federation.down(0)) for site, study in federation.studies.items()}
+        for _ in range(2)
+    ]
+    after = [_bits(_training(study).local.state()) for study in federation.studies.values()]
+    federation.close(0, answers[0])
+    unprobed.run = federation.run
+
+    assert {s: _payload(a) for s, a in answers[0].items()} == {s: _payload(a) for s, a in answers[1].items()}
+    assert after == states
+    asked, down = federation.asked(1), federation.down(1)
+    for site in SITES:
+        found, expected = (each.studies[site].train(asked, down) for each in (federation, unprobed))
+        assert _payload(found) == _payload(expected)
+        used = [_training(each.studies[site]).local.evaluated().values() for each in (federation, unprobed)]
+        assert all(np.array_equal(used[0][n], used[1][n]) for n in used[0])
+
+
+def _stacked(plan: Plan) -> tuple[list[SiteTraining], SiteTraining]:
+    """Three trainings of other seeds and rows, and the same three as one stack."""
+    study = Study(plan, rows_at("ahus"), site="ahus")
+    rows = [rows_of(Study(plan, rows_at("ahus", seed), site="ahus").dataset) for seed in range(3)]
+    seeds = [Seeds(seed, "ahus") for seed in (3, 4, 5)]
+    method, federated = plan.ingredients, study.manifest.tensors
+    singles = [
+        begin_training(study.networks, method, federated, its, own) for its, own in zip(rows, seeds, strict=True)
+    ]
+    return singles, begin_training(study.networks, method, federated, stack_rows(rows), seeds)
+
+
+def _shifted(values: Tensor) -> Tensor:
+    """What might come back from others, the same shift for every copy."""
+    return values + 0.1 * torch.sin(torch.arange(values.shape[-1], dtype=torch.float32))
+
+
+@by_method
+def test_a_stack_is_as_many_single_trainings(name: str) -> None:
+    """Copies with seeds and rows of their own, over three rounds: every number, personal ones too, and the losses."""
+    plan = catalogue_plan(name)
+    if plan.architecture.name == "feature-tokens":  # Adam would enlarge gradients that are 0 but for rounding
+        plan = catalogue_plan(name, optimiser={"name": "sgd", "learning_rate": 0.05})
+    singles, stack = _stacked(plan)
+
+    for number in range(3):
+        for training in (*singles, stack):
+            received = _shifted(training.flat.federated_values)
+            controls = 0.05 * torch.cos(received) if plan.ingredients.has_controls else None
+            training.flat.take_in(received, plan.ingredients.update_rate if number else 1.0)
+            training.local.train_round(plan.schedule.steps_per_round, received, controls)
+
+    losses = torch.stack([single.validation_losses() for single in singles])
+    torch.testing.assert_close(stack.validation_losses(), losses, atol=1e-5, rtol=1e-5)
+    for copy, single in enumerate(singles):
+        for flats in ((single.flat, stack.flat), (single.local.evaluated(), stack.local.evaluated())):
+            expected, found = flats[0].values(), flats[1].values(copy)
+            for tensor, array in expected.items():
+                np.testing.assert_allclose(found[tensor], array, rtol=1e-5, atol=1e-5, err_msg=tensor)
