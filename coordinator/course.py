@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
-from coordinator.sums import Sums
 from protos.exchange import is_synchronised, pack_layers, stage_at
 from protos.fixed_point import BLOCK, FixedPoint
 from protos.gain_sums import GainOverSites, GainSums, gain_over_sites
@@ -36,6 +35,7 @@ from protos.manifest import (
 )
 from protos.messages import Stage
 from protos.plan import Plan
+from protos.sums import Sums
 
 
 @dataclass(frozen=True, kw_only=True)

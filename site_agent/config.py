@@ -81,6 +81,7 @@ class Training(Document):
 
     threads: int = Field(default=1, ge=1, le=256)
     siloed_baseline: bool = True
+    placebo_baseline: bool = False
     simple_models: bool = True
     own_module: PathText | None = None
 

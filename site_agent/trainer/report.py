@@ -18,11 +18,12 @@ from site_agent.config import Hospital
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import held_out_rows, scores_of
 from site_agent.trainer.files import write_whole
 from site_agent.trainer.networks import Seeds
+from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import simple_scores
 from site_agent.trainer.study import Study
@@ -64,6 +65,9 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         alone = train_alone(study)
         if alone is not None:
             models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
+    placebo = train_placebo(study) if hospital.training.placebo_baseline else None
+    if placebo is not None:
+        models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
     seeds = Seeds(study.plan.seed, study.site)
     if hospital.training.simple_models:
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))

@@ -110,7 +110,7 @@ def test_imports_point_downwards(module: str) -> None:
         ("pki.store", "import numpy"),
         ("pki.store", "from site_agent import config"),
         ("coordinator.round", "import site_agent.hatch"),
-        ("coordinator.rules", "def f():\n    import torch"),
+        ("protos.server_rules", "def f():\n    import torch"),
         ("site_agent.boundary.gate", "import site_agent.trainer.worker"),
         ("site_agent.boundary.gate", "import pandas"),
         ("site_agent.trainer.worker", "from site_agent.boundary import gate"),

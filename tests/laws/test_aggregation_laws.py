@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pytest
 
 from coordinator.aggregation import RunningSum
-from coordinator.rules import apply_rule, begin_rule
-from coordinator.sums import Sums
 from protos.exchange import Exchange, Exchanges
 from protos.fixed_point import FixedPoint, round_rows
 from protos.ingredients import Mean, ServerRule
 from protos.manifest import ROWS, Manifest, manifest_of
 from protos.messages import Stage
 from protos.plan import Plan, RowWeights
+from protos.server_rules import apply_rule, begin_rule
+from protos.sums import Sums
 from protos.tensors import CHUNK_PARAMETERS, Layout
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.gate import Gate

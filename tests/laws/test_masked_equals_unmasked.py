@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from coordinator.course import begin_course, follow, layers_at, layers_of_result
-from coordinator.rules import apply_rule, begin_rule
-from coordinator.sums import Sums
 from protos.architecture import TensorSpec
 from protos.exchange import Exchange, Exchanges, stage_at
 from protos.manifest import Manifest, largest_weight, manifest_of
 from protos.messages import Chunk, Ready, SiteMessage, Stage
 from protos.plan import Plan
+from protos.server_rules import apply_rule, begin_rule
+from protos.sums import Sums
 from tests.hostile.masking_federation import Vector, change_of, encoded, masked_plan, measured_by, rows_of
 from tests.hostile.masking_network import Network
 from tests.protos.examples import COMPANIONS, METHODS, plan_of_method

@@ -14,7 +14,6 @@ from typing import TypeAlias, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.sums import Sums
 from protos.exchange import spans
 from protos.fixed_point import BLOCK, FixedPoint
 from protos.ingredients import (
@@ -29,6 +28,7 @@ from protos.ingredients import (
 )
 from protos.manifest import Manifest, largest_weight, slices_of
 from protos.plan import Plan
+from protos.sums import Sums
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

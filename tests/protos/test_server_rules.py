@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from coordinator.rules import RuleState, apply_rule, begin_rule
-from coordinator.sums import Sums
 from protos.fixed_point import BLOCK, FixedPoint
 from protos.ingredients import Moment
 from protos.manifest import manifest_of
 from protos.plan import EqualWeights, Plan, RowWeights
+from protos.server_rules import RuleState, apply_rule, begin_rule
+from protos.sums import Sums
 from tests.coordinator.totals import plan_of, sums_of
 
 Float32 = npt.NDArray[np.float32]

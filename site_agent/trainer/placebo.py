@@ -1,0 +1,82 @@
+"""The placebo: this site federates with copies of itself, so that averaging is told from what others bring.
+
+Everything but the other hospitals is the plan's: method, network, schedule, number of sites, server rule, and
+the arithmetic of sums. Each copy has this site's rows and draws of its own. It runs in this process after
+the study, and nothing of it leaves. Methods whose rounds depend on what many sites measured (which layers to
+share, when to stop) have none: copies of one site would measure the same.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.exchange import Exchange, Exchanges
+from protos.fixed_point import FixedPoint
+from protos.ingredients import LayerIntervals, Nothing, SensitivePrefix
+from protos.manifest import ROWS
+from protos.messages import Stage
+from protos.plan import Plan
+from protos.server_rules import apply_rule, begin_rule
+from protos.sums import Sums
+from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer.study import Answer, Asked, Outcome, Study
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+
+def has_placebo(plan: Plan) -> bool:
+    """Whether a plan's method can be run with copies of one site."""
+    method = plan.ingredients
+    depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
+    return not depends and len(plan.sites) > 1
+
+
+def train_placebo(study: Study) -> Outcome | None:
+    """This site's chosen model after the plan's rounds among copies of itself.
+
+    Returns:
+        None where the method has no placebo, or where training diverged.
+    """
+    if not has_placebo(study.plan):
+        return None
+    checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
+    plan = study.plan.model_copy(update={"checkpoint": checkpoint, "early_stopping": None, "gain": "private"})
+    names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
+    members = [Study(plan, study.own, site=name, own_module=study.own_module) for name in names]
+    manifest = study.manifest if plan == study.plan else members[0].manifest
+    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    parameters = manifest.initial_parameters(plan.seed)
+    state = begin_rule(plan.ingredients.server_rule, manifest.parameters)
+    for number in range(plan.schedule.rounds):
+        exchange = exchanges.of(number, Stage.TRAINING, b"")
+        controls = [state["control"].astype(np.float32)] if exchange.has_controls else []
+        sent = np.concatenate([parameters, *controls])
+        answers = [member.train(Asked(round=number), sent) for member in members]
+        apply_rule(plan, manifest, _sum(exchange, answers, study.rows, fixed_point, plan), parameters, state)
+    members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
+    try:
+        return members[0].conclude()
+    except TrainingDiverged:
+        return None
+
+
+def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, plan: Plan) -> Sums:
+    """What the copies' contributions add up to, integer by integer as in a run."""
+    largest = plan.weighting.largest_rows if plan.weighting.name == "rows" else 1
+    weight = rows / largest if rows else 1.0
+    total = np.zeros(exchange.layout.parameters, np.int32)
+    encoded = np.empty_like(total)
+    for answer in answers:
+        fixed_point.encode(answer.changes, weight, encoded)
+        np.add(total, encoded, out=total)  # wraps on purpose: modulo 2**32
+    names = [scalar.name for scalar in exchange.scalars if scalar.name != ROWS]
+    scalars = {name: sum(answer.scalars[place] for answer in answers) for place, name in enumerate(names)}
+    return Sums(
+        exchange=exchange,
+        contributors=len(answers),
+        changes=total,
+        scalars=scalars | ({ROWS: rows * len(answers)} if rows else {}),
+    )

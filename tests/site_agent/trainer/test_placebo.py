@@ -1,0 +1,78 @@
+"""The federation of a site with copies of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from site_agent.trainer.placebo import has_placebo, train_placebo
+from site_agent.trainer.report import make_report
+from site_agent.trainer.worker import begin_study
+from tests.site_agent.trainer.sites import make_plan, make_site
+
+
+def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every copy draws the same, their mean change is each one's own: the placebo adds nothing."""
+    from site_agent.config import read_hospital
+    from site_agent.trainer import networks
+    from site_agent.trainer.alone import train_alone
+
+    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
+    own = networks.Seeds.own
+    monkeypatch.setattr(networks.Seeds, "own", lambda seeds, purpose: own(networks.Seeds(seeds.plan, "ahus"), purpose))
+
+    placebo, alone = train_placebo(study), train_alone(study)
+
+    assert placebo is not None
+    assert alone is not None
+    np.testing.assert_allclose(placebo.test_outputs, alone.test_outputs, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedadam", "ditto", "fedlp"])
+def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, method: str) -> None:
+    """Copies draw batches of their own, so their average is another model; drawn again it has the same bits."""
+    from site_agent.config import read_hospital
+    from site_agent.trainer.alone import train_alone
+
+    hospital = read_hospital(make_site(tmp_path))
+    columns = begin_study(hospital, make_plan())[0].own.columns
+    optimiser = {"name": "sgd", "learning_rate": 0.01}
+    plan = make_plan(method={"name": method}, columns=list(columns), outputs=1, optimiser=optimiser)
+    study, _ = begin_study(hospital, plan)
+
+    once, again, alone = train_placebo(study), train_placebo(study), train_alone(study)
+
+    assert once is not None
+    assert again is not None
+    assert alone is not None
+    np.testing.assert_array_equal(once.test_outputs, again.test_outputs)
+    assert not np.array_equal(once.test_outputs, alone.test_outputs)
+
+
+def test_what_follows_from_many_sites_measurements_has_no_placebo() -> None:
+    """Copies of one site would measure the same, so such methods say that they have none."""
+    keys = {"columns": ["a", "b"], "outputs": 1}
+
+    assert not has_placebo(make_plan(method={"name": "player-fl"}, **keys))
+    assert not has_placebo(make_plan(method={"name": "local"}))
+    assert has_placebo(make_plan())
+
+
+def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path) -> None:
+    """The report has the placebo's metrics and the federated model's difference to it."""
+    from site_agent.config import read_hospital
+
+    hospital = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False))
+    plan = make_plan()
+    study, preprocessing = begin_study(hospital, plan)
+    from site_agent.trainer.study import Asked
+
+    study.close(Asked(round=plan.rounds), study.manifest.initial_parameters(plan.seed))
+    report = make_report(hospital, study, preprocessing, "law-1")
+
+    assert "placebo" in report.facts
+    assert report.facts["gain"]["placebo"] is not None  # type: ignore[index,call-overload]  # JSON
