@@ -18,8 +18,6 @@ import numpy.typing as npt
 from coordinator.aggregation import RunningSum
 from coordinator.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
 from coordinator.phases import State, Terms
-from coordinator.rules import RuleState, apply_rule, begin_rule
-from coordinator.sums import Sums
 from protos.architecture import TensorSpec
 from protos.exchange import Exchange, Exchanges, spans, stage_at
 from protos.manifest import ROWS, Manifest, manifest_of
@@ -27,6 +25,8 @@ from protos.messages import EpochAcknowledgement, Finish, KeyAdvert, Offer, Stag
 from protos.methods import method_names
 from protos.parameters import parameters_digest
 from protos.plan import Plan
+from protos.server_rules import RuleState, apply_rule, begin_rule
+from protos.sums import Sums
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Fact: TypeAlias = str | int | float | list[str] | list[float] | dict[str, int | float | None] | None
