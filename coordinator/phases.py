@@ -6,7 +6,8 @@ the caller's monotonic clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from protos.messages import SiteReason
@@ -16,12 +17,26 @@ Sites: TypeAlias = frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Past:
+    """How a round was offered last, before the run went back behind it: its repetition is for the same sites.
+
+    Fields as in Step; the repetition is a later attempt.
+    """
+
+    attempt: int
+    bound: Sites
+    was_bound: bool = False
+    redraw: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the machine needs of the plan.
+    """What the machine needs of the plan, and of what was written down.
 
     `rounds`: as far as is known; a closing may decide on fewer, but the round that was offered with it is
     always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
-    the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away.
+    the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
+    that are repeated since the run went back. `is_paused`: a person lets no further round begin.
     """
 
     sites: Sites
@@ -31,6 +46,8 @@ class Terms:
     is_masked: bool
     on_lost_site: Literal["wait", "continue"]
     deadlines: Deadlines
+    past: Mapping[int, Past] = field(default_factory=dict)
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +117,15 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """The attempt is void; the same step is offered again when every bound site is back."""
+    """Nothing is offered; the same step is, when every bound site is back and nobody has paused the run.
+
+    `returns`: this program or a site has lost what it had in memory, so that the run first goes back to a round
+    that all of them have on disk.
+    """
 
     step: Step
     deadline: float
+    returns: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +152,14 @@ State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | 
 
 @dataclass(frozen=True)
 class Joined:
-    """A site agreed to the plan, or is back and holds the keys of `epoch` (0: none)."""
+    """A site agreed to the plan, or is back and holds the keys of `epoch` (0: none).
+
+    `is_current`: what it has in memory or on disk can go on with the step that is under way.
+    """
 
     site: str
     epoch: int = 0
+    is_current: bool = True
 
 
 @dataclass(frozen=True)
@@ -196,6 +222,29 @@ class Declined:
 
 
 @dataclass(frozen=True)
+class WentBack:
+    """Parameters and decisions are again those before a round; `past` is how it was offered last."""
+
+    round: int
+    past: Past
+
+
+@dataclass(frozen=True)
+class WasPaused:
+    """A person has paused the run."""
+
+
+@dataclass(frozen=True)
+class WasResumed:
+    """A person lets the run go on."""
+
+
+@dataclass(frozen=True)
+class WasStopped:
+    """A person has ended the run."""
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """The clock has moved; deadlines may have passed."""
 
@@ -210,6 +259,10 @@ Event: TypeAlias = (
     | FoundCorrupted
     | TookResult
     | Declined
+    | WentBack
+    | WasPaused
+    | WasResumed
+    | WasStopped
     | TimePassed
 )
 

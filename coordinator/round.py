@@ -6,7 +6,8 @@ of the caller's monotonic clock; a deadline that has passed is an event like any
     Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
                      ^            ^            |
                      +------------+-- Interrupted   a site was lost: the sums are dropped, the same
-                                                    step comes again
+                                                    step comes again; or, where somebody's memory
+                                                    was lost, an earlier one that all have on disk
 
 Who contributes is fixed before anyone sends (`bound`); it is never "those that happened to arrive".
 Under masking the contributors agree on keys first, and again after every loss, return or entry.
@@ -14,6 +15,7 @@ Under masking the contributors agree on keys first, and again after every loss, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
@@ -39,6 +41,7 @@ from coordinator.phases import (
     OpenEpoch,
     Outcome,
     Over,
+    Past,
     SealEpoch,
     SendResult,
     SendRoster,
@@ -49,6 +52,10 @@ from coordinator.phases import (
     TookResult,
     Training,
     VoidRound,
+    WasPaused,
+    WasResumed,
+    WasStopped,
+    WentBack,
 )
 
 MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
@@ -64,6 +71,8 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     """The next state and what has to be done, in order; who is not listed changes nothing."""
     if getattr(event, "site", None) not in {None, *terms.sites}:
         return state, ()
+    if isinstance(event, WasStopped) and not isinstance(state, Over):
+        return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset())
     match state:
         case Gathering():
             return _gather(terms, state, event, now)
@@ -135,8 +144,8 @@ def _bind(step: Step) -> BindRound:
 
 def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
     match event:
-        case Joined(site=site, epoch=epoch):
-            return _return(terms, state, site, epoch, now)
+        case Joined():
+            return _return(terms, state, event, now)
         case Left(site=site):
             return _lose(terms, state, site, now)
         case Declined(site=site) if site not in state.step.bound:
@@ -152,6 +161,12 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.step, now)
+        case WentBack(round=number, past=past) if isinstance(state, Interrupted):
+            return _begin_step(terms, _again(state.step, number, past), now)
+        case WasPaused() if isinstance(state, Interrupted):
+            return replace(state, deadline=math.inf), ()
+        case WasResumed() if isinstance(state, Interrupted):
+            return _go_on(terms, replace(state, deadline=_until_return(terms, now)), now)
         case _:
             return _check_deadline(terms, state, now)
 
@@ -193,26 +208,18 @@ def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
     return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
 
 
-def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> Outcome:
-    step = replace(state.step, present=state.step.present | {site})
+def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
+    site, step = event.site, replace(state.step, present=state.step.present | {event.site})
     if site not in step.bound:
         return replace(state, step=replace(step, entering=step.entering | {site})), ()
     if isinstance(state, Interrupted):
-        if step.bound <= step.present:
-            return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
-        return replace(state, step=step), ()
+        return _go_on(terms, replace(state, step=step, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
         # It has nothing more to send; where its keys are gone, the next step begins with fresh ones.
-        kept = step.agreed if epoch == step.epoch else step.agreed - {site}
+        kept = step.agreed if event.epoch == step.epoch else step.agreed - {site}
         return replace(state, step=replace(step, agreed=kept)), ()
-    if isinstance(state, Agreeing) or (terms.is_masked and epoch != step.epoch):
-        # Its keys are gone, or the agreement was under way: everyone agrees anew on the same step.
-        void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
-        again = replace(step, attempt=step.attempt + len(void), agreed=frozenset())
-        if not step.bound <= step.present:
-            return Interrupted(step=again, deadline=now + terms.deadlines.return_seconds), void
-        after, effects = _begin_step(terms, again, now)
-        return after, (*void, *effects)
+    if not event.is_current or isinstance(state, Agreeing) or (terms.is_masked and event.epoch != step.epoch):
+        return _begin_anew(terms, replace(state, step=step), now, returns=not event.is_current)
     offer = OfferRound(frozenset({site}), step.round, step.attempt)
     if isinstance(state, Training):
         deadline = min(state.latest, _deadline(terms, step.bound - step.present, now))
@@ -220,6 +227,44 @@ def _return(terms: Terms, state: Working, site: str, epoch: int, now: float) -> 
     deadline = min(state.latest, _deadline(terms, step.bound - step.present - state.complete, now))
     bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, step.redraw, resumes=True)
     return replace(state, step=step, deadline=deadline), (offer, bind)
+
+
+def _begin_anew(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
+    """A site is back without its keys or its memory: everyone agrees anew, on the same step or one before."""
+    step = state.step
+    void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
+    again = replace(step, attempt=step.attempt + len(void), agreed=frozenset())
+    if returns or not step.bound <= step.present:
+        return Interrupted(step=again, deadline=_until_return(terms, now), returns=returns), void
+    after, effects = _begin_step(terms, again, now)
+    return after, (*void, *effects)
+
+
+def _until_return(terms: Terms, now: float) -> float:
+    return math.inf if terms.is_paused else now + terms.deadlines.return_seconds
+
+
+def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
+    """Offer the step again where nothing stands in its way."""
+    step = state.step
+    if state.returns or terms.is_paused or not step.bound <= step.present:
+        return state, ()
+    return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
+
+
+def _again(step: Step, number: int, past: Past) -> Step:
+    """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
+    return Step(
+        round=number,
+        attempt=past.attempt + 1,
+        bound=past.bound,
+        present=step.present,
+        entering=step.present - past.bound,
+        epoch=step.epoch,
+        agreed=step.agreed,
+        was_bound=past.was_bound,
+        redraw=past.redraw,
+    )
 
 
 def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
@@ -235,11 +280,11 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     if state.complete < step.bound:
         return state, ()
     close = CloseRound(step.round, step.bound)
-    bound = step.bound | step.entering
-    following = Step(
-        round=step.round + 1, attempt=0, bound=bound, present=step.present, epoch=step.epoch, agreed=step.agreed
-    )
+    past = terms.past.get(step.round + 1) or Past(attempt=-1, bound=step.bound | step.entering)
+    following = _again(step, step.round + 1, past)
     if following.round < terms.rounds:
+        if terms.is_paused:  # one number is left out: whoever goes on counts it up
+            return Interrupted(step=following, deadline=math.inf), (close,)
         after, effects = _begin_step(terms, following, now)
         return after, (close, *effects)
     # Who was to enter with the next round has no part in a result: it was never offered a round.
@@ -254,7 +299,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     step = state.step
     match state:
         case Interrupted():
-            return _give_up_waiting(terms, step, now)
+            return _give_up_waiting(terms, state, now)
         case Agreeing():
             waited_for = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
             lost = step.bound - step.present
@@ -268,13 +313,17 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     missing = lost or waited_for
     void = VoidRound(step.round, step.attempt, missing)
     step = replace(step, present=step.present - missing)
-    return Interrupted(step=step, deadline=now + terms.deadlines.return_seconds), (void,)
+    return Interrupted(step=step, deadline=_until_return(terms, now)), (void,)
 
 
-def _give_up_waiting(terms: Terms, step: Step, now: float) -> Outcome:
-    """A site has stayed away: end the run, or go on without it where plan and quorum allow."""
+def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
+    """A site has stayed away: end the run, or go on without it where plan and quorum allow.
+
+    Where the run has to go back first it cannot: the rounds to be repeated need all of their sites.
+    """
+    step = state.step
     remaining, missing = step.bound & step.present, step.bound - step.present
-    if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum:
+    if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum and not state.returns:
         attempt = step.attempt + 1
         redraw = attempt if step.was_bound else step.redraw
         return _begin_step(
