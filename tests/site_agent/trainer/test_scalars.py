@@ -1,0 +1,123 @@
+"""What a site counts and measures leaves it as integers within the manifest's bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from protos.fixed_point import round_rows
+from protos.manifest import DISTANCE_SCALE, LARGEST_DISTANCE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan import Plan
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.scalars import Measures
+from site_agent.trainer.training.bridge import FlatNetwork
+from tests.site_agent.trainer.methods.tiny import tiny_plan
+
+ROWS: dict[str, Any] = {"name": "rows", "largest_rows": 512}
+STOPPING: dict[str, Any] = {"signal": "local", "patience": 2}
+
+
+def _plan(**changes: Any) -> Plan:
+    return tiny_plan("fedavg", **changes)
+
+
+def _bounds(plan: Plan) -> dict[str, int]:
+    return {scalar.name: scalar.bound for scalar in manifest_of(plan).scalars}
+
+
+def _choice(*losses: float) -> Choice:
+    choice = Choice("global")
+    for number, loss in enumerate(losses):
+        choice.consider(number, loss, FlatNetwork(nn.Linear(1, 1), ["weight"]))
+    return choice
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 100, 511, 512, 700])
+def test_row_counts_lie_on_the_public_grid(rows: int) -> None:
+    """Two significant bits, at most the cap: nobody learns a count by subtracting two sums."""
+    measures = Measures(_plan(weighting=ROWS), rows, rows)
+
+    assert measures.rows == round_rows(rows, 512)
+    assert measures.rows.bit_count() <= 2
+    assert 1 <= measures.rows <= 512
+    assert Measures(_plan(), rows, rows).rows == 0
+
+
+@pytest.mark.parametrize("weighting", [{"name": "equal"}, ROWS], ids=["equal", "rows"])
+@pytest.mark.parametrize("loss", [0.0, 0.25, 3.7, LARGEST_LOSS, 1e30, math.inf, math.nan])
+@pytest.mark.parametrize("rows", [1, 90, 512, 100_000])
+def test_a_validation_loss_is_weighed_by_its_rows_and_never_beyond_its_bound(
+    weighting: dict[str, Any], loss: float, rows: int
+) -> None:
+    """Sum over sum is the mean; what is too large or no number counts as the largest loss."""
+    plan = _plan(weighting=weighting, checkpoint="global")
+    measures, bounds = Measures(plan, 10, rows), _bounds(plan)
+
+    found = measures.validation(_choice(loss))
+
+    cap = 1 if weighting["name"] == "equal" else 512
+    weight = 1 if cap == 1 else round_rows(rows, 512)
+    counted = min(loss, LARGEST_LOSS) if math.isfinite(loss) else LARGEST_LOSS
+    assert found["validation weight"] == weight
+    assert found["validation loss"] / LOSS_SCALE / (weight / cap) == pytest.approx(counted, abs=1e-6)
+    assert all(0 <= found[name] <= bounds[name] for name in found)
+
+
+def test_the_signal_to_go_on_is_the_sites_own() -> None:
+    """1 while its loss was the lowest within the patience; without early stopping it says nothing."""
+    stopping, without = _plan(early_stopping=STOPPING), _plan(checkpoint="global")
+
+    signals = [
+        Measures(stopping, 9, 9).validation(_choice(*losses))["still improving"]
+        for losses in ([0.5], [0.5, 0.6], [0.5, 0.6, 0.7], [0.5, 0.6, 0.4], [0.5, math.nan, math.nan])
+    ]
+
+    assert signals == [1, 1, 0, 1, 0]
+    assert Measures(without, 9, 9).validation(_choice(0.5, 0.6, 0.7, 0.8))["still improving"] == 1
+
+
+@pytest.mark.parametrize("weighting", [{"name": "equal"}, ROWS], ids=["equal", "rows"])
+def test_a_kept_layer_counts_with_the_sites_weight(weighting: dict[str, Any]) -> None:
+    """A layer that was left out counts 0."""
+    plan = tiny_plan("fedlp", weighting=weighting)
+    measures, bounds = Measures(plan, 100, 10), _bounds(plan)
+
+    found = measures.kept({"input.layer1": True, "head.layer2": False})
+
+    assert found == {"kept input.layer1": 96 if weighting == ROWS else 1, "kept head.layer2": 0}
+    assert all(value <= bounds[name] for name, value in found.items())
+
+
+def test_a_distance_is_the_squared_change_of_a_layer_by_weight() -> None:
+    """3-4-5 over two tensors; what is too far or no number counts as the farthest."""
+    plan = tiny_plan("fedlama", weighting=ROWS, schedule={
+        "aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2,
+    })  # fmt: skip
+    measures, bounds = Measures(plan, 128, 10), _bounds(plan)
+    parts = {
+        "input.layer1": [np.array([3.0], np.float32), np.array([0.0, -4.0], np.float32)],
+        "head.layer2": [np.array([np.inf], np.float32)],
+    }
+
+    found = measures.distances(parts)
+
+    assert found["distance input.layer1"] / DISTANCE_SCALE == 25.0 * 128 / 512
+    assert found["distance head.layer2"] / DISTANCE_SCALE == LARGEST_DISTANCE
+    assert all(0 <= value <= bounds[name] for name, value in found.items())
+
+
+def test_sensitivities_keep_their_digits_and_their_bound() -> None:
+    """1e-12 is still told from 2e-12, and nothing counts as more than the largest."""
+    plan = tiny_plan("player-fl")
+    measures, bounds = Measures(plan, 10, 10), list(_bounds(plan).values())
+
+    found = measures.sensitivities([1e-12, 2e-12, 0.5, 1e9, math.nan, math.inf])
+
+    assert found[1] / found[0] == pytest.approx(2.0, rel=1e-3)
+    assert found[2] / SENSITIVITY_SCALE == 0.5
+    assert found[3] == found[4] == found[5] == bounds[0]
+    assert len(bounds) == 2
