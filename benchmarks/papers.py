@@ -98,7 +98,7 @@ def _timed(table: str, variant: str, folder: Path, seeds: list[int]) -> tuple[st
 
 
 def _chunks(table: str, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
-    """What is missing. Where chunks begin does not depend on what is there: a stack's last digits follow from its size."""
+    """What is missing. Chunks begin at the same seeds whatever is there: a stack's last digits follow from its size."""
     for variant in table_named(table).variants():
         for start in range(0, len(seeds), variant.seeds_at_once):
             missing = [

@@ -51,10 +51,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def add_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows; metrics are kept to seven digits after the point."""
+    """Append rows; metrics are kept to seven digits."""
     lines = []
     for row in rows:
-        rounded = {name: round(value, 7) for name, value in row.metrics.items()}
+        rounded = {name: float(f"{value:.7g}") for name, value in row.metrics.items()}
         lines.append([row.variant, row.seed, row.site, row.chosen_round, json.dumps(rounded, sort_keys=True)])
     _append(path, _HEADER, lines)
 

@@ -9,13 +9,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import rankdata
 from sklearn.metrics import balanced_accuracy_score
 
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.stacks import can_stack, federate_stack
 from protos.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.evaluation import measure, probabilities
+from site_agent.trainer.evaluation import measure, predicted_classes, probabilities
 from site_agent.trainer.study import Outcome
 
 Outputs: TypeAlias = npt.NDArray[np.float32]
@@ -107,9 +108,37 @@ def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:
     )
 
 
-def row_of(variant: str, predicted: Predicted, dataset: Dataset, targets: npt.NDArray[np.generic] | None = None) -> Row:
-    """The metrics of outputs on a site's test rows."""
-    truth = dataset.test.targets if targets is None else targets
+def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
+    """The share of right predictions on the rows that choose; for choices among variants."""
+    scores = probabilities(dataset.task, predicted.validation_outputs)
+    return float(np.mean(predicted_classes(scores) == dataset.validation.targets))
+
+
+def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
+    """The AUROC alone, by ranks; for studies of so many models that scikit-learn's checks would cost most."""
+    scores = probabilities(dataset.task, predicted.outputs)
+    targets = dataset.test.targets.astype(np.int64)
+    present = np.unique(targets)
+    columns = [(1, scores)] if scores.ndim == 1 else [(int(place), scores[:, place]) for place in present]
+    areas = []
+    for place, column in columns:
+        is_it = targets == place
+        ones = int(is_it.sum())
+        # Mann and Whitney's U over its largest value; equal scores share their ranks.
+        above = float(rankdata(column)[is_it].sum()) - ones * (ones + 1) / 2
+        areas.append(above / (ones * (len(targets) - ones)))
+    return Row(
+        variant=variant,
+        seed=predicted.seed,
+        site=predicted.site,
+        chosen_round=predicted.chosen_round,
+        metrics={"auroc": float(np.mean(areas))} if len(present) > 1 else {},
+    )
+
+
+def row_of(variant: str, predicted: Predicted, dataset: Dataset, **more: float) -> Row:
+    """The metrics of outputs on a site's test rows, and whatever else is to be kept beside them."""
+    truth = dataset.test.targets
     scores = probabilities(dataset.task, predicted.outputs)
     metrics = dict(measure(dataset.task, truth, scores, dataset.classes))
     if dataset.task == "binary":
@@ -121,5 +150,5 @@ def row_of(variant: str, predicted: Predicted, dataset: Dataset, targets: npt.ND
         seed=predicted.seed,
         site=predicted.site,
         chosen_round=predicted.chosen_round,
-        metrics={name: value for name, value in metrics.items() if value is not None},
+        metrics={name: value for name, value in metrics.items() if value is not None} | more,
     )

@@ -1,8 +1,8 @@
-"""The same sites seen otherwise: aligned, pooled, thinned out, or one site among copies of itself."""
+"""The same sites seen otherwise: aligned, pooled, with fewer columns or rows, or one site among copies of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +69,20 @@ def pooled(sites: Sites) -> Dataset:
         validation=together(*(dataset.validation for dataset in sites.values())),
         test=together(*(dataset.test for dataset in sites.values())),
     )
+
+
+def only_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """The same rows with these encoded columns alone, in this order.
+
+    Raises:
+        ValueError: the dataset has no such column.
+    """
+    places = [dataset.columns.index(name) for name in names]
+
+    def kept(part: Examples) -> Examples:
+        return replace(part, features=np.ascontiguousarray(part.features[:, places]))
+
+    return replace(_each_part(dataset, kept), columns=tuple(names))
 
 
 def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.experiments.tables import fed_heart, heart
+from benchmarks.experiments.tables import chfl, covertype, fed_heart, heart, join, player, vectors
+from benchmarks.experiments.tables.chfl_page import render_chfl
+from benchmarks.experiments.tables.covertype_page import render_covertype
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
 from benchmarks.experiments.tables.heart_page import render_heart
+from benchmarks.experiments.tables.join_page import render_join
+from benchmarks.experiments.tables.player_page import render_player
 from benchmarks.experiments.variants import Row, Variant
 
 
@@ -25,6 +29,11 @@ class Table:
 TABLES: Final = {
     "heart": Table(variants=heart.variants, seeds=range(101), render=render_heart),
     "fed-heart": Table(variants=fed_heart.variants, seeds=range(20), render=render_fed_heart),
+    "chfl": Table(variants=chfl.variants, seeds=chfl.SEEDS, render=render_chfl),
+    "covertype": Table(variants=covertype.variants, seeds=covertype.SEEDS, render=render_covertype),
+    "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
+    "join": Table(variants=join.variants, seeds=join.SEEDS, render=render_join),
+    "player": Table(variants=player.variants, seeds=range(20), render=render_player),
 }
 
 

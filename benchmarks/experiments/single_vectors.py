@@ -1,0 +1,206 @@
+"""Methods that need each site's own vector: pFedLA, the coordinate-wise median, the trimmed mean.
+
+They exist here and nowhere else. The deployed coordinator has no code that holds one site's vector: what
+arrives is added into a running sum and is masked besides, and neither a median nor a layer's mixture follows
+from a sum. So sites train as they do in a deployment, and only what stands in for the coordinator differs.
+
+Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning", definitions 1 and 2; Ma et al. 2022,
+"Layer-wised Model Aggregation for Personalized Federated Learning" (pFedLA), as METHODS.md states it from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.experiments.contributions import Collection
+from benchmarks.experiments.stacks import StackedSite, StackOutcome
+from protos.ingredients import Everything
+from protos.manifest import Manifest, slices_of
+from protos.messages import Stage
+from protos.plan import Plan
+from site_agent.trainer.data.dataset import Dataset
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+# What a site that does harm sends instead of its change, float32 of shape (numbers,).
+Harm: TypeAlias = Callable[[Float32], Float32]
+
+
+def reversed_and_tenfold(change: Float32) -> Float32:
+    """A site that pulls the others away from where its rows point."""
+    return -10.0 * change
+
+
+class VectorRule(Protocol):
+    """What stands in for the coordinator; all vectors are of shape (sites, numbers)."""
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """What each site receives next, from what each received and by how much each has changed."""
+        ...
+
+
+class Median:
+    """Each number is the middle one of the sites'; with an even number of sites the mean of the two."""
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule."""
+        middle = np.median(received + changes, axis=0)
+        return np.broadcast_to(middle, received.shape).astype(np.float32)
+
+
+class TrimmedMean:
+    """Each number is the mean of the sites' without so many of the lowest and as many of the highest."""
+
+    def __init__(self, trimmed: int) -> None:
+        self._trimmed = trimmed
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule.
+
+        Raises:
+            ValueError: nothing would be left.
+        """
+        kept = len(received) - 2 * self._trimmed
+        if kept < 1:
+            raise ValueError(f"of {len(received)} sites {self._trimmed} cannot be left out at either end")
+        ordered = np.sort(received + changes, axis=0)
+        mean = ordered[self._trimmed : self._trimmed + kept].astype(np.float64).mean(axis=0)
+        return np.broadcast_to(mean, received.shape).astype(np.float32)
+
+
+class PlainMean:
+    """The mean with equal weights, for comparison; a deployment gets it from the sum."""
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule."""
+        mean = (received + changes).astype(np.float64).mean(axis=0)
+        return np.broadcast_to(mean, received.shape).astype(np.float32)
+
+
+class LayerMixtures(nn.Module):
+    """pFedLA: site i receives for each layer a mixture of all sites' own layers, its weights learnt.
+
+    A vector for each site goes through one hidden layer with ReLU for each layer of the network, then a linear
+    map and a softmax over the sites. With own vectors y_j, weights a_ij and the site's change c_i from
+    x_i = sum_j a_ij y_j, one step of plain descent is made on -<c_i, x_i>, so that x_i moves as the site would
+    have moved it. Everything in float64; nothing is drawn but the first values.
+    """
+
+    def __init__(self, manifest: Manifest, sites: int, *, seed: int, width: int = 16, rate: float = 0.01) -> None:
+        """Draw the first values.
+
+        Args:
+            manifest: which numbers belong to which layer.
+            sites: how many.
+            seed: of the first values.
+            width: of the sites' vectors and the hidden layer; 16 as PLayer-FL's code has it for heart.
+            rate: of the descent.
+        """
+        super().__init__()
+        self._layers = _places(manifest)
+        self._rate = rate
+        generator = torch.Generator().manual_seed(seed)
+        self.embeddings = nn.Parameter(torch.randn(sites, width, generator=generator, dtype=torch.float64))
+        shape = (len(self._layers), width, width)
+        self.hidden = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64) / width**0.5)
+        self.hidden_bias = nn.Parameter(torch.zeros(len(self._layers), width, dtype=torch.float64))
+        self.output = nn.Parameter(torch.zeros(len(self._layers), sites, width, dtype=torch.float64))
+        self.output_bias = nn.Parameter(torch.zeros(len(self._layers), sites, dtype=torch.float64))
+        self._own: Tensor | None = None
+
+    def weights(self) -> Tensor:
+        """float64 of shape (sites, layers, sites): how much of whose layer a site receives; rows sum to 1."""
+        inner = torch.einsum("lhe,ie->ilh", self.hidden, self.embeddings) + self.hidden_bias
+        return functional.softmax(torch.einsum("ljh,ilh->ilj", self.output, inner.relu()) + self.output_bias, dim=-1)
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule."""
+        if self._own is not None:  # what was received first came from the plan's seed, not from a mixture
+            self.learn(torch.from_numpy(changes).double())
+        self._own = torch.from_numpy(received + changes).double()
+        return self.mixtures(self._own).detach().numpy().astype(np.float32)
+
+    def mixtures(self, own: Tensor) -> Tensor:
+        """float64 of shape (sites, numbers) from the sites' own vectors of the same shape."""
+        weights = self.weights()
+        mixed = torch.empty_like(own)
+        for place, layer in enumerate(self._layers):
+            mixed[:, layer] = weights[:, place] @ own[:, layer]
+        return mixed
+
+    def learn(self, changes: Tensor) -> None:
+        """One step for each site along the changes that its mixture has called forth."""
+        if self._own is None:
+            raise ValueError("no mixture was made yet")
+        loss = -(changes * self.mixtures(self._own)).sum()
+        inner = list(self.parameters())
+        for value, gradient in zip(inner, torch.autograd.grad(loss, inner), strict=True):
+            value.data -= self._rate * gradient
+
+
+Build: TypeAlias = Callable[[Plan, Manifest, int], VectorRule]
+
+
+def federate_vectors(
+    plans: Sequence[Plan],
+    sites: Mapping[str, Sequence[Dataset]],
+    build: Build,
+    harm: Mapping[str, Harm] | None = None,
+) -> dict[str, StackOutcome]:
+    """All rounds of plans that differ in their seed alone, with a rule that sees every site's vector.
+
+    Args:
+        plans: one for each copy; their method federates everything and has no other rule than the mean.
+        sites: each one's encoded rows, one data set for each copy, of equal sizes.
+        build: a copy's rule from its plan, the manifest and the number of sites.
+        harm: what sites that do harm send instead of their change.
+
+    Raises:
+        ValueError: the method is another one.
+    """
+    plan = plans[0]
+    if not isinstance(plan.ingredients.federated, Everything) or plan.checkpoint == "global":
+        raise ValueError("a method that federates everything, and a checkpoint that each site chooses for itself")
+    manifest = Collection(plan).run.manifest
+    rules = [build(each, manifest, len(sites)) for each in plans]
+    members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
+    first = np.stack([manifest.initial_parameters(each.seed) for each in plans])
+    received = dict.fromkeys(members, first)
+    unknown: list[int | None] = [None] * len(plans)
+    for number in range(plan.rounds):
+        changes = {}
+        for name, member in members.items():
+            change, _ = member.round(number, Stage.TRAINING, torch.from_numpy(received[name]), unknown)
+            changes[name] = np.stack([harm[name](each) for each in change]) if harm and name in harm else change
+        received = _next(rules, received, changes)
+    for name, member in members.items():
+        member.close(plan.rounds, torch.from_numpy(received[name]), unknown)
+    return {name: member.conclude() for name, member in members.items()}
+
+
+def _next(
+    rules: Sequence[VectorRule], received: Mapping[str, Float32], changes: Mapping[str, Float32]
+) -> dict[str, Float32]:
+    """Each rule with its own copy's vectors; the result as the sites want it, (copies, numbers) each."""
+    names = list(received)
+    copies = [
+        rule.next_values(
+            np.stack([received[name][copy] for name in names]), np.stack([changes[name][copy] for name in names])
+        )
+        for copy, rule in enumerate(rules)
+    ]
+    return {name: np.stack([values[place] for values in copies]) for place, name in enumerate(names)}
+
+
+def _places(manifest: Manifest) -> list[npt.NDArray[np.int64]]:
+    """The numbers of each layer, in the order of the layers."""
+    found: dict[str, list[npt.NDArray[np.int64]]] = {}
+    for tensor, part in zip(manifest.tensors, slices_of(manifest.tensors), strict=True):
+        found.setdefault(tensor.layer, []).append(np.arange(part.start, part.stop))
+    return [np.concatenate(parts) for parts in found.values()]

@@ -1,0 +1,119 @@
+"""Rules that see every site's vector, on Fed-Heart-Disease, with and without a site that does harm.
+
+The network of MOON and FedPer there (13-10-1, dropout 0.3), AdamW at 0.001, 15 rounds of 100 steps, equal
+weights, checkpoint local. The harmful site is VA: it sends its change reversed and ten times as large, and is
+left out of the means then. No paper has this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.experiments.data.uci_centres import CENTRES, fed_heart
+from benchmarks.experiments.plots import Dot, plot_dots
+from benchmarks.experiments.single_vectors import (
+    Build,
+    LayerMixtures,
+    Median,
+    PlainMean,
+    TrimmedMean,
+    federate_vectors,
+    reversed_and_tenfold,
+)
+from benchmarks.experiments.statistics import by_seed, mean_of
+from benchmarks.experiments.tables.fed_heart import ENTRIES, Entry, fed_heart_plan
+from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.variants import Predicted, Row, Variant, row_of
+
+HARMFUL: Final = "va"
+SPOILT: Final = ", va does harm"
+RULES: Final[dict[str, Build]] = {
+    "mean": lambda _plan, _manifest, _sites: PlainMean(),
+    "coordinate-wise median": lambda _plan, _manifest, _sites: Median(),
+    "trimmed mean": lambda _plan, _manifest, _sites: TrimmedMean(1),
+    "pfedla": lambda plan, manifest, sites: LayerMixtures(manifest, sites, seed=plan.seed),
+    "pfedla at rate 1": lambda plan, manifest, sites: LayerMixtures(manifest, sites, seed=plan.seed, rate=1.0),
+}
+_ENTRY: Final = Entry(
+    method={"name": "fedavg"},
+    network=ENTRIES["fedper"].network,
+    rate=1e-3,
+    keys={"outputs": 1, "weighting": {"name": "equal"}},
+)
+
+
+def variants() -> list[Variant]:
+    """Every rule, and every rule with a harmful site."""
+    names = [*RULES, *(f"{name}{SPOILT}" for name in RULES)]
+    return [Variant(name=name, run=_Vectors(name).run, seeds_at_once=20) for name in names]
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """A variant by its name, so that it can be sent to another process."""
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        data = {seed: fed_heart(folder, seed) for seed in seeds}
+        plans = [fed_heart_plan(data[seed], seed, _ENTRY, "local") for seed in seeds]
+        sites = {name: [data[seed][name] for seed in seeds] for name in CENTRES}
+        harm = {HARMFUL: reversed_and_tenfold} if self.name.endswith(SPOILT) else None
+        outcomes = federate_vectors(plans, sites, RULES[self.name.removesuffix(SPOILT)], harm)
+        for name, outcome in outcomes.items():
+            for place, seed in enumerate(seeds):
+                predicted = Predicted(
+                    seed=seed,
+                    site=name,
+                    chosen_round=int(outcome.rounds[place]),
+                    outputs=outcome.test_outputs[place],
+                    validation_outputs=outcome.validation_outputs[place],
+                )
+                if np.isfinite(predicted.outputs).all():
+                    yield row_of(self.name, predicted, data[seed][name])
+
+
+def render_vectors(rows: list[Row], path: Path) -> None:
+    """Accuracy at each centre, with and without the harmful one."""
+    lines = begin_page("Rules that see every site's vector: Fed-Heart-Disease, accuracy", "single-vectors", path)
+    lines += [
+        "A deployed coordinator cannot have these: it holds one running sum of masked vectors and no code for a "
+        "single one. The experiment runner has them for comparison. With four sites the median and the mean without "
+        "the lowest and the highest are the same rule.",
+        "",
+    ]
+    honest = [name for name in CENTRES if name != HARMFUL]
+    body = []
+    for name in _present(rows):
+        centres = honest if name.endswith(SPOILT) else CENTRES
+        shown = [_text(rows, name, site) if site in centres else "-" for site in CENTRES]
+        body.append([name, _text(rows, name, *honest), *shown])
+    write_page(path, [*lines, *table_lines(["rule", f"mean without {HARMFUL}", *CENTRES], body)])
+    dots = {
+        panel: [Dot(name=name, mean=mean_of(_values(rows, name, *sites))) for name in _present(rows)]
+        for panel, sites in ((f"mean without {HARMFUL}", honest), *((site, (site,)) for site in honest))
+    }
+    if _present(rows):
+        plot_dots(path.with_suffix(".svg"), dots, title="Rules that see every site's vector", axis="accuracy")
+
+
+def _present(rows: list[Row]) -> list[str]:
+    names = [f"{name}{end}" for end in ("", SPOILT) for name in RULES]
+    return [name for name in names if any(row.variant == name for row in rows)]
+
+
+def _values(rows: list[Row], variant: str, *sites: str) -> list[float]:
+    """The unweighted mean over these sites of each seed."""
+    found = [by_seed(rows, variant, site, "accuracy") for site in sites]
+    seeds = sorted(set.intersection(*(set(values) for values in found)))
+    return [float(np.mean([values[seed] for values in found])) for seed in seeds]
+
+
+def _text(rows: list[Row], variant: str, *sites: str) -> str:
+    return mean_of(_values(rows, variant, *sites)).text(1.0, 3)
