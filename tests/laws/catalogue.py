@@ -10,8 +10,6 @@ import numpy as np
 from protos.methods import METHOD_NAMES
 from protos.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.site_training import SiteTraining
-from site_agent.trainer.study import Study
 
 SITES: Final = ("ahus", "berlin")
 COLUMNS: Final = ("a", "b", "c")
@@ -30,7 +28,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "perfcl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
     "scaffold": _PLAIN,
     "fedper": {"outputs": None},
-    "fedrep": {"outputs": None},
+    "fedrep": {"outputs": None, "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3}},
     "fedbabu": {"outputs": None},
     "fedbn": {"architecture": _TOKENS},
     "lg-fedavg": {"columns": []},
@@ -60,7 +58,7 @@ NAMES: Final = (*METHOD_NAMES, *_COMPOSITIONS)
 
 
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
-    """Four rounds of two epochs of three batches; dropout where the network has it."""
+    """Four rounds of four steps, three of which are an epoch; dropout where the network has it."""
     parts = _COMPOSITIONS.get(name, (name,))
     methods = [{"name": part} | _METHODS.get(part, {}) for part in parts]
     content: dict[str, Any] = {
@@ -68,7 +66,7 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         "version": 1,
         "method": methods[0] if len(methods) == 1 else {"name": "composition", "of": methods},
         "architecture": _DENSE,
-        "schedule": {"aggregate": "every-round", "epochs": 8, "batches_per_epoch": 3, "epochs_per_round": 2},
+        "schedule": {"aggregate": "every-steps", "rounds": 4, "steps_per_round": 4, "batch_rows": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.05},
         "weighting": {"name": "equal"},
         "seed": 3,
@@ -107,13 +105,3 @@ def rows_at(site: str, seed: int = 0) -> Dataset:
         training=examples(13), validation=examples(7), test=examples(5), columns=COLUMNS,
         task="binary", classes=("no", "yes"),
     )  # fmt: skip
-
-
-def study_at(plan: Plan, site: str = "ahus", redraw_budget: int = 0) -> Study:
-    """The plan begun at a site."""
-    return Study(plan, rows_at(site), site=site, redraw_budget=redraw_budget)
-
-
-def training_of(study: Study) -> SiteTraining:
-    """What the study trains with."""
-    return study._training

@@ -220,7 +220,7 @@ def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
 
     assert torch.equal(flat.federated.data, local.flat.federated.data)
     assert torch.equal(flat.private.data, local.flat.private.data)
-    assert schedule.rounds * schedule.steps_per_round == 24
+    assert schedule.rounds * schedule.steps_per_round == 16
 
 
 @by_method
