@@ -99,6 +99,11 @@ def _print_status(answer: dict[str, Any]) -> None:
         console.print(f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting.")
         return
     console.print(f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {run['phase']}")
+    if run["chosen_layers"] is not None:
+        console.print(f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}")
+    if run["best_round"] is not None:
+        lowest = f"{run['best_validation_loss']:.6g}"
+        console.print(f"Lowest mean validation loss: {lowest}, of the model received in round {run['best_round']}")
     table = Table("site", "connected", "joined")
     for name, site in answer["sites"].items():
         table.add_row(name, "yes" if site["connected"] else "no", "yes" if site["joined"] else "no")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 import re
 import sys
@@ -160,6 +161,51 @@ def test_status_without_a_coordinator_says_how_to_start_one(coordinator: Termina
     """Nobody answers: the exit status is 1 and the remedy is a command."""
     assert coordinator("status", "--config", folder / "coordinator.yaml") == 1
     assert "`coordinator start`" in coordinator.err
+
+
+FACTS = {
+    "run": "heart-v1-0123456789ab",
+    "method": "player-fl + ditto",
+    "rounds_made": 4,
+    "rounds": 9,
+    "phase": "training",
+    "chosen_layers": ["input.layer1", "body.layer2"],
+    "best_round": 3,
+    "best_validation_loss": 0.51234567,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "not_said"),
+    [
+        ({}, ["round 4 of 9", "player-fl + ditto", "input.layer1, body.layer2", "0.512346", "in round 3"], []),
+        (
+            {"chosen_layers": None, "best_round": None, "best_validation_loss": None},
+            ["round 4 of 9"],
+            ["loss", "layers"],
+        ),
+    ],
+)
+def test_status_tells_what_the_sums_have_decided(
+    coordinator: Terminal,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, Any],
+    said: list[str],
+    not_said: list[str],
+) -> None:
+    """Chosen layers and the best round stand beside the round that is under way, where there are any."""
+    answer = {"run": FACTS | changed, "sites": {"a": {"connected": True, "joined": False}}}
+
+    async def read_status(_: object) -> bytes:
+        return json.dumps(answer).encode()
+
+    monkeypatch.setattr("coordinator.serve.read_status", read_status)
+
+    assert coordinator("status", "--config", folder / "coordinator.yaml") == 0
+    text = " ".join(coordinator.out.split())
+    assert all(words in text for words in said)
+    assert not any(words in text for words in not_said)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"format": 9}'])
