@@ -219,7 +219,7 @@ def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
 
 
 def _gain(sums: Sums) -> GainOverSites:
-    return gain_over_sites(GainSums(*(sums.scalars[scalar.name] for scalar in sums.exchange.scalars)))
+    return gain_over_sites(GainSums.from_names(sums.scalars))
 
 
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:

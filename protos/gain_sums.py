@@ -4,19 +4,20 @@ A site turns its figures into four integers, which travel masked; the coordinato
 metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
 
 * a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures;
-* a variance is computed only for at least four sites: two sums of three sites leave a participant, who
-  knows its own value, with two equations for the other two.
+* squares travel, and a variance is computed, only where colluders leave at least three sites: with two
+  sums and two unknown values each could be worked out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protos.manifest import GAIN_SCALE
 
 FEWEST_FOR_VARIANCE: Final = 4
+_NAMES: Final = ("sites with a metric", "metric", "metric squared", "sites that gained")
 
 
 @dataclass(frozen=True)
@@ -26,19 +27,26 @@ class GainSums:
     Attributes:
         measured: sites with a metric; 0 or 1 at one site.
         metric: of the federated model, in units of 1 / GAIN_SCALE.
-        metric_squared: its square, in the same units.
+        metric_squared: its square, in the same units; None where the plan lets no squares travel.
         gained: sites whose federated model has the larger metric.
     """
 
     measured: int
     metric: int
-    metric_squared: int
+    metric_squared: int | None
     gained: int
 
     @property
-    def scalars(self) -> tuple[int, int, int, int]:
-        """The four integers as they travel."""
-        return self.measured, self.metric, self.metric_squared, self.gained
+    def by_name(self) -> dict[str, int]:
+        """The integers by their names in the manifest."""
+        numbers = (self.measured, self.metric, self.metric_squared, self.gained)
+        return {name: number for name, number in zip(_NAMES, numbers, strict=True) if number is not None}
+
+    @classmethod
+    def from_names(cls, scalars: Mapping[str, int]) -> GainSums:
+        """The reverse of `by_name`, for sums that travelled."""
+        measured, metric, squared, gained = _NAMES
+        return cls(scalars[measured], scalars[metric], scalars.get(squared), scalars[gained])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +95,14 @@ def gain_over_sites(sums: GainSums) -> GainOverSites:
     """
     sites = sums.measured
     largest = sites * GAIN_SCALE
-    if not (0 <= sums.metric <= largest and 0 <= sums.metric_squared <= largest and 0 <= sums.gained <= sites):
+    squared = 0 if sums.metric_squared is None else sums.metric_squared
+    if not (0 <= sums.metric <= largest and 0 <= squared <= largest and 0 <= sums.gained <= sites):
         raise ValueError("sums beyond what so many sites can send")
     if not sites:
         return GainOverSites(sites=0, mean=None, fairness=None, incentive=None)
     mean = sums.metric / largest
     # Integers keep what a difference of two nearly equal floats would lose; rounding may still pass below 0.
-    spread = sites * sums.metric_squared * GAIN_SCALE - sums.metric**2
-    fairness = max(0.0, spread / (largest * largest)) if sites >= FEWEST_FOR_VARIANCE else None
+    spread = sites * squared * GAIN_SCALE - sums.metric**2
+    has_spread = sites >= FEWEST_FOR_VARIANCE and sums.metric_squared is not None
+    fairness = max(0.0, spread / (largest * largest)) if has_spread else None
     return GainOverSites(sites=sites, mean=mean, fairness=fairness, incentive=sums.gained / sites)

@@ -43,6 +43,8 @@ LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
 DISTANCE_SCALE: Final = 1 << 32
 GAIN_SCALE: Final = 1 << 32
+# So many honest sites keep their figures to themselves although a sum and a sum of squares are known.
+_FEWEST_WITH_SQUARES: Final = 3
 
 
 class Occasion(StrEnum):
@@ -227,7 +229,8 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     if plan.gain == "sums":
         yield Scalar("sites with a metric", 1, Occasion.REPORT)
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
+        if len(plan.sites) - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
+            yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
 
 

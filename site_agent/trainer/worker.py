@@ -136,8 +136,9 @@ class Worker:
         study = self._ready()
         asked, received = _asked(question), _numbers(question.payload)
         if asked.stage is Stage.REPORT:
-            study.exchange(asked)  # a round that the plan does not allow ends here
-            return Trained(question.round, 0, _packed(self._concluded(asked, received).gain.scalars))
+            exchange = study.exchange(asked)  # a round that the plan does not allow ends here
+            gain = self._concluded(asked, received).gain.by_name
+            return Trained(question.round, 0, _packed([gain[scalar.name] for scalar in exchange.scalars]))
         answer = study.train(asked, received)
         changes = answer.changes.view(np.uint8).data
         payload = b"".join((changes, _packed(answer.scalars))) if answer.scalars else changes

@@ -18,7 +18,7 @@ SITES = st.lists(st.tuples(METRICS, METRICS), min_size=1, max_size=MOST_SITES)
 
 def added(sums: list[GainSums]) -> GainSums:
     """What the coordinator holds: the sums of each integer."""
-    return GainSums(*(sum(numbers) for numbers in zip(*(one.scalars for one in sums), strict=True)))
+    return GainSums.from_names({name: sum(one.by_name[name] for one in sums) for name in sums[0].by_name})
 
 
 @given(SITES)
@@ -48,13 +48,14 @@ def test_every_integer_lies_within_what_the_manifest_announces(
     sums = gain_sums(federated, opponents)
 
     assert 0 <= sums.gained <= sums.measured <= 1
+    assert sums.metric_squared is not None
     assert 0 <= sums.metric_squared <= sums.metric <= GAIN_SCALE
     assert MOST_SITES * GAIN_SCALE < 1 << 63
 
 
 def test_a_site_without_a_metric_sends_zeros() -> None:
     """Whatever the opponents reached."""
-    assert gain_sums(None, (0.9,)).scalars == (0, 0, 0, 0)
+    assert set(gain_sums(None, (0.9,)).by_name.values()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -98,3 +99,10 @@ def test_impossible_sums_are_refused(sums: GainSums) -> None:
     """They are no sums of what honest sites send."""
     with pytest.raises(ValueError, match="beyond what"):
         gain_over_sites(sums)
+
+
+def test_without_squares_there_is_a_mean_and_no_variance() -> None:
+    """A plan whose colluders would leave two sites lets no squares travel, however many have a metric."""
+    found = gain_over_sites(GainSums(5, 4 * GAIN_SCALE, None, 2))
+
+    assert (found.mean, found.fairness, found.incentive) == (0.8, None, 0.4)

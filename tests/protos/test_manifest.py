@@ -83,9 +83,20 @@ def test_what_a_plan_measures_is_in_its_manifest() -> None:
         ("still improving", 1, Occasion.MEASURED),
         ("sites with a metric", 1, Occasion.REPORT),
         ("metric", 1, Occasion.REPORT),
-        ("metric squared", 1, Occasion.REPORT),
         ("sites that gained", 1, Occasion.REPORT),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sites", "colluders", "has_squares"), [(3, 1, False), (4, 1, True), (4, 2, False), (5, 2, True)]
+)
+def test_squares_travel_where_colluders_leave_three_sites(sites: int, colluders: int, has_squares: bool) -> None:
+    """Of two unknown figures a sum and a sum of squares would tell each."""
+    names = [f"site-{number}" for number in range(sites)]
+    listed = [{"name": name, "identity": "-".join([f"aaa{'abcde'[place]}"] * 8)} for place, name in enumerate(names)]
+    plan = plan_with(gain="sums", sites=listed, quorum=sites, assumed_colluders=colluders)
+
+    assert ("metric squared" in {scalar.name for scalar in manifest_of(plan).scalars}) is has_squares
 
 
 @pytest.mark.parametrize(

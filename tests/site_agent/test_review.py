@@ -105,7 +105,6 @@ Numbers that leave beside the changes, seen only as sums over the sites:
   in {Occasion.REPORT} (1 time):
     sites with a metric: 1 if the metric is defined on its test rows, else 0; at most 1
     metric: the AUROC of its chosen model on its own test rows; at most 1
-    metric squared: the square of that AUROC; at most 1
     sites that gained: 1 if its chosen model has a larger AUROC than the network trained alone, else 0; at most 1
 Every site sees the names of all encoded columns: age, chol, cp
 Checkpoint global: every site keeps the model of the round with the lowest summed validation loss.
