@@ -212,22 +212,22 @@ class Study:
     def _contribution(self, exchange: Exchange, change: Vector, draw: str) -> Answer:
         """The exchange's changes and scalars, from the change of all federated numbers."""
         rule = self.plan.ingredients.server_rule
+        if not isinstance(rule, KeptLayersMean | LayerIntervals):
+            return Answer(changes=change, scalars=self._scalars(exchange, {}))
         parts = {tensor.name: change[part] for tensor, part in self._placed()}
-        if len(exchange.up) < len(parts):
-            change = np.concatenate([parts[tensor.name] for tensor in exchange.up])
         layers = dict.fromkeys(tensor.layer for tensor in exchange.up)
-        own: dict[str, int] = {}
         if isinstance(rule, KeptLayersMean):
             generator = np.random.default_rng(self._seeds.own(f"kept layers {draw}"))
             kept = dict(zip(layers, generator.random(len(layers)) < rule.keep_probability, strict=True))
             for tensor in exchange.up:
                 parts[tensor.name] *= kept[tensor.layer]  # in place: the change itself
             own = self._measures.kept({layer: bool(is_kept) for layer, is_kept in kept.items()})
-        if isinstance(rule, LayerIntervals):
-            own = self._measures.distances(
-                {layer: [parts[tensor.name] for tensor in exchange.up if tensor.layer == layer] for layer in layers}
-            )
-        return Answer(changes=change, scalars=self._scalars(exchange, own))
+            return Answer(changes=change, scalars=self._scalars(exchange, own))
+        due = {tensor.name: parts[tensor.name] for tensor in exchange.up}
+        own = self._measures.distances(
+            {layer: [due[tensor.name] for tensor in exchange.up if tensor.layer == layer] for layer in layers}
+        )
+        return Answer(changes=np.concatenate(list(due.values())), scalars=self._scalars(exchange, own))
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}
