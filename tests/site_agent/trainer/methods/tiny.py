@@ -70,12 +70,7 @@ def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
         "architecture": MLP,
         "columns": list(COLUMNS),
         "outputs": 1,
-        "schedule": {
-            "aggregate": "every-round",
-            "epochs": 3 * STEPS,
-            "batches_per_epoch": 1,
-            "epochs_per_round": STEPS,
-        },
+        "schedule": schedule(3),
         "optimiser": {"name": "sgd", "learning_rate": RATE},
         "weighting": {"name": "equal"},
         "seed": 5,

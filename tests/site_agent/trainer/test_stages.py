@@ -1,0 +1,244 @@
+"""A whole run at its sites: probe, training, the end, whether early or late, and which model is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.messages import MalformedMessage, Stage
+from site_agent.trainer.study import Asked, Study
+from tests.site_agent.trainer.methods.tiny import (
+    AHUS,
+    BERLIN,
+    DEEP,
+    HELD_OUT,
+    RATE,
+    Federation,
+    Named,
+    check,
+    dataset,
+    scalars_of,
+    schedule,
+    tiny_plan,
+)
+
+STEP_RATE: dict[str, Any] = {"name": "step", "every_epochs": 1, "factor": 0.5}
+
+
+def _loss(values: Named, rows: Any, targets: Any) -> float:
+    """Of the tiny MLP, written out."""
+    hidden = np.tanh(np.array(rows) @ values["input.layer1.weight"].T + values["input.layer1.bias"])
+    logits = (hidden @ values["head.layer2.weight"].T + values["head.layer2.bias"]).ravel()
+    return float(np.mean(np.logaddexp(0.0, logits) - np.array(targets) * logits))
+
+
+def _federate(**changes: Any) -> tuple[Federation, dict[int, dict[str, Named]]]:
+    """A federation to its end, and what each site used when it began a round."""
+    federation, seen = Federation(tiny_plan(**({"method": "fedper", "outputs": None} | changes))), {}
+    for number in range(federation.plan.rounds):
+        if number >= federation.run.terms.rounds:
+            break
+        asked, down = federation.asked(number), federation.down(number)
+        answers = {site: study.train(asked, down) for site, study in federation.studies.items()}
+        federation.close(number, answers)
+        seen[number] = {}
+        for site, study in federation.studies.items():
+            measured = study.choice.curve[-1:]
+            waits = study.choice._waiting
+            if measured and measured[0].round == number and waits is not None:
+                layout = study._training.flat
+                kept = layout.state()
+                layout.restore(waits[1])
+                seen[number][site] = federation.own(site)
+                layout.restore(kept)
+    federation.finish()
+    return federation, seen
+
+
+def _best_of(seed: int) -> tuple[Federation, dict[int, dict[str, Named]]]:
+    """Some seeds learn slowly, some overshoot, so that every round is the best of some."""
+    rate = {"name": "sgd", "learning_rate": (0.2, 3.0, 10.0)[seed % 3]}
+    return _federate(seed=seed, checkpoint="global", schedule=schedule(4, steps=1), optimiser=rate)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_site_ends_with_the_round_that_was_best_over_all(seed: int) -> None:
+    """The coordinator's mean of the sites' losses says which; the last aggregate and the one before it included."""
+    federation, seen = _best_of(seed)
+
+    curve = dict(federation.run.course.curve)
+    best = min(curve, key=lambda number: curve[number])
+    assert sorted(curve) == [1, 2, 3, 4]
+    for number, loss in curve.items():
+        assert loss == pytest.approx(np.mean([_loss(values, *HELD_OUT) for values in seen[number].values()]), abs=1e-6)
+    for site, study in federation.studies.items():
+        outcome = study.conclude()
+        assert outcome.choice["round"] == best == federation.run.course.best_round
+        check({name: array.astype(float) for name, array in outcome.values.items()}, seen[best][site], 0.0)
+
+
+def test_over_the_seeds_every_round_is_the_best_of_some() -> None:
+    """So that the test above has seen the last aggregate, the one before it, and early ones."""
+    assert {_best_of(seed)[0].run.course.best_round for seed in range(12)} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("signal", ["local", "global"])
+def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
+    """With a rate that only harms, all sites close together, and the model that was best is left."""
+    federation, _ = _federate(
+        checkpoint="global", early_stopping={"signal": signal, "patience": 1}, schedule=schedule(12, steps=1),
+        optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},
+    )  # fmt: skip
+
+    made = federation.run.course.training_rounds
+    assert made is not None
+    assert made < 12
+    last = np.array(federation.run.result()[1])
+    for study in federation.studies.values():
+        assert [measured.round for measured in study.choice.curve] == list(range(1, made + 1))
+        assert study.conclude().choice["round"] == federation.run.course.best_round
+        with pytest.raises(MalformedMessage, match="over"):
+            study.train(Asked(round=made), last)
+
+
+def test_a_site_that_entered_late_ends_with_what_it_has_seen() -> None:
+    """If the best round was before its time, with the last model that it measured."""
+    federation = Federation(tiny_plan(
+        "fedper", outputs=None, checkpoint="global", schedule=schedule(4, steps=1),
+        optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},
+    ))  # fmt: skip
+    for number in range(5):
+        federation.round(number, of=("ahus",) if number < 3 else ("ahus", "berlin"))
+    federation.finish()
+
+    rounds = {site: [m.round for m in study.choice.curve] for site, study in federation.studies.items()}
+    chosen = {site: study.conclude().choice["round"] for site, study in federation.studies.items()}
+    assert rounds == {"ahus": [1, 2, 3, 4], "berlin": [3, 4]}
+    assert chosen["ahus"] == federation.run.course.best_round
+    assert federation.run.course.best_round in (1, 2)
+    assert chosen["berlin"] == 4
+
+
+def test_a_site_that_was_away_for_the_validation_round_measures_with_the_report() -> None:
+    """The model is the same one, so it is called by the same round, and can be the best."""
+    federation = Federation(tiny_plan("fedavg", checkpoint="global", gain="sums", schedule=schedule(3, steps=1)))
+    for number in range(3):
+        federation.round(number)
+    federation.round(3, of=("ahus",))
+    last, study = federation.run.result()[1], federation.studies["berlin"]
+    assert federation.asked(4).stage is Stage.REPORT
+
+    study.close(federation.asked(4), np.array(last))
+
+    assert federation.run.course.best_round == 3
+    assert [measured.round for measured in study.choice.curve] == [1, 2, 3]
+    assert study.conclude().choice["round"] == 3
+
+
+def test_the_scalars_of_a_measured_round_are_the_sites_own_measurement() -> None:
+    """Weight and loss of the model as it was received, in training rounds and after the last."""
+    federation = Federation(tiny_plan("fedavg", checkpoint="global", schedule=schedule(3, steps=1)))
+
+    for number in range(4):
+        values = federation.shared
+        asked, down = federation.asked(number), federation.down(number)
+        answers = {site: study.train(asked, down) for site, study in federation.studies.items()}
+        for answer in answers.values():
+            found = scalars_of(federation, number, answer)
+            assert number > 0 or found == {}
+            if number:
+                assert found["validation weight"] == 1
+                assert found["validation loss"] / 2**32 == pytest.approx(_loss(values, *HELD_OUT), abs=1e-6)
+        federation.close(number, answers)
+
+    again = {site: study.train(asked, down) for site, study in federation.studies.items()}
+    assert {site: answer.scalars for site, answer in again.items()} == {s: a.scalars for s, a in answers.items()}
+
+
+def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
+    """Its first step in round 2 is made with the rate of the run's third step."""
+    plan = tiny_plan("fedavg", rate_schedule=STEP_RATE, schedule=schedule(4, steps=1))
+    federation = Federation(plan)
+    for number in range(2):
+        federation.round(number, of=("ahus",))
+    received = federation.down(2)
+    late, plain = (Study(each, dataset(BERLIN), site="berlin") for each in (plan, tiny_plan("fedavg")))
+
+    change = late.train(federation.asked(2), received).changes
+    whole = plain.train(Asked(round=0), received).changes  # two steps at the full rate
+    first = plain.plan.optimiser.learning_rate
+
+    quarter = Study(
+        tiny_plan("fedavg", schedule=schedule(4, steps=1), optimiser={"name": "sgd", "learning_rate": RATE / 4}),
+        dataset(BERLIN), site="berlin",
+    )  # fmt: skip
+    np.testing.assert_allclose(change, quarter.train(Asked(round=0), received).changes, atol=1e-7)
+    assert first == RATE
+    assert np.abs(whole).max() > 2 * np.abs(change).max()
+
+
+def test_no_probe_once_training_has_begun() -> None:
+    """The measurement would be of a trained model, and of this site alone."""
+    federation = Federation(tiny_plan("player-fl", architecture=DEEP))
+    probe = federation.asked(0)
+    federation.round(0)
+    federation.round(1)
+
+    for study in federation.studies.values():
+        with pytest.raises(MalformedMessage, match="probe after training"):
+            study.train(probe, np.empty(0, np.float32))
+
+
+@pytest.mark.parametrize("changed", [b"\x01", b"\x02", b"\x04"])
+def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
+    """Neither more, nor fewer, nor layers without those below them, nor any that there are not."""
+    federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1e6}, architecture=DEEP))
+    for number in range(2):
+        federation.round(number)
+    study = federation.studies["ahus"]
+    before = study._training.flat.state()
+
+    for size in (6, 9, 15):
+        values = np.zeros(size, np.float32)
+        with pytest.raises(MalformedMessage):
+            study.train(Asked(round=2, layers=changed), values)
+        with pytest.raises(MalformedMessage):
+            study.close(Asked(round=5, stage=Stage.REPORT, layers=changed), values)
+
+    after = study._training.flat.state()
+    assert all(np.array_equal(after[name].numpy(), before[name].numpy()) for name in before)
+
+
+def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
+    """It has not trained a step, and still takes in the shared layers and nothing else."""
+    federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1.0001}, architecture=DEEP))
+    for number in range(4):
+        federation.round(number)
+    late = Study(federation.plan, dataset(AHUS), site="ahus")
+    finish, values = federation.run.result()
+
+    late.close(Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers), np.array(values))
+
+    outcome = late.conclude()
+    assert finish.layers == b"\x01"
+    np.testing.assert_array_equal(outcome.values["input.layer1.weight"].ravel(), values[:4])
+    assert outcome.choice["round"] == 4
+
+
+def test_the_last_aggregate_is_taken_in_once() -> None:
+    """Whether it comes with the validation round, the report, the result, or with all of them."""
+    method = {"name": "global-layers", "update_rate": 0.3}
+    changes: dict[str, Any] = {"architecture": DEEP, "columns": None, "outputs": None}
+    federation = Federation(tiny_plan(method, checkpoint="global", gain="sums", **changes))
+    for number in range(4):
+        federation.round(number)
+    study, last = federation.studies["ahus"], np.array(federation.run.result()[1])
+    before = federation.own("ahus")
+
+    for number in (4, 5):
+        study.close(Asked(round=number, stage=Stage.REPORT), last)
+
+    check(federation.own("ahus"), before, 0.0)
+    assert [measured.round for measured in study.choice.curve] == [1, 2, 3]
