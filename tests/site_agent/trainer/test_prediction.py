@@ -9,11 +9,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from protos.plan import Plan
 from site_agent.config import Hospital
 from site_agent.trainer import prediction
 from site_agent.trainer.checkpoints import load, save
@@ -25,6 +27,15 @@ from site_agent.trainer.prediction import harmless, predict_table
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.study import Outcome, Study
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
+
+Kind: TypeAlias = Literal["own-columns", "agreed-columns", "common-and-own", "own-module"]
+OWN_MODULE = """
+from torch import nn
+
+
+def build(columns, outputs):
+    return nn.Sequential(nn.Linear(columns, 4), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, outputs))
+"""
 
 
 @dataclass
@@ -46,18 +57,42 @@ class Trained:
         return path
 
 
-def _trained(folder: Path, table: Table = "breast-cancer", *, is_aligned: bool = False) -> Trained:
-    config = make_site(folder, table=table)
-    plan = make_plan()
-    if is_aligned:
-        own = make_study(config, plan).own
-        columns = ["a column of others", *reversed(own.columns), "another one"]
-        plan = make_plan(method={"name": "fedavg"}, columns=columns, outputs=1)
+def _trained(folder: Path, table: Table = "breast-cancer", kind: Kind = "own-columns") -> Trained:
+    config = make_site(folder, table=table, **_training(folder, kind))
+    plan = _plan_for(kind, make_study(make_site(folder / "once", table=table), make_plan()).own.columns)
     hospital, study, preprocessing = prepare(config, plan)
     outcome = _save(hospital, study, preprocessing)
     with Path(hospital.data.table).open(newline="") as file:
         header, *rows = csv.reader(file)
     return Trained(hospital, study, preprocessing, outcome, rows, header)
+
+
+def _plan_for(kind: Kind, own: tuple[str, ...]) -> Plan:
+    """A plan by which the network reads the site's columns, agreed ones, both, or is the hospital's own."""
+    match kind:
+        case "own-columns":
+            return make_plan()
+        case "agreed-columns":
+            columns = ["a column of others", *reversed(own), "another one"]
+            return make_plan(method={"name": "fedavg"}, columns=columns, outputs=1)
+        case "common-and-own":
+            architecture = {"name": "parallel", "common": [4], "unique": [5, 3]}
+            columns = [own[3], "a column of others", own[1]]
+            return make_plan(method={"name": "fenda-fl"}, architecture=architecture, columns=columns)
+        case "own-module":
+            tensors = [{"name": "1.weight", "shape": [3, 4], "bound": 0.5}]
+            return make_plan(architecture={"name": "named-tensors", "tensors": tensors})
+
+
+def _training(folder: Path, kind: Kind) -> dict[str, object]:
+    """What hospital.yaml says of how this site trains."""
+    if kind != "own-module":
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    module = folder / "own.py"
+    module.write_text(OWN_MODULE)
+    module.chmod(0o600)
+    return {"own_module": "own.py"}
 
 
 def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:
@@ -75,11 +110,21 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("table", "is_aligned"), [("breast-cancer", False), ("breast-cancer", True), ("wine", False), ("diabetes", False)]
+    ("table", "kind"),
+    [
+        ("breast-cancer", "own-columns"),
+        ("breast-cancer", "agreed-columns"),
+        ("breast-cancer", "common-and-own"),
+        ("breast-cancer", "own-module"),
+        ("wine", "own-columns"),
+        ("wine", "common-and-own"),
+        ("diabetes", "own-columns"),
+        ("diabetes", "own-module"),
+    ],
 )
-def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Table, is_aligned: bool) -> None:
-    """The test rows as a new table give exactly what the study computed for them, in every task."""
-    trained = _trained(tmp_path, table, is_aligned=is_aligned)
+def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Table, kind: Kind) -> None:
+    """The test rows as a new table give exactly what the study computed for them, for every task and network."""
+    trained = _trained(tmp_path, table, kind)
     hospital, contract = trained.hospital, trained.preprocessing.contract
     test = split_rows(read_table(Path(hospital.data.table), contract), hospital.data.split).test
     new = trained.write(tmp_path / "new.csv", [trained.rows[row] for row in test])
