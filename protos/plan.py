@@ -17,6 +17,7 @@ from protos.canonical import digest
 from protos.compatibility import Conditions, why_impossible
 from protos.documents import Document
 from protos.errors import ProtocolError
+from protos.expert import ExpertUse
 from protos.fixed_point import is_power_of_two
 from protos.ingredients import Method, SensitivePrefix
 from protos.learning_rates import ConstantRate, RateSchedule
@@ -137,6 +138,7 @@ class Plan(Document):
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
     gain: Literal["private", "sums"] = "private"
+    expert: ExpertUse | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,6 +149,8 @@ class Plan(Document):
         if isinstance(self.schedule, EpochSchedule) and self.rate_schedule.warm_up_epochs >= self.schedule.epochs:
             raise ValueError("the learning rate would still be warming up at the end of the run")
         reason = why_impossible(self.ingredients, self.conditions)
+        if reason is None and self.expert is not None:
+            reason = self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
         if reason is not None:
             raise ValueError(reason)
         return self

@@ -142,3 +142,5 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield "What this site gains by joining stays in its own report."
     else:
         yield "What the sites gain by joining is summed over all of them; this site's own report stays here."
+    if plan.expert is not None:
+        yield "Every site fits an expert to its own training rows; nothing of it leaves the site."

@@ -46,6 +46,7 @@ OTHER_VALUES: dict[str, Any] = {
     "loss": {"name": "focal"},
     "early_stopping": {"signal": "local", "patience": 3},
     "gain": "sums",
+    "expert": {"path_start": 0.0},
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "quorum": {"secure_aggregation": "off"},

@@ -150,3 +150,11 @@ def test_a_plan_that_shares_nothing_says_so() -> None:
 def test_layers_that_wait_are_announced() -> None:
     """FedLAMA's page says which layers travel less often."""
     assert "only every 2 rounds" in page(plan_of_method({"name": "fedlama"}))
+
+
+def test_a_plan_with_an_expert_says_that_it_stays() -> None:
+    """The page has a sentence on it where the plan has one, and none elsewhere."""
+    with_expert = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
+
+    assert "nothing of it leaves the site" in page(with_expert)
+    assert "expert" not in page(plan_of_method({"name": "global-layers"}))
