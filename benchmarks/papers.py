@@ -1,5 +1,6 @@
 """The papers' tables, by the code of the deployment, all sites in one process and many seeds at once.
 
+    python -m benchmarks.papers rehearsal
     python -m benchmarks.papers heart --data FOLDER
     python -m benchmarks.papers fed-heart --data FOLDER --seeds 0-19
 
@@ -26,10 +27,10 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.experiments.data.sources import data_option
 from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_rows
 from benchmarks.experiments.tables.catalogue import TABLES, table_named
 from benchmarks.experiments.variants import Row
+from protos.errors import OperatorError
 from site_agent.trainer.arithmetic import prepare_arithmetic
 
 RESULTS: Final = Path(__file__).parent / "results" / "papers"
@@ -37,7 +38,14 @@ RESULTS: Final = Path(__file__).parent / "results" / "papers"
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("table", type=click.Choice(sorted(TABLES)))
-@data_option
+@click.option(
+    "--data",
+    "folder",
+    envvar="GLOBAL_LAYERS_DATA",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder that holds heart/ and covertype/; rehearsal needs none.",
+)
 @click.option("--seeds", default="", help="Such as 0-100 or 3,5,8; left out, the table's own.")
 @click.option("--variant", "chosen", multiple=True, help="Only these variants; may be given several times.")
 @click.option("--jobs", default=1, help="Chunks at once; each takes one core.")
@@ -56,7 +64,10 @@ def main(
         wanted = seeds_of(seeds) if seeds else list(definition.seeds)
         done = {(row.variant, row.seed) for row in read_rows(path)}
         chunks = [chunk for chunk in _chunks(table, wanted, done) if not chosen or chunk[0] in chosen]
-        _compute(table, folder, chunks, jobs, path)
+        try:
+            _compute(table, folder, chunks, jobs, path)
+        except OperatorError as refusal:
+            raise click.ClickException(str(refusal)) from refusal
     definition.render(read_rows(path), results / f"{table}.md")
     click.echo(f"{results / table}.csv, .md and .svg")
 

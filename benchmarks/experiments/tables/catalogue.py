@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.experiments.tables import chfl, covertype, fed_heart, heart, join, player, vectors
+from benchmarks.experiments.tables import chfl, covertype, fed_heart, heart, join, player, rehearsal, vectors
 from benchmarks.experiments.tables.chfl_page import render_chfl
 from benchmarks.experiments.tables.covertype_page import render_covertype
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
@@ -33,6 +33,7 @@ TABLES: Final = {
     "covertype": Table(variants=covertype.variants, seeds=covertype.SEEDS, render=render_covertype),
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
     "join": Table(variants=join.variants, seeds=join.SEEDS, render=render_join),
+    "rehearsal": Table(variants=rehearsal.variants, seeds=range(4), render=rehearsal.render_rehearsal),
     "player": Table(variants=player.variants, seeds=range(20), render=render_player),
 }
 

@@ -1,0 +1,75 @@
+"""A table that any machine can make in seconds: scikit-learn's breast cancer table, dealt to three sites.
+
+It reproduces nothing. It shows what the runner does, without a download, and is what its tests run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.plots import Dot, plot_dots
+from benchmarks.experiments.statistics import by_seed, mean_of
+from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
+
+METHODS: Final = ("local", "global-layers")
+_NETWORK: Final = {
+    "name": "global-layers-network",
+    "latent": 16,
+    "gate": False,
+    "input_normalisation": False,
+    "transformer_blocks": 0,
+    "entities": False,
+}
+
+
+def variants() -> list[Variant]:
+    """Global Layers and the same network alone."""
+    return [Variant(name=name, run=_Rehearsal(name).run, seeds_at_once=2) for name in METHODS]
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """A variant by its name, so that it can be sent to another process."""
+
+    name: str
+
+    def run(self, _folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        sites = {seed: breast_cancer(seed) for seed in seeds}
+        plans = [rehearsal_plan(each, seed, self.name) for seed, each in sites.items()]
+        for predicted in run_plans(plans, list(sites.values())):
+            yield row_of(self.name, predicted, sites[predicted.seed][predicted.site])
+
+
+def rehearsal_plan(sites: Sites, seed: int, method: str) -> Any:  # a Plan
+    """Four epochs of three batches."""
+    return experiment_plan(
+        sites,
+        seed,
+        method={"name": method},
+        architecture=_NETWORK,
+        schedule={"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3},
+        optimiser={"name": "adamw", "learning_rate": 1e-3},
+        weighting={"name": "equal"},
+    )
+
+
+def render_rehearsal(rows: list[Row], path: Path) -> None:
+    """AUROC at each site."""
+    names = [name for name in METHODS if any(row.variant == name for row in rows)]
+    found = {
+        name: {site: mean_of(list(by_seed(rows, name, site, "auroc").values())) for site in FAMILIES} for name in names
+    }
+    body = [[name, *(mean.text() for mean in sites.values())] for name, sites in found.items()]
+    lines = begin_page("A rehearsal of the runner: breast cancer, AUROC, percent", "rehearsal", path)
+    write_page(path, [*lines, *table_lines(["method", *FAMILIES], body)])
+    if names:
+        panels = {site: [Dot(name=name, mean=found[name][site]) for name in names] for site in FAMILIES}
+        plot_dots(path.with_suffix(".svg"), panels, title="A rehearsal of the runner", axis="AUROC")

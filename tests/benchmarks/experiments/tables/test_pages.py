@@ -1,0 +1,189 @@
+"""Pages and plots follow from stored rows alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.data.covertype import AREAS
+from benchmarks.experiments.data.dealt import FAMILIES
+from benchmarks.experiments.data.heart import FILES
+from benchmarks.experiments.data.uci_centres import CENTRES
+from benchmarks.experiments.store import Cost, add_cost, costs_beside
+from benchmarks.experiments.tables import chfl, fed_heart, heart, join, player
+from benchmarks.experiments.tables.catalogue import TABLES
+from benchmarks.experiments.tables.chfl_page import accuracies, chosen_strengths
+from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
+from benchmarks.experiments.tables.heart_page import render_heart
+from benchmarks.experiments.tables.join_page import differences, render_join
+from benchmarks.experiments.tables.player_page import weighted_by_seed
+from benchmarks.experiments.variants import Row
+
+SITES = {
+    "heart": tuple(FILES),
+    "fed-heart": CENTRES,
+    "single-vectors": CENTRES,
+    "player": CENTRES,
+    "covertype": AREAS,
+    "rehearsal": tuple(FAMILIES),
+}
+NAMES = (
+    "auroc", "auprc", "balanced_accuracy", "balanced_accuracy_at_logit_half", "accuracy", "macro_f1", "rows",
+    "validation_accuracy", "elevation_is_common", "auroc_of_authors", "auprc_of_authors",
+)  # fmt: skip
+
+
+def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
+    """Every variant of a table at every site, its metrics drawn from its name's length."""
+    generator = np.random.default_rng(5)
+    rows = [
+        Row(
+            variant=variant.name,
+            seed=seed,
+            site=site,
+            chosen_round=1 + seed,
+            metrics={name: float(value) for name, value in zip(NAMES, generator.random(len(NAMES)), strict=True)},
+        )
+        for variant in TABLES[table].variants()
+        for seed in range(seeds)
+        for site in SITES.get(table, ("site-1", "site-2"))
+    ]
+    if table == "player":
+        metrics = {f"F {layer}": float(3**place) for place, layer in enumerate(player.LAYERS)} | {"layers": 2.0}
+        rows += [
+            Row(variant=player.CHOSEN_BY, seed=seed, site=player.FEDERATION, chosen_round=-1, metrics=metrics)
+            for seed in range(seeds)
+        ]
+    return rows
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_the_same_rows_make_the_same_page(table: str, tmp_path: Path) -> None:
+    """Page and plot are the same bytes again, name the command and the plot, and show every variant that was run."""
+    rows, path = made_up_rows(table), tmp_path / f"{table}.md"
+
+    TABLES[table].render(rows, path)
+    first = path.read_bytes(), path.with_suffix(".svg").read_bytes()
+    TABLES[table].render(rows, path)
+
+    assert (path.read_bytes(), path.with_suffix(".svg").read_bytes()) == first
+    page = path.read_text()
+    assert f"python -m benchmarks.papers {table} " in page
+    assert f"({table}.svg)" in page
+    assert "nan" not in page
+    assert all(line.count("|") == page_header(page, line).count("|") for line in page.splitlines() if line[:1] == "|")
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_a_table_without_rows_has_a_page(table: str, tmp_path: Path) -> None:
+    """Where nothing was run yet the page says so little, and nothing fails."""
+    TABLES[table].render([], tmp_path / "empty.md")
+
+    assert (tmp_path / "empty.md").read_text().startswith("# ")
+
+
+def test_the_page_of_heart_says_which_targets_are_met(tmp_path: Path) -> None:
+    """Within 0.3 of the published area and above local with its interval; the cost as a share of the authors'."""
+    path = tmp_path / "heart.md"
+    rows = [
+        row_of(variant, seed, site, auroc=value + 0.001 * seed)
+        for site, target in (("cleveland", 0.8959), ("south-africa", 0.77), ("faisalabad", 0.8677))
+        for variant, value in (("global-layers, authors", target), ("local, authors", target - 0.02))
+        for seed in range(3)
+    ]
+    for name, seconds in (("local, authors", 2.0), ("fedavg, authors", 3.0), ("global-layers, authors", 5.0)):
+        cost = Cost(variant=name, seeds=2, processor_seconds=2 * seconds, day="2026-01-02", libraries="torch 1")
+        add_cost(costs_beside(path), cost)
+
+    render_heart(rows, path)
+
+    page = path.read_text()
+    assert "cleveland: 89.69 AUROC over 3 seeds, +0.10 from the published 89.59 (within 0.3)" in page
+    assert "south-africa: 77.10 AUROC over 3 seeds, +1.08 from the published 76.02 (not within 0.3)" in page
+    assert "minus local 2.00 ± 0.00 (above 0)" in page
+    assert "101 seeds of the three methods: 1,010, 0.316 of the authors' 3,200" in page
+    assert "on 2026-01-02; torch 1." in page
+
+
+def test_every_reading_of_heart_is_explained() -> None:
+    """GLOBAL_LAYERS.md's differences are selectable, or the page says why not; no variant goes without a word."""
+    readings = Path(heart.__file__).with_name("heart_readings.md").read_text()
+
+    for word in ("batches", "latent", "gate", "normalisation", "aggregation", "sum or mean", "update rate", "start"):
+        assert word in readings
+    for word in ("FedAvg", "label", "discrete", "thresholds", "*authors*", "*paper*", "*declared*", "*aligned*"):
+        assert word in readings
+
+
+def test_fed_heart_says_where_it_is_below_the_paper(tmp_path: Path) -> None:
+    """A method below the tolerance and its interval is named, with how many runs kept an early model."""
+    rows = [
+        row_of("fedprox, local", seed, site, chosen_round=1 + 9 * (seed % 2), accuracy=0.65 + 0.05 * (seed % 2))
+        for seed in range(20)
+        for site in CENTRES
+    ]
+    rows += [row_of("fedper, local", seed, site, accuracy=0.82) for seed in range(20) for site in CENTRES]
+
+    render_fed_heart(rows, tmp_path / "fed-heart.md")
+
+    page = (tmp_path / "fed-heart.md").read_text()
+    assert "**fedprox**: 0.675" in page
+    assert "10 of 20 runs kept the model of round 2 or earlier, with accuracy 0.650 there; the others 0.700" in page
+    assert "**fedper**" not in page
+    assert set(fed_heart.PUBLISHED) >= {"fedprox", "siloed", "central"}
+
+
+def test_mu_is_chosen_on_the_rows_that_choose() -> None:
+    """Of two strengths the one with the better validation accuracy is taken, whatever its test accuracy."""
+    low, high = (chfl.strength_name(strength) for strength in chfl.STRENGTHS)
+    rows = [
+        row_of(low, 7, "site-1", validation_accuracy=0.7, accuracy=0.5),
+        row_of(high, 7, "site-1", validation_accuracy=0.6, accuracy=0.9),
+        row_of(low, 8, "site-1", validation_accuracy=0.7, accuracy=0.5),
+    ]
+
+    assert chosen_strengths(rows) == {7: low}
+    assert accuracies(rows)["chfl, mu above 0"] == {7: 0.5}
+
+
+def test_the_macro_f1_is_weighted_by_rows() -> None:
+    """Three rows of 0.2 and one of 1 make 0.4; the federation's own line does not count."""
+    rows = [
+        row_of("player-fl", 1, "va", macro_f1=0.2, rows=3.0),
+        row_of("player-fl", 1, "cleveland", macro_f1=1.0, rows=1.0),
+        row_of("player-fl", 1, player.FEDERATION, layers=2.0),
+    ]
+
+    assert weighted_by_seed(rows, "player-fl") == pytest.approx({1: 0.4})
+
+
+def test_placebos_are_compared_where_there_are_any(tmp_path: Path) -> None:
+    """Federated minus placebo is a mean over the sites that have a placebo, not over all."""
+    name = "sites 2, covertype dealt, fedavg"
+    scores = {
+        f"{name}, federated": {("site-01", 1): 0.8, ("site-02", 1): 0.2, ("site-01", 2): 0.8, ("site-02", 2): 0.4},
+        f"{name}, placebo": {("site-01", 1): 0.7, ("site-01", 2): 0.5},
+        f"{name}, alone": {("site-01", 1): 0.8, ("site-02", 1): 0.1, ("site-01", 2): 0.8, ("site-02", 2): 0.1},
+    }
+
+    placebo, alone = (differences(scores, f"{name}, federated", against) for against in ("placebo", "alone"))
+
+    assert placebo is not None
+    assert alone is not None
+    assert placebo.value == pytest.approx(20.0)
+    assert alone.value == pytest.approx(10.0)
+    assert len({setting.name for setting in join.settings()}) == len(join.settings())
+    render_join([], tmp_path / "join.md")
+
+
+def row_of(variant: str, seed: int, site: str, *, chosen_round: int = -1, **metrics: float) -> Row:
+    """A row with these metrics."""
+    return Row(variant=variant, seed=seed, site=site, chosen_round=chosen_round, metrics=metrics)
+
+
+def page_header(page: str, line: str) -> str:
+    """The first line of the table in which a line stands."""
+    table = next(part for part in page.split("\n\n") if line in part.splitlines())
+    return next(each for each in table.splitlines() if each.startswith("|"))

@@ -1,0 +1,164 @@
+"""Rules that see every site's vector, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.experiments.data.dealt import breast_cancer
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.views import only_columns
+from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.single_vectors import (
+    LayerMixtures,
+    Median,
+    PlainMean,
+    TrimmedMean,
+    federate_vectors,
+    reversed_and_tenfold,
+)
+from benchmarks.experiments.stacks import federate_stack
+from protos.architecture import Constant, Part, TensorSpec
+from protos.manifest import Manifest
+
+ZERO = np.zeros((4, 2), np.float32)
+# Columns by number: 1, 2, 4, 9 and -6, 0, 1, 5.
+CHANGES = np.array([[4, 0], [1, 5], [9, -6], [2, 1]], np.float32)
+# Two layers, of one number and of two.
+MANIFEST = Manifest(
+    (
+        TensorSpec("body.layer1.weight", (1,), Part.BODY, Constant(0.0)),
+        TensorSpec("body.layer2.weight", (2,), Part.BODY, Constant(0.0)),
+    ),
+    (),
+)
+
+
+def test_the_median_of_four_is_the_mean_of_the_middle_two() -> None:
+    """Number by number, whichever sites these are; every site receives it."""
+    found = Median().next_values(ZERO, CHANGES)
+
+    np.testing.assert_array_equal(found, np.tile([3.0, 0.5], (4, 1)).astype(np.float32))
+
+
+def test_the_median_is_of_values_not_of_changes() -> None:
+    """What was received is added before numbers are compared."""
+    received = np.array([[10, 0], [0, 0], [0, 0]], np.float32)
+
+    found = Median().next_values(received, np.array([[0, 1], [2, 2], [5, 9]], np.float32))
+
+    np.testing.assert_array_equal(found, np.tile([5.0, 2.0], (3, 1)).astype(np.float32))
+
+
+def test_the_trimmed_mean_leaves_out_both_ends() -> None:
+    """Of five sites without the lowest and the highest: (2 + 4 + 6) / 3 and (0 + 1 + 5) / 3."""
+    changes = np.array([[4, 0], [1, 5], [99, -6], [2, 1], [6, 70]], np.float32)
+
+    found = TrimmedMean(1).next_values(np.zeros((5, 2), np.float32), changes)
+
+    np.testing.assert_array_equal(found, np.tile([4.0, 2.0], (5, 1)).astype(np.float32))
+
+
+def test_nothing_is_left_of_too_few_sites() -> None:
+    """Two left out at either end of four are all."""
+    with pytest.raises(ValueError, match="cannot be left out"):
+        TrimmedMean(2).next_values(ZERO, CHANGES)
+
+
+def test_a_site_that_lies_moves_the_mean_and_not_the_median() -> None:
+    """With one of five far away the mean follows it; the median stays among the honest."""
+    honest = np.array([[1.0], [1.1], [0.9], [1.05]], np.float32)
+    changes = np.concatenate([honest, reversed_and_tenfold(np.array([[100.0]], np.float32))])
+    received = np.zeros_like(changes)
+
+    assert PlainMean().next_values(received, changes)[0, 0] == pytest.approx((4.05 - 1000) / 5, rel=1e-6)
+    assert Median().next_values(received, changes)[0, 0] == pytest.approx(1.0)
+
+
+def test_the_first_mixture_is_the_mean() -> None:
+    """All logits start at 0, so each site receives the equal mixture of all vectors."""
+    rule = LayerMixtures(MANIFEST, 3, seed=1)
+    received = np.full((3, 3), 0.5, np.float32)
+    changes = np.array([[0, 3, 0], [1, 0, 0], [2, 0, 6]], np.float32)
+
+    found = rule.next_values(received, changes)
+
+    np.testing.assert_allclose(rule.weights().detach().numpy(), 1 / 3)
+    np.testing.assert_allclose(found, np.tile([1.5, 1.5, 2.5], (3, 1)))
+
+
+def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
+    """The bias of logit j moves by rate * a_j (<c, y_j> - sum_k a_k <c, y_k>), summed over the sites.
+
+    Two sites with y = (0, 1, 1) and (2, 3, 5), so a = 1/2 each. Site 1 then changes by (1, 0, 0), site 2 by
+    (0, 1, -1). In layer 1: <c, y> of site 1 is (0, 2), so its logits move by 1/4 * (0 - 2) = -1/2 and +1/2; site
+    2's by 0. In layer 2: site 1's by 0; of site 2 <c, y> is (0, -2), so its move by +1/2 and -1/2.
+    """
+    rule = LayerMixtures(MANIFEST, 2, seed=1, rate=0.1)
+    rule.next_values(np.zeros((2, 3), np.float32), np.array([[0, 1, 1], [2, 3, 5]], np.float32))
+
+    rule.learn(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]], dtype=torch.float64))
+
+    moved = rule.output_bias.detach().numpy()
+    np.testing.assert_allclose(moved, [[-0.05, 0.05], [0.05, -0.05]], atol=1e-12)
+
+
+def test_a_site_leans_towards_the_layers_that_help_it() -> None:
+    """Where a site's change points to another's layer round after round, its weight for it rises, layer by layer."""
+    rule = LayerMixtures(MANIFEST, 2, seed=3, rate=0.5)
+    own = np.array([[0, 0, 0], [1, 1, 1]], np.float32)
+    received = own.copy()
+    for _ in range(5):
+        # Site 1 goes towards site 2's first layer and away from its second.
+        changes = np.array([[1.0, -1.0, -1.0], [0.0, 0.0, 0.0]], np.float32)
+        received = rule.next_values(own - changes, changes)
+
+    weights = rule.weights().detach().numpy()
+    assert weights[0, 0, 1] > 0.6
+    assert weights[0, 1, 1] < 0.4
+    assert received[0, 0] > 0.6
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0)
+
+
+def test_the_mean_over_vectors_is_the_deployments() -> None:
+    """Sites trained with the plain rule end where the network's integers lead, to the integers' precision."""
+    seeds = (1, 2)
+    data = {}
+    for seed in seeds:
+        sites = breast_cancer(seed)
+        data[seed] = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
+    plans = [plan_of(data[seed], seed, {"name": "fedavg"}) for seed in seeds]
+    by_site = {name: [data[seed][name] for seed in seeds] for name in data[1]}
+
+    mine = federate_vectors(plans, by_site, lambda _plan, _manifest, _sites: PlainMean())
+
+    for name, outcome in federate_stack(plans, by_site).items():
+        np.testing.assert_allclose(mine[name].test_outputs, outcome.test_outputs, atol=1e-4)
+
+
+def test_methods_with_private_layers_are_refused() -> None:
+    """A rule over whole vectors would take a part for all of it."""
+    sites = breast_cancer(1)
+    plan = plan_of({name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}, 1, None)
+
+    with pytest.raises(ValueError, match="federates everything"):
+        federate_vectors([plan], {}, lambda _plan, _manifest, _sites: PlainMean())
+
+
+def plan_of(sites: Sites, seed: int, method: dict[str, str] | None) -> Any:  # a Plan
+    """Two rounds; without a method FedPer, whose head is private."""
+    keys: dict[str, Any] = {"outputs": 1} if method else {}
+    return experiment_plan(
+        sites,
+        seed,
+        method=method or {"name": "fedper"},
+        columns=sites["cluj"].columns,
+        architecture={"name": "dense", "hidden": [4]},
+        schedule={"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 3},
+        optimiser={"name": "sgd", "learning_rate": 0.1},
+        weighting={"name": "equal"},
+        **keys,
+    )

@@ -1,0 +1,58 @@
+"""Results on disk: what is appended comes back, and nothing is ever half written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.experiments import store
+from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_costs, read_rows
+from benchmarks.experiments.variants import Row
+
+
+def rows_of(variant: str, *seeds: int) -> list[Row]:
+    """One row for each seed."""
+    return [
+        Row(variant=variant, seed=seed, site="a, b", chosen_round=2, metrics={"auroc": 0.5, "tiny": 1.25e-9})
+        for seed in seeds
+    ]
+
+
+def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
+    """Rows are read in the order of variant, seed and site, with commas in names and small numbers whole."""
+    path = tmp_path / "folder" / "table.csv"
+
+    add_rows(path, rows_of("z", 1))
+    add_rows(path, rows_of("a", 10, 9))
+
+    assert read_rows(path) == [*rows_of("a", 9, 10), *rows_of("z", 1)]
+    assert read_rows(tmp_path / "none.csv") == []
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before the new file takes the old one's place, a chunk is missing as a whole."""
+    path = tmp_path / "table.csv"
+    add_rows(path, rows_of("a", 1))
+    before = path.read_bytes()
+
+    def stop(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        add_rows(path, rows_of("a", 2))
+
+    assert path.read_bytes() == before
+
+
+def test_costs_come_back(tmp_path: Path) -> None:
+    """Seconds, day and libraries of every chunk stand beside the table, to a hundredth of a second."""
+    path = costs_beside(tmp_path / "table.csv")
+    cost = Cost(variant="a", seeds=5, processor_seconds=1.25, day="2026-01-02", libraries="torch 1, numpy 2")
+
+    add_cost(path, cost)
+    add_cost(path, cost)
+
+    assert path.name == "table-cpu.csv"
+    assert read_costs(path) == [cost, cost]
