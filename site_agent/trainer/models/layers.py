@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from protos.networks.dense import ActivationName
@@ -124,9 +125,34 @@ def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if weight.dim() == 2:
         return functional.linear(values, weight, bias)
-    rows = values.flatten(1, -2)
-    mapped = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+    # The ignore: torch leaves Function.apply untyped.
+    mapped: Tensor = _StackedMap.apply(values.flatten(1, -2), weight, bias)  # type: ignore[no-untyped-call]
     return mapped.view(*values.shape[:-1], weight.shape[1])
+
+
+class _StackedMap(torch.autograd.Function):
+    """S linear maps at once. The derived gradient of a batched product would come out transposed, and adding
+    a transposed matrix to one that is not takes as long as the product itself."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Rows (S, B, inputs), weight (S, outputs, inputs) and bias (S, outputs) to (S, B, outputs)."""
+        ctx.save_for_backward(rows, weight)
+        if bias is None:
+            return torch.bmm(rows, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients of all three, each where it is wanted."""
+        rows, weight = ctx.saved_tensors
+        wants_rows, wants_weight, wants_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(gradient, weight) if wants_rows else None,
+            torch.bmm(gradient.mT, rows) if wants_weight else None,
+            gradient.sum(1) if wants_bias else None,
+        )
 
 
 def activation_of(name: ActivationName) -> Activation:

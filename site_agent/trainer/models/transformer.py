@@ -141,7 +141,7 @@ class _Kept:
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor
-    attention: Attended
+    attention: tuple[Attended, ...]
     attended: Tensor
     between: Tensor
     ready: Tensor  # after normalisation and dropout
