@@ -153,8 +153,8 @@ def test_an_honest_run_with_every_stage_is_answered_to_its_end(tmp_path: Path, o
     assert evidence.error is None
     released = evidence.events("contribution_released")
     assert [entry["stage"] for entry in released] == ["training", "training", "validation", "report"]
-    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3, 4]
-    assert [len(chunk.body) for chunk in evidence.chunks] == [48, 72, 32, 40]
+    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3, 3]
+    assert [len(chunk.body) for chunk in evidence.chunks] == [48, 72, 32, 32]
     assert evidence.events("run_finished")[0]["rounds"] == 4
 
 
