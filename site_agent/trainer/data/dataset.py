@@ -21,7 +21,7 @@ from protos.plan import Plan
 from site_agent.config import Split
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
-from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.splits import Rows, SplitRows, split_rows
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.files import array_digest
 
@@ -51,8 +51,8 @@ class Examples:
 class Dataset:
     """What training, choosing and testing read; `classes` is empty for regression.
 
-    `test_patients` is int64 of shape (test rows,), equal for rows of one patient; None where the contract
-    declares no patient column.
+    `training_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one patient; None
+    where the contract declares no patient column.
     """
 
     training: Examples
@@ -61,6 +61,7 @@ class Dataset:
     columns: tuple[str, ...]
     task: Task
     classes: tuple[str, ...]
+    training_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
 
     @property
@@ -113,14 +114,17 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         columns=preprocessing.columns,
         task=target.task,
         classes=target.classes,
-        test_patients=None if table.patients is None else _numbered([table.patients[row] for row in rows.test]),
+        training_patients=_patients(table, rows.training),
+        test_patients=_patients(table, rows.test),
     )
     return dataset, preprocessing
 
 
-def _numbered(patients: Sequence[str]) -> npt.NDArray[np.int64]:
+def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
     """Numbers that are equal where the identifiers are, which are not kept."""
-    return np.unique(np.array(patients), return_inverse=True)[1].astype(np.int64)
+    if table.patients is None:
+        return None
+    return np.unique([table.patients[row] for row in rows], return_inverse=True)[1].astype(np.int64)
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:

@@ -56,7 +56,7 @@ def test_outputs_follow_the_task(write: Write) -> None:
     assert outputs == [1, 3, 1]
 
 
-def test_the_test_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
+def test_the_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
     """Equal where the identifiers are, without the identifiers; without a patient column there is none."""
     declared = contract_from(SMALL.replace("{name: note, role: ignore}", "{name: note, role: patient}"))
     rows = [[*row[:4], f"P{number // 2}", row[5]] for number, row in enumerate(SMALL_ROWS)]
@@ -64,10 +64,11 @@ def test_the_test_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
     named, _ = prepare(write(rows), declared, Split(seed=0))
     plain, _ = prepare(write(SMALL_ROWS), contract_from(SMALL), Split(seed=0))
 
-    assert named.test_patients is not None
-    assert np.unique(named.test_patients, return_counts=True)[1].tolist() == [2] * (len(named.test) // 2)
+    for part, patients in ((named.training, named.training_patients), (named.test, named.test_patients)):
+        assert patients is not None
+        assert np.unique(patients, return_counts=True)[1].tolist() == [2] * (len(part) // 2)
     assert align(named, named.columns).test_patients is named.test_patients
-    assert plain.test_patients is None
+    assert plain.test_patients is plain.training_patients is None
 
 
 def test_columns_find_their_places_by_name(breast_cancer: tuple[Path, Contract]) -> None:

@@ -1,0 +1,263 @@
+"""The site's own expert: what its statistician would use, as a teacher of the network.
+
+A regularised linear model and a random forest are fitted to the site's training rows and joined: the forest's
+share is the probability, from losses out of fold, that it is the better one. What the expert says of a
+training row comes from fits that did not see the row's patient; what it says of any other row, from the fits
+to all training rows. The rules:
+
+* nothing of it leaves the site: it takes part in no sum, and its arrays are saved with the model alone;
+* validation and test rows are not looked at;
+* equal rows and an equal seed give equal bits, and a row's opinion does not depend on the rows beside it;
+* an opinion is bounded: probabilities keep half a percent's distance from 0 and 1, in a way that changes no
+  ranking, so that one strange row cannot outvote a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from protos.errors import DataError
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.evaluation import log_loss_of_rows, probabilities
+from site_agent.trainer.forest import Forest, forest_of
+
+FOLDS: Final = 5
+# Each tree draws no more rows than this, so that time is bounded.
+MOST_ROWS: Final = 10_000
+TREES: Final = 500
+_TREES_IN_A_FOLD: Final = 100  # opinions out of fold are noisier by far through the fold than through few trees
+_SMALLEST_LEAF: Final = 3
+_PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
+_DISTANCE: Final = 0.005
+
+Numbers: TypeAlias = npt.NDArray[np.float64]
+_Features: TypeAlias = npt.NDArray[np.float32]
+_Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Expert:
+    """A linear model and a forest with their shares; numbers only.
+
+    Attributes:
+        task: what is predicted.
+        coefficients: float64 of shape (outputs, columns).
+        intercepts: float64 of shape (outputs,); minus infinity for a class without training rows.
+        forest: with one answer for each output: the share of the positive class, of each class, or the number.
+        forest_share: from 0 to 1.
+    """
+
+    task: Task
+    coefficients: Numbers
+    intercepts: Numbers
+    forest: Forest
+    forest_share: float
+
+    def __post_init__(self) -> None:
+        if self.coefficients.ndim != 2 or self.intercepts.shape != self.coefficients.shape[:1]:
+            raise ValueError("arrays of no linear model")
+        if self.forest.values.shape[1] != len(self.intercepts) or not 0.0 <= self.forest_share <= 1.0:
+            raise ValueError("a forest that answers something else, or a share that is none")
+
+    def opinions(self, features: _Features) -> Numbers:
+        """What it says of rows, on the scale of the network's outputs.
+
+        Args:
+            features: float32 of shape (rows, columns), the site's own encoded columns.
+
+        Returns:
+            float64 of shape (rows, outputs), finite: the logit of a binary target, the logarithms of the
+            probabilities of several classes, or a regression's number.
+        """
+        linear = _on_scale(self.task, _linear_answers(self, features))
+        return _joined(self.task, linear, _on_scale(self.task, self.forest.answers(features)), self.forest_share)
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """All that `expert_of` needs but the task."""
+        own = {"coefficients": self.coefficients, "intercepts": self.intercepts, "share": np.array([self.forest_share])}
+        trees = self.forest
+        return own | {
+            "roots": trees.roots,
+            "columns": trees.columns,
+            "thresholds": trees.thresholds,
+            "children": trees.children,
+            "values": trees.values,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FittedExpert:
+    """An expert as it comes from its training rows.
+
+    Attributes:
+        expert: fitted to all training rows.
+        out_of_fold: float64 of shape (training rows, outputs): opinions of rows whose patient was not seen.
+        evidence: mean losses out of fold, and the share that follows; for the site's own report.
+    """
+
+    expert: Expert
+    out_of_fold: Numbers
+    evidence: Mapping[str, Json]
+
+
+def expert_of(task: Task, arrays: _Arrays) -> Expert:
+    """The expert whose `arrays` these are, read perhaps by another process.
+
+    Raises:
+        ValueError: they are those of no expert.
+    """
+    types = {"roots": "<i4", "columns": "<i4", "children": "<i4"}
+    wanted = ("coefficients", "intercepts", "share", "roots", "columns", "thresholds", "children", "values")
+    if set(arrays) != set(wanted) or any(arrays[name].dtype.str != types.get(name, "<f8") for name in wanted):
+        raise ValueError("other arrays than an expert's")
+    trees = {name: np.asarray(arrays[name], dtype=np.int32) for name in types}
+    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in wanted if name not in types}
+    forest = Forest(**trees, thresholds=numbers["thresholds"], values=numbers["values"])
+    return Expert(
+        task=task,
+        coefficients=numbers["coefficients"],
+        intercepts=numbers["intercepts"],
+        forest=forest,
+        forest_share=float(numbers["share"].item()),
+    )
+
+
+def fit_expert(dataset: Dataset, seed: int) -> FittedExpert:
+    """Fit the linear model and the forest, within folds and to all training rows.
+
+    Logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf; for a number
+    ridge regression with the same penalty. The forest's share is the probability that its mean loss is the
+    lower one, by the differences between patients: a normal one with their mean and standard error.
+
+    Args:
+        dataset: only its training rows are read.
+        seed: of folds and forests, not negative.
+
+    Raises:
+        DataError: the rows' patients are too few, or one fold would hold all of a class.
+    """
+    rows, task = dataset.training, dataset.task
+    patients = np.arange(len(rows)) if dataset.training_patients is None else dataset.training_patients
+    folds = _folds(rows.targets, patients, seed)
+    linear, grown = (np.empty((len(rows), dataset.outputs)) for _ in range(2))
+    for fold in range(FOLDS):
+        seen, unseen = folds != fold, folds == fold
+        part = Examples(features=rows.features[seen], targets=rows.targets[seen])
+        if task != "regression" and len(np.unique(part.targets)) < 2:
+            raise _too_few("All patients of one class would be in one of its folds")
+        model = _fit(dataset, part, _TREES_IN_A_FOLD, seed + 1 + fold)
+        linear[unseen] = _on_scale(task, _linear_answers(model, rows.features[unseen]))
+        grown[unseen] = _on_scale(task, model.forest.answers(rows.features[unseen]))
+    losses = [_losses(task, rows, opinions) for opinions in (linear, grown)]
+    share = _probability_of_less(losses[1] - losses[0], patients)
+    final = _fit(dataset, rows, TREES, seed, share)
+    evidence: dict[str, Json] = {
+        "out_of_fold_loss": {"linear": float(losses[0].mean()), "forest": float(losses[1].mean())},
+        "forest_share": share,
+    }
+    return FittedExpert(expert=final, out_of_fold=_joined(task, linear, grown, share), evidence=evidence)
+
+
+def _folds(targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """A fold for each row, (rows,): patients dealt in turn, in the order of their mean target, ties by lot."""
+    _, owners = np.unique(patients, return_inverse=True)
+    counts = np.bincount(owners)
+    if len(counts) < FOLDS:
+        raise _too_few(f"It has training rows of {len(counts)} patients")
+    means = np.bincount(owners, weights=targets.astype(np.float64)) / counts
+    order = np.random.default_rng(seed).permutation(len(counts))
+    order = order[np.argsort(means[order], kind="stable")]
+    folds = np.empty(len(counts), dtype=np.int64)
+    folds[order] = np.arange(len(counts)) % FOLDS
+    return folds[owners]
+
+
+def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float = 0.5) -> Expert:
+    sizes = {"n_estimators": trees, "max_samples": MOST_ROWS if len(rows) > MOST_ROWS else None}
+    draws = {"min_samples_leaf": _SMALLEST_LEAF, "random_state": seed % (1 << 32)}
+    features = rows.features.astype(np.float64)  # in float32 the linear models would stop early
+    if dataset.task == "regression":
+        line = Ridge(alpha=_PENALTY).fit(features, rows.targets.astype(np.float64))
+        grown = RandomForestRegressor(**sizes, **draws).fit(rows.features, rows.targets)
+        places = np.eye(1)
+    else:
+        labels = rows.targets.astype(np.int64)
+        line = LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000).fit(features, labels)
+        grown = RandomForestClassifier(**sizes, **draws).fit(rows.features, labels)
+        # One line for each class that is there: at which output it is asked for; for two classes at the second's.
+        places = np.eye(len(dataset.classes))[line.classes_][:, -dataset.outputs :]
+    slopes, starts = np.atleast_2d(line.coef_), np.atleast_1d(line.intercept_)
+    if len(slopes) < len(places):  # of two classes that are there scikit-learn gives the second one's logit
+        slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
+    forest = forest_of(grown.estimators_)
+    return Expert(
+        task=dataset.task,
+        coefficients=places.T @ slopes,
+        intercepts=np.where(places.any(axis=0), places.T @ starts, -np.inf),
+        forest=replace(forest, values=forest.values @ places),
+        forest_share=share,
+    )
+
+
+def _linear_answers(expert: Expert, features: _Features) -> Numbers:
+    """Probabilities of the positive class or of each, or the number: (rows, outputs)."""
+    wide = features.astype(np.float64)
+    # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
+    both = zip(expert.coefficients, expert.intercepts, strict=True)
+    lines = [(wide * slope).sum(axis=1) + start for slope, start in both]
+    return probabilities(expert.task, np.stack(lines, axis=1)).reshape(len(wide), -1)
+
+
+def _on_scale(task: Task, answers: Numbers) -> Numbers:
+    """Probabilities of shape (rows, outputs) as bounded logits or logarithms; numbers as they are."""
+    match task:
+        case "binary":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
+        case "multi-class":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
+        case "regression":
+            return answers
+        case _:
+            assert_never(task)
+
+
+def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
+    """Both opinions at their shares; of several classes again the logarithms of probabilities."""
+    both = (1.0 - share) * linear + share * grown
+    return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
+
+
+def _losses(task: Task, rows: Examples, opinions: Numbers) -> Numbers:
+    """Each row's loss, (rows,): log loss or squared error."""
+    scores = probabilities(task, opinions)
+    if task == "regression":
+        return np.square(scores - rows.targets)
+    return log_loss_of_rows(rows.targets.astype(np.int64), scores)
+
+
+def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) -> float:
+    """The probability that the mean over all patients of such differences, (rows,), is below 0."""
+    _, owners = np.unique(patients, return_inverse=True)
+    means = np.bincount(owners, weights=differences) / np.bincount(owners)
+    error = float(means.std(ddof=1)) / math.sqrt(len(means))
+    if error == 0.0:
+        return 0.5
+    return 0.5 * math.erfc(float(means.mean()) / error / math.sqrt(2.0))
+
+
+def _too_few(what: str) -> DataError:
+    return DataError(
+        what=f"This site's own expert cannot be fitted. {what}; {FOLDS} folds need more.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy="Bring more rows, or agree on a plan without the key expert.",
+    )

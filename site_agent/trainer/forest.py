@@ -1,0 +1,108 @@
+"""A random forest as plain arrays: grown by scikit-learn, kept and asked without it.
+
+What is kept are numbers alone, so that a saved forest is read without unpickling anything, and gives the
+same answer whatever version of scikit-learn is installed then. The rules:
+
+* an answer equals scikit-learn's to 1e-12: trees compare float32 values with float64 thresholds, and the
+  answer is the mean over trees of the leaf's shares (or number);
+* nodes of all trees stand in one list, and a node stands before its children, so that every way ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+# So many pairs of row and tree are under way at once: about 100 MB.
+_BLOCK_PAIRS: Final = 1 << 22
+
+
+class _Nodes(Protocol):
+    """One tree as scikit-learn lays it out; a leaf has child -1. `value` is (nodes, 1, answers)."""
+
+    feature: npt.NDArray[np.int64]
+    threshold: npt.NDArray[np.float64]
+    children_left: npt.NDArray[np.int64]
+    children_right: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+
+
+class GrownTree(Protocol):
+    """A fitted tree of scikit-learn's."""
+
+    tree_: _Nodes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Forest:
+    """All trees; numbers of nodes count over the whole forest.
+
+    Attributes:
+        roots: int32 of shape (trees,).
+        columns: int32 of shape (nodes,): which column a node compares, 0 at a leaf.
+        thresholds: float64 of shape (nodes,): a value up to it goes left; infinite at a leaf.
+        children: int32 of shape (nodes, 2), left and right; a leaf's are itself.
+        values: float64 of shape (nodes, answers): shares of classes, or the mean number.
+    """
+
+    roots: npt.NDArray[np.int32]
+    columns: npt.NDArray[np.int32]
+    thresholds: npt.NDArray[np.float64]
+    children: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        nodes = len(self.columns)
+        shapes = (self.thresholds.shape, self.children.shape, self.values.shape[:1])
+        if not len(self.roots) or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
+            raise ValueError("arrays of no forest")
+        numbers = np.arange(nodes)[:, None]
+        ends = np.isinf(self.thresholds)[:, None]
+        is_placed = np.where(ends, self.children == numbers, (self.children > numbers) & (self.children < nodes))
+        if not is_placed.all() or self.roots.min() < 0 or self.roots.max() >= nodes or self.columns.min() < 0:
+            raise ValueError("a node whose children do not follow it")
+
+    def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """The mean over trees: float64 of shape (rows, answers) for features of shape (rows, columns)."""
+        block = max(1, _BLOCK_PAIRS // len(self.roots))
+        parts = [self._mean(features[start : start + block]) for start in range(0, len(features), block)]
+        return np.concatenate(parts) if parts else np.empty((0, self.values.shape[1]))
+
+    def _mean(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        rows = np.arange(len(features))[:, None]
+        at = np.broadcast_to(self.roots, (len(features), len(self.roots)))
+        while True:
+            is_above = features[rows, self.columns[at]] > self.thresholds[at]
+            then = self.children[at, is_above.astype(np.int8)]
+            if np.array_equal(then, at):
+                break
+            at = then
+        total = np.zeros((len(features), self.values.shape[1]))
+        for leaves in at.T:  # one tree after the other, as scikit-learn adds; so a row's sum knows no other row
+            total += self.values[leaves]
+        return total / len(self.roots)
+
+
+def forest_of(trees: Sequence[GrownTree]) -> Forest:
+    """The arrays of trees that scikit-learn has grown."""
+    nodes = [tree.tree_ for tree in trees]
+    starts = np.cumsum([0, *(len(each.feature) for each in nodes)])
+    children = np.concatenate([_children(each) + start for each, start in zip(nodes, starts, strict=False)])
+    is_leaf = np.concatenate([each.children_left < 0 for each in nodes])
+    return Forest(
+        roots=starts[:-1].astype(np.int32),
+        columns=np.where(is_leaf, 0, np.concatenate([each.feature for each in nodes])).astype(np.int32),
+        thresholds=np.where(is_leaf, np.inf, np.concatenate([each.threshold for each in nodes])),
+        children=children.astype(np.int32),
+        values=np.concatenate([each.value[:, 0, :] for each in nodes]),
+    )
+
+
+def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
+    numbers = np.arange(len(nodes.feature))
+    both = np.stack((nodes.children_left, nodes.children_right), axis=1)
+    return np.where(both < 0, numbers[:, None], both)
