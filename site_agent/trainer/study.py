@@ -121,7 +121,7 @@ class Study:
         self._rounds_taken, self._is_closed = 0, False
         self._redraw_budget = redraw_budget
         self._redrawn: set[tuple[int, int]] = set()
-        self._start_of_round: tuple[bytes, State] | None = None
+        self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
 
     @property
     def rows(self) -> int:
@@ -198,7 +198,7 @@ class Study:
         shared = torch.from_numpy(received)
         values, controls = shared[: exchange.down_parameters], shared[exchange.down_parameters :]
         if is_again:
-            self._return_to_start(received)
+            self._return_to_start(asked, received)
         else:
             self._begin_round(asked, received, values)
         self._redrawn = asked_redraws
@@ -255,11 +255,11 @@ class Study:
         # The learning rate follows the round, also where this site entered late or was away.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
         if self._redraw_budget:  # otherwise the copy of three models would be made for nothing
-            self._start_of_round = parameters_digest(received), self._training.local.state()
+            self._start_of_round = (parameters_digest(received), asked.layers), self._training.local.state()
 
-    def _return_to_start(self, received: Vector) -> None:
-        if self._start_of_round is None or parameters_digest(received) != self._start_of_round[0]:
-            raise MalformedMessage("other shared values for the same round")
+    def _return_to_start(self, asked: Asked, received: Vector) -> None:
+        if self._start_of_round is None or (parameters_digest(received), asked.layers) != self._start_of_round[0]:
+            raise MalformedMessage("other shared values or layers for the same round")
         self._training.local.restore(self._start_of_round[1])
 
     def _follow_layers(self, asked: Asked) -> None:

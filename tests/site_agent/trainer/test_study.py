@@ -274,7 +274,7 @@ def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
         change_of(study, 0, shared, 5)
     with pytest.raises(MalformedMessage, match="more often"):
         change_of(study, 1, shared, 1)
-    with pytest.raises(MalformedMessage, match="other shared values"):
+    with pytest.raises(MalformedMessage, match="other shared values or layers"):
         change_of(study, 0, shared + np.float32(1), 4)
 
     assert change_of(study, 0, shared, 4).size == change_of(study, 1, shared).size
