@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, m
 
 REPOSITORY = Path(__file__).parents[3]
 CANARY = "Zebra4711"
+NOTHING = memoryview(bytearray())  # as the hatch hands out a payload without bytes
 
 
 def _bytes(vector: Vector) -> memoryview:
@@ -49,8 +51,14 @@ def _start(plan: Plan) -> Vector:
     return manifest_of(plan).initial_parameters(plan.seed)
 
 
+def _question(number: int, stage: int, payload: bytes | memoryview, layers: str = "", best: int = -1) -> Train:
+    return Train(
+        round=number, redraw=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
+    )
+
+
 def _train(number: int, payload: bytes | memoryview, redraw: int = 0) -> Train:
-    return Train(number, redraw, int(Stage.TRAINING), "", -1, payload)
+    return replace(_question(number, int(Stage.TRAINING), payload), redraw=redraw)
 
 
 def _conclude(number: int, payload: bytes | memoryview) -> Conclude:
@@ -124,7 +132,9 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     rounds = range(plan.schedule.rounds)
 
     hatch = _Hatch(
-        Prepare("law-1", plan.canonical), *(_train(number, b"") for number in rounds), _conclude(len(rounds), b"")
+        Prepare("law-1", plan.canonical),
+        *(_train(number, NOTHING) for number in rounds),
+        _conclude(len(rounds), NOTHING),
     )
     status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
 
@@ -153,8 +163,8 @@ class _Coordinated(_Hatch):
         while (stage := stage_at(plan, len(self.asked), self.run.course.training_rounds)) is not None:
             number, offered = len(self.asked), self.run.offered(len(self.asked))
             best = -1 if offered.offer.best_round is None else offered.offer.best_round
-            down = _bytes(np.array(offered.values)) if offered.values.size else b""
-            yield Train(number, 0, int(stage), offered.offer.layers.hex(), best, down)
+            down = _bytes(np.array(offered.values))
+            yield _question(number, int(stage), down, offered.offer.layers.hex(), best)
             trained = self.answers[-1]
             assert isinstance(trained, Trained)
             assert len(trained.payload) == payload_bytes(offered.exchange)
@@ -242,11 +252,11 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
         "redrawn": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first), 1)),
         "again": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first))),
         "beyond": (prepare, _train(plan.schedule.rounds, _bytes(first))),
-        "before": (prepare, Train(-1, 0, int(Stage.PROBE), "", -1, b"")),
-        "stage": (prepare, Train(0, 0, 9, "", -1, _bytes(first))),
-        "layers": (prepare, Train(0, 0, int(Stage.TRAINING), "zz", -1, _bytes(first))),
-        "report": (prepare, Train(plan.rounds, 0, int(Stage.REPORT), "", -1, _bytes(first))),
-        "probe": (prepare, Train(0, 0, int(Stage.PROBE), "", -1, b"")),
+        "before": (prepare, _question(-1, int(Stage.PROBE), b"")),
+        "stage": (prepare, _question(0, 9, _bytes(first))),
+        "layers": (prepare, _question(0, int(Stage.TRAINING), _bytes(first), "zz")),
+        "report": (prepare, _question(plan.rounds, int(Stage.REPORT), _bytes(first))),
+        "probe": (prepare, _question(0, int(Stage.PROBE), b"")),
         "early end": (prepare, _conclude(1, _bytes(first))),
         "short": (prepare, _train(0, _bytes(first[:-1]))),
         "odd": (prepare, _train(0, b"123")),
@@ -301,7 +311,7 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
     config = make_site(tmp_path, table="diabetes")
     approve_plan(config, plan)
 
-    answer = _refused(config, Prepare("law-1", plan.canonical), _train(0, b""), _conclude(1, b""))
+    answer = _refused(config, Prepare("law-1", plan.canonical), _train(0, NOTHING), _conclude(1, NOTHING))
 
     assert answer.reason == SiteReason.VALUE_NOT_FINITE
     assert "Training diverged" in capfd.readouterr().err
