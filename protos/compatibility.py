@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from protos.architecture import Architecture, ColumnsNetwork, DenseNetwork, NamedTensors, ParallelNetwork
+from protos.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+)
 from protos.ingredients import (
     ColumnByColumn,
     Contrastive,
@@ -74,6 +81,8 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
         network, ParallelNetwork | ColumnsNetwork | NamedTensors
     ):
         yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and _has_linear_path(network):
+        yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
 
 
 def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
@@ -141,3 +150,7 @@ def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
 def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
     if isinstance(method.federated, Nothing) and conditions.measures:
         yield "a site that trains alone chooses alone, so checkpoint and early stopping cannot follow all sites"
+
+
+def _has_linear_path(network: Architecture) -> bool:
+    return isinstance(network, GlobalLayersNetwork) and network.linear_path

@@ -19,6 +19,7 @@ from protos.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
+    Mean,
     Method,
     Mixture,
     Parts,
@@ -122,7 +123,7 @@ class PFedMe(Document):
     def method(self) -> Method:
         """The method made of its ingredients."""
         problem = InnerProblem(self.strength, self.inner_steps, self.rate)
-        return Method(procedure=problem, server_rule=Blend(self.blend))
+        return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
 
 
 class APFL(Document):

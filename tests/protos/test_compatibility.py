@@ -44,6 +44,20 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "columns one after the other in one chain": (of("chfl"), CHAIN, "goes with the network columns"),
     "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "they have no prefix"),
+    "a prefix beside a linear path": (
+        of("player-fl"),
+        CHAIN
+        | {
+            "architecture": {
+                "name": "global-layers-network",
+                "latent": 8,
+                "gate": False,
+                "input_normalisation": False,
+                "linear_path": True,
+            }
+        },
+        "so there is no prefix",
+    ),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
     "private epochs after single batches": (
         of("fedrep"),

@@ -74,7 +74,7 @@ CATALOGUE: dict[str, Method] = {
     ),
     "local-adaptation": Method(fine_tuning_epochs=1),
     "ditto": Method(procedure=PersonalCopy(0.01)),
-    "pfedme": Method(procedure=InnerProblem(15.0, 5, 0.01), server_rule=Blend(1.0)),
+    "pfedme": Method(procedure=InnerProblem(15.0, 5, 0.01)),
     "apfl": Method(procedure=Mixture(0.5, 0.1)),
     "fedbn": Method(federated=AllButNormalisation()),
     "lg-fedavg": Method(federated=Parts((Part.BODY, Part.HEAD))),
