@@ -1,6 +1,6 @@
 """The site's own opponent: the plan's network trained on this site's rows and by nobody else.
 
-Same network, rows, number of steps, optimiser and fine-tuning; every number is private. The checkpoint is
+Same network, rows, expert, number of steps, optimiser and fine-tuning; every number is private. The checkpoint is
 chosen as in the plan, by this site's own loss where the plan chooses over all sites.
 """
 
@@ -12,6 +12,7 @@ import torch
 
 from protos.exchange import is_measured
 from protos.ingredients import Method, Nothing
+from site_agent.trainer.advice import added_columns
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.failures import TrainingDiverged
@@ -31,8 +32,9 @@ def train_alone(study: Study) -> Outcome | None:
     plan, networks, dataset = study.plan, study.networks, study.own
     if input_columns(plan, dataset.columns)[1] is not None:
         dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
-    networks = replace(networks, columns=len(dataset.columns))
-    training = begin_training(networks, Method(federated=Nothing()), (), rows_of(dataset), Seeds(plan.seed, study.site))
+    networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
+    rows, seeds = rows_of(dataset, study.advice), Seeds(plan.seed, study.site)
+    training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
     choice = Choice("latest" if plan.checkpoint == "latest" else "local")
     for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):
         if is_measured(plan, number) or number == plan.has_probe + plan.schedule.rounds:

@@ -45,7 +45,7 @@ def train_placebo(study: Study) -> Outcome | None:
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
     plan = study.plan.model_copy(update={"checkpoint": checkpoint, "early_stopping": None, "gain": "private"})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
-    members = [Study(plan, study.own, site=name, own_module=study.own_module) for name in names]
+    members = [Study(plan, study.own, site=name, own_module=study.own_module, advice=study.advice) for name in names]
     manifest = study.manifest if plan == study.plan else members[0].manifest
     exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     parameters = manifest.initial_parameters(plan.seed)

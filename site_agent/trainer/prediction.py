@@ -60,10 +60,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
     rows = read_table(table, model.preprocessing.contract, for_prediction=True)
-    features = model.preprocessing.encode(rows)
-    if model.plan.columns:
-        features = place_columns(features, model.preprocessing.columns, model.columns)
-    scores = _scores(model, features, name, hospital.training)
+    scores = _scores(model, model.preprocessing.encode(rows), name, hospital.training)
     write_whole(output, _written(model.preprocessing.contract, rows, scores))
     return rows.rows
 
@@ -75,13 +72,14 @@ def _scores(
 
     import torch
 
+    from site_agent.trainer.advice import added_columns, beside, joined
     from site_agent.trainer.evaluation import scores_of
     from site_agent.trainer.networks import SiteNetworks
     from site_agent.trainer.training.local import predict
 
     networks = SiteNetworks(
         plan=model.plan,
-        columns=len(model.columns),
+        columns=len(model.columns) + added_columns(model.plan, model.outputs),
         outputs=model.outputs,
         common=model.common,
         own_module=Path(training.own_module) if training.own_module else None,
@@ -92,7 +90,13 @@ def _scores(
         flat.load(model.values)
     except ValueError as cause:
         raise other_version(run) from cause
-    outputs = predict(flat, torch.from_numpy(features))
+    placed = place_columns(features, model.preprocessing.columns, model.columns) if model.plan.columns else features
+    if model.expert is None or model.plan.expert is None:
+        outputs = predict(flat, torch.from_numpy(placed))
+    else:
+        said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert
+        read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
+        outputs = joined(predict(flat, read), said, use.result_share)
     failed = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
     if failed.size:
         raise DataError(

@@ -46,7 +46,8 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     """Save the chosen model, compare it, write and log the site's report.
 
     `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
-    are null. `differences` are the federated model's figures minus each other one's.
+    are null. `differences` are the federated model's figures minus each other one's. Where the plan has an
+    expert, it stands among the simple models, and `expert` says how its two models were joined.
 
     Raises:
         OperatorError: no finite model is left, or the disk does not take what is saved.
@@ -56,8 +57,14 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
-    model = SavedModel(plan=study.plan, preprocessing=preprocessing, values=outcome.values, report=facts | reached)
+    advice = study.advice
+    expert = advice.fitted.expert if advice is not None else None
+    model = SavedModel(
+        plan=study.plan, preprocessing=preprocessing, values=outcome.values, report=facts | reached, expert=expert
+    )
     save_model(hospital.state_path, run, model)
+    if advice is not None:
+        models["expert"], facts["expert"] = scores_of(preprocessing, advice.test), advice.fitted.evidence
     reason = "this site did not train alone"
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"

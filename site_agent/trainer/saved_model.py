@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
 from protos.plan import Plan, plan_from_wire
-from site_agent.trainer.checkpoints import Json, load, save
+from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.experts import Expert, expert_of
 
+_EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
 _NAME: Final = "model"
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -34,12 +36,14 @@ class SavedModel:
         preprocessing: fitted on this site's training rows, with its contract.
         values: every parameter by name, float32.
         report: what the model reached on the site's own test rows.
+        expert: the site's own, where the plan has one.
     """
 
     plan: Plan
     preprocessing: Preprocessing
     values: Mapping[str, npt.NDArray[np.generic]]
     report: Json
+    expert: Expert | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,7 +76,9 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "outputs": model.outputs,
         "report": model.report,
     }
-    return save(_folder(state, run), _NAME, model.values, facts)
+    expert = {} if model.expert is None else model.expert.arrays()
+    tensors = {**model.values, **{f"{_EXPERT}{name}": array for name, array in expert.items()}}
+    return save(_folder(state, run), _NAME, tensors, facts)
 
 
 def load_model(state: Path, run: str) -> SavedModel:
@@ -90,14 +96,27 @@ def load_model(state: Path, run: str) -> SavedModel:
         )
     checkpoint = load(_folder(state, run), _NAME)
     try:
+        plan = plan_from_wire(str(checkpoint.facts["plan"]).encode())
+        preprocessing = Preprocessing.from_json(str(checkpoint.facts["preprocessing"]))
         return SavedModel(
-            plan=plan_from_wire(str(checkpoint.facts["plan"]).encode()),
-            preprocessing=Preprocessing.from_json(str(checkpoint.facts["preprocessing"])),
-            values=checkpoint.tensors,
+            plan=plan,
+            preprocessing=preprocessing,
+            values={name: array for name, array in checkpoint.tensors.items() if not name.startswith(_EXPERT)},
             report=checkpoint.facts["report"],
+            expert=_expert(plan, preprocessing, checkpoint.tensors),
         )
-    except (ProtocolError, KeyError) as cause:
+    except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
+
+
+def _expert(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Expert | None:
+    """The saved expert; there has to be one exactly where the plan has one."""
+    arrays = {name.removeprefix(_EXPERT): array for name, array in tensors.items() if name.startswith(_EXPERT)}
+    if plan.expert is None and not arrays:
+        return None
+    if plan.expert is None:
+        raise ValueError("an expert that the plan does not have")
+    return expert_of(preprocessing.contract.target.task, arrays)
 
 
 def other_version(run: str) -> ConfigurationError:

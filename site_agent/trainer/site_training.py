@@ -16,12 +16,13 @@ from torch import Tensor
 from protos.architecture import TensorSpec
 from protos.ingredients import Method
 from protos.schedules import StepSchedule
+from site_agent.trainer.advice import Advice, Opinions, beside, joined, start_path, taught
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Pace, validation_loss
+from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.losses import build_loss
 from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.procedures import build_procedure
@@ -29,12 +30,16 @@ from site_agent.trainer.training.procedures import build_procedure
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteRows:
-    """A site's encoded rows; for a stack each tensor has a first axis of its length."""
+    """A site's encoded rows; for a stack each array has a first axis of its length.
+
+    `opinions` are its expert's on validation and on test rows, None where the plan has no expert.
+    """
 
     task: Task
     training: Rows
     validation: Rows
     test: Rows
+    opinions: tuple[Opinions, Opinions] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,16 +51,27 @@ class SiteTraining:
         local: trains it.
         recipe: what all its models share.
         rows: what it trains and is measured on.
+        result_share: how much of the result is the expert's.
     """
 
     flat: FlatNetwork
     local: LocalTraining
     recipe: Recipe
     rows: SiteRows
+    result_share: float
 
     def validation_losses(self) -> Tensor:
         """The loss of the network that the site would use, on its validation rows: shape (), or (copies,)."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
+
+    def results(self, flat: FlatNetwork) -> tuple[Opinions, Opinions]:
+        """What the site makes of its validation and its test rows with a network: float32 (rows, outputs)."""
+        validation, test = (predict(flat, part.features) for part in (self.rows.validation, self.rows.test))
+        if self.rows.opinions is None:
+            return validation, test
+        said_of_validation, said_of_test = self.rows.opinions
+        share = self.result_share
+        return joined(validation, said_of_validation, share), joined(test, said_of_test, share)
 
 
 def begin_training(
@@ -83,7 +99,10 @@ def begin_training(
     )
     flat = recipe.build()
     for number, own in enumerate(each):
-        networks.start(flat, federated, own, None if copies is None else number)
+        copy = None if copies is None else number
+        networks.start(flat, federated, own, copy)
+        if plan.expert is not None and plan.expert.path_start:
+            start_path(flat, plan.expert.path_start, networks.outputs, copy)
     orders = [np.random.default_rng(own.own("batch order")) for own in each]
     schedule = plan.schedule
     batches = Batches(
@@ -98,13 +117,23 @@ def begin_training(
     local = LocalTraining(
         procedure, rows=rows.training, batches=batches, pace=pace, dropout_seed=each[0].own("dropout")
     )
-    return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
+    share = plan.expert.result_share if plan.expert is not None else 0.0
+    return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows, result_share=share)
 
 
-def rows_of(dataset: Dataset) -> SiteRows:
-    """A site's data set as tensors."""
+def rows_of(dataset: Dataset, advice: Advice | None = None) -> SiteRows:
+    """A site's data set as tensors, with what its expert says of it where the plan has one."""
     training, validation, test = (_rows(part) for part in (dataset.training, dataset.validation, dataset.test))
-    return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
+    if advice is None:
+        return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
+    training = taught(training, advice.training, dataset.task, advice.use.target_share)
+    if advice.use.path_start:
+        training, validation, test = (
+            Rows(beside(rows.features, said), rows.targets)
+            for rows, said in ((training, advice.training), (validation, advice.validation), (test, advice.test))
+        )
+    opinions = advice.validation, advice.test
+    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, opinions=opinions)
 
 
 def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
@@ -118,7 +147,12 @@ def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
         training=stacked([rows.training for rows in many]),
         validation=stacked([rows.validation for rows in many]),
         test=stacked([rows.test for rows in many]),
+        opinions=_stacked_opinions([rows.opinions for rows in many if rows.opinions is not None]),
     )
+
+
+def _stacked_opinions(many: Sequence[tuple[Opinions, Opinions]]) -> tuple[Opinions, Opinions] | None:
+    return (np.stack([first for first, _ in many]), np.stack([second for _, second in many])) if many else None
 
 
 def _rows(examples: Examples) -> Rows:

@@ -32,6 +32,7 @@ from protos.manifest import manifest_of, slices_of
 from protos.messages import MalformedMessage, Stage
 from protos.parameters import parameters_digest
 from protos.plan import Plan
+from site_agent.trainer.advice import Advice, added_columns, advise
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
@@ -40,7 +41,6 @@ from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.training.local import predict
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State
 
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A chosen model and what it makes of this site's rows.
+    """A chosen model and what it makes of this site's rows, its expert's share in the result included.
 
     Attributes:
         choice: the checkpoint with its evidence.
@@ -89,7 +89,14 @@ class Study:
     """A plan in training at this site."""
 
     def __init__(
-        self, plan: Plan, dataset: Dataset, *, site: str, redraw_budget: int = 0, own_module: Path | None = None
+        self,
+        plan: Plan,
+        dataset: Dataset,
+        *,
+        site: str,
+        redraw_budget: int = 0,
+        own_module: Path | None = None,
+        advice: Advice | None = None,
     ) -> None:
         """Build and start the network.
 
@@ -99,6 +106,7 @@ class Study:
             site: its name.
             redraw_budget: how many rounds the policy lets be drawn afresh.
             own_module: the file of the hospital's own network, where the plan wants one.
+            advice: of the site's expert, where it was fitted before; otherwise it is fitted where the plan wants one.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
@@ -109,10 +117,12 @@ class Study:
         self._exchanges = Exchanges(plan, self.manifest)
         columns, common = input_columns(plan, dataset.columns)
         self.dataset = align(dataset, columns) if plan.columns else dataset
+        read = len(columns) + added_columns(plan, dataset.outputs)
         self.networks = SiteNetworks(
-            plan=plan, columns=len(columns), outputs=dataset.outputs, common=common, own_module=own_module
+            plan=plan, columns=read, outputs=dataset.outputs, common=common, own_module=own_module
         )
         self._seeds = Seeds(plan.seed, site)
+        self.advice = advice or advise(plan, dataset, self._seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
         self._layers = b""
@@ -293,7 +303,8 @@ class Study:
         self.choice.consider(round_number, float(self._training.validation_losses()), self._training.local.evaluated())
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
-        return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self._seeds)
+        rows = rows_of(self.dataset, self.advice)
+        return begin_training(self.networks, self.plan.ingredients, federated, rows, self._seeds)
 
     def _check_outputs(self) -> None:
         if self.plan.outputs not in (None, self.own.outputs):
@@ -315,7 +326,7 @@ def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
         raise TrainingDiverged
     if plan.ingredients.fine_tuning_epochs:
         training.local.fine_tune(flat, plan.ingredients.fine_tuning_epochs, training.recipe)
-    test, validation = (predict(flat, part.features) for part in (training.rows.test, training.rows.validation))
+    validation, test = training.results(flat)
     if not np.isfinite(test).all():
         raise TrainingDiverged
     return Outcome(choice=choice.facts(), values=flat.values(), validation_outputs=validation, test_outputs=test)
