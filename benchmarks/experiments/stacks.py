@@ -20,19 +20,19 @@ from protos.exchange import is_measured
 from protos.ingredients import KeptLayersMean, LayerIntervals, RandomPrefix, SensitivePrefix
 from protos.messages import Stage
 from protos.plan import Plan
+from site_agent.trainer.advice import Advice, added_columns, advise
 from site_agent.trainer.choice import Rule
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_training import begin_training, rows_of, stack_rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import predict
 from site_agent.trainer.training.state import State
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StackOutcome:
-    """What a site's chosen models make of its rows, for each copy.
+    """What a site's chosen models make of its rows, for each copy, its expert's share included.
 
     Attributes:
         rounds: int64 of shape (copies,), the chosen round.
@@ -58,12 +58,17 @@ def can_stack(plan: Plan) -> bool:
     )
 
 
-def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]) -> dict[str, StackOutcome]:
+def federate_stack(
+    plans: Sequence[Plan],
+    sites: Mapping[str, Sequence[Dataset]],
+    advice: Mapping[str, Sequence[Advice]] | None = None,
+) -> dict[str, StackOutcome]:
     """All rounds of plans that differ in their seed alone, and every site's chosen models.
 
     Args:
         plans: one for each copy; without masking.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
+        advice: of each one's experts, where they were fitted before; otherwise they are where the plans want them.
 
     Raises:
         ValueError: the plans cannot be stacked.
@@ -73,7 +78,9 @@ def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]
     if not can_stack(plan) or any(other.model_copy(update={"seed": plan.seed}) != plan for other in plans):
         raise ValueError("plans that differ in their seed alone, and exchange the same layers")
     collections = [Collection(each) for each in plans]
-    members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
+    members = {
+        name: StackedSite(plans, name, datasets, advice[name] if advice else None) for name, datasets in sites.items()
+    }
     for number in range(plan.rounds):
         offered = [collection.run.offered(number) for collection in collections]
         stage, best = offered[0].offer.stage, [each.offer.best_round for each in offered]
@@ -97,16 +104,20 @@ def federate_stack(plans: Sequence[Plan], sites: Mapping[str, Sequence[Dataset]]
 class StackedSite:
     """One site with a copy for each seed; it does what Study does, for all copies at once."""
 
-    def __init__(self, plans: Sequence[Plan], site: str, datasets: Sequence[Dataset]) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], site: str, datasets: Sequence[Dataset], advice: Sequence[Advice] | None = None
+    ) -> None:
         plan, dataset = plans[0], datasets[0]
         self._plan = plan
+        seeds = [Seeds(each.seed, site) for each in plans]
+        advised = advice or [advise(plan, own, seed) for own, seed in zip(datasets, seeds, strict=True)]
         columns, common = input_columns(plan, dataset.columns)
         if plan.columns:
             datasets = [align(each, columns) for each in datasets]
-        networks = SiteNetworks(plan=plan, columns=len(columns), outputs=dataset.outputs, common=common)
+        read = len(columns) + added_columns(plan, dataset.outputs)
+        networks = SiteNetworks(plan=plan, columns=read, outputs=dataset.outputs, common=common)
         self._tensors = Collection(plan).run.manifest.tensors
-        seeds = [Seeds(each.seed, site) for each in plans]
-        rows = stack_rows([rows_of(each) for each in datasets])
+        rows = stack_rows([rows_of(own, said) for own, said in zip(datasets, advised, strict=True)])
         self._training = begin_training(networks, plan.ingredients, self._tensors, rows, seeds)
         self._measures = Measures(plan, len(rows.training), len(rows.validation))
         self._choice = _StackedChoice(plan.checkpoint, len(plans))
@@ -147,11 +158,12 @@ class StackedSite:
         self._choice.restore(flat)
         if epochs:
             training.local.fine_tune(flat, epochs, training.recipe)
+        validation, test = training.results(flat)
         return StackOutcome(
             rounds=self._choice.rounds.numpy(),
             losses=self._choice.losses.numpy(),
-            validation_outputs=predict(flat, training.rows.validation.features),
-            test_outputs=predict(flat, training.rows.test.features),
+            validation_outputs=validation,
+            test_outputs=test,
         )
 
     def _take_in(self, values: Tensor) -> None:
