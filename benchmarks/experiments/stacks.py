@@ -136,7 +136,7 @@ class StackedSite:
         values, controls = received[:, :numbers], received[:, numbers:]
         self._take_in(values)
         self._choice.follow(best)
-        if is_measured(plan, number):
+        if is_measured(plan, number) and plan.checkpoint != "latest":  # the last model is measured at the end
             self._measure(number)
         local = self._training.local
         local.train_round(plan.schedule.steps_per_round, values, controls if controls.numel() else None)

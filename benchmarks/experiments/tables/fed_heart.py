@@ -41,6 +41,7 @@ PUBLISHED: Final = {
     "fenda-fl": (0.815, None, 0.802),
     "siloed": (0.748, None, None),
     "central": (0.732, None, None),
+    "central, own scales": (0.732, None, None),
 }
 
 
