@@ -11,7 +11,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from protos.ingredients import (
-    KeptLayersMean,
     LayerIntervals,
     Method,
     SensitivePrefix,
@@ -26,7 +25,7 @@ from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.state import State
 from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at
-from tests.site_agent.trainer.methods.tiny import Federation
+from tests.site_agent.trainer.methods.tiny import Federation, scalars_of
 
 by_method = pytest.mark.parametrize("name", NAMES)
 
@@ -86,7 +85,6 @@ def test_no_number_that_a_site_keeps_is_in_an_answer(name: str) -> None:
 def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) -> None:
     """In the exchange's order and length, to the bit; only a layer that FedLP leaves out is 0 instead."""
     federation = _federation(catalogue_plan(name))
-    is_left_out = isinstance(federation.plan.ingredients.server_rule, KeptLayersMean)
 
     for number in range(federation.plan.rounds):
         asked, down = federation.asked(number), federation.down(number)
@@ -95,11 +93,13 @@ def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) ->
         received = dict(zip([t.name for t in exchange.down], _cut(down, exchange.down), strict=True))
         for site, answer in answers.items():
             values = _training(federation.studies[site]).flat.values()
+            scalars = scalars_of(federation, number, answer)
             for tensor, change in zip(exchange.up, _cut(answer.changes, exchange.up), strict=True):
+                is_kept = scalars.get(f"kept {tensor.layer}", 1)
                 expected = values[tensor.name].ravel() - received[tensor.name]
-                assert np.array_equal(change, expected) or (is_left_out and not change.any())
-            for scalar, value in zip([s for s in exchange.scalars if s.name != "rows"], answer.scalars, strict=True):
-                assert 0 <= value <= scalar.bound
+                assert np.array_equal(change, expected if is_kept else np.zeros_like(change))
+            for scalar in exchange.scalars:
+                assert scalar.name == "rows" or 0 <= scalars[scalar.name] <= scalar.bound
         federation.close(number, answers)
 
 
