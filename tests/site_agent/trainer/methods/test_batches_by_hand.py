@@ -1,0 +1,185 @@
+"""Which rows each step of a method sees, and what an optimiser remembers between rounds, written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from protos.canonical import digest
+from tests.site_agent.trainer.methods.by_hand import Loss, Values, mean, moved, part, risk, slope, tensors
+from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, RATE, Federation, Table, check, schedule, tiny_plan
+
+TABLES: dict[str, Table] = {"ahus": AHUS, "berlin": BERLIN}
+HALVES: dict[str, Any] = {"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 2}
+
+
+def _batches(site: str, seed: int) -> Iterator[Loss]:
+    """The task's loss on one batch after the other: two equal ones of each permutation, what is over left out."""
+    rows, targets = (np.array(values) for values in TABLES[site])
+    size = len(rows) // 2
+    generator = np.random.default_rng(int.from_bytes(digest("batch order", seed, site)[:7], "little"))
+    while True:
+        order = generator.permutation(len(rows))
+        for chosen in (order[:size], order[size : 2 * size]):
+            yield risk((rows[chosen].tolist(), targets[chosen].tolist()))
+
+
+def _begin(
+    method: str | dict[str, Any], **changes: Any
+) -> tuple[Federation, dict[str, Values], dict[str, Iterator[Loss]]]:
+    federation = Federation(tiny_plan(method, **({"schedule": HALVES} | changes)))
+    own = {site: tensors(federation.own(site)) for site in TABLES}
+    return federation, own, {site: _batches(site, federation.plan.seed) for site in TABLES}
+
+
+def test_an_epoch_is_two_batches_and_the_next_one_is_drawn_anew() -> None:
+    """FedAvg on two rows and one row at a time; the third row of three is left over, another one each epoch."""
+    federation, own, batches = _begin("fedavg")
+    values = own["ahus"]
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for losses in batches.values():
+            end = values
+            for _ in range(2):
+                end = moved(end, slope(next(losses), end))
+            ends.append(end)
+        values = mean(ends)
+        check(federation.shared, values)
+
+
+def test_a_round_of_three_steps_goes_on_in_the_middle_of_an_epoch() -> None:
+    """Where a round ends within an epoch, the next one begins with that epoch's other batch."""
+    steps = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 3, "batch_rows": 2}
+    federation = Federation(tiny_plan("fedavg", schedule=steps))
+    values, losses = tensors(federation.shared), _batches("ahus", federation.plan.seed)
+
+    for number in range(3):
+        federation.round(number, of=("ahus",))
+        for _ in range(3):
+            values = moved(values, slope(next(losses), values))
+        check(federation.shared, values)
+
+
+def test_both_models_of_ditto_see_the_same_batch() -> None:
+    """The shared one and the personal one, each with its own gradient on it."""
+    federation, own, batches = _begin({"name": "ditto", "strength": 0.8})
+    shared, personal = own["ahus"], dict(own)
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for site, losses in batches.items():
+            end, v = shared, personal[site]
+            for _ in range(2):
+                loss = next(losses)
+                along = slope(loss, v)
+                v = moved(v, {n: along[n] + 0.8 * (v[n] - shared[n]) for n in v})
+                end = moved(end, slope(loss, end))
+            personal[site] = v
+            ends.append(end)
+        shared = mean(ends)
+        check(federation.shared, shared)
+        for site in TABLES:
+            check(federation.used(site), personal[site])
+
+
+def test_the_inner_problem_of_pfedme_is_that_of_one_batch() -> None:
+    """All its steps on the same rows, then w follows, then the next batch."""
+    federation, own, batches = _begin({"name": "pfedme", "strength": 1.5, "inner_steps": 3, "rate": 0.2})
+    shared = own["ahus"]
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for losses in batches.values():
+            w = t = shared
+            for _ in range(2):
+                loss = next(losses)
+                for _ in range(3):
+                    along = slope(loss, t)
+                    t = moved(t, {n: along[n] + 1.5 * (t[n] - w[n]) for n in t})
+                w = {n: w[n] - 0.2 * 1.5 * (w[n] - t[n]) for n in w}
+            ends.append(w)
+        shared = mean(ends)
+        check(federation.shared, shared)
+
+
+def test_the_epochs_of_fedrep_are_whole() -> None:
+    """Two epochs of the head, then one of the body, each batch of each once."""
+    federation, own, batches = _begin({"name": "fedrep", "head_epochs": 2}, outputs=None)
+
+    for number in range(3):
+        federation.round(number)
+        for site, losses in batches.items():
+            for name, steps in (("head", 4), ("input", 2)):
+                for _ in range(steps):
+                    own[site] = moved(own[site], slope(next(losses), own[site], part(own[site], name)))
+            check(federation.own(site), own[site])
+        shared = part(mean(own.values()), "input")
+        own = {site: values | shared for site, values in own.items()}
+
+
+def test_fine_tuning_goes_on_with_the_next_epoch_and_a_fresh_optimiser() -> None:
+    """Without the momentum that training had gathered."""
+    momentum = {"name": "sgd", "learning_rate": RATE, "momentum": 0.6}
+    method = {"name": "local-adaptation", "fine_tuning_epochs": 2}
+    federation, _, batches = _begin(method, optimiser=momentum)
+    for number in range(3):
+        federation.round(number)
+    federation.finish()
+    values = tensors(federation.shared)
+
+    for site, losses in batches.items():
+        for _ in range(6):
+            next(losses)
+        tuned, speed = values, {n: torch.zeros_like(value) for n, value in values.items()}
+        for _ in range(4):
+            along = slope(next(losses), tuned)
+            speed = {n: 0.6 * speed[n] + along[n] for n in along}
+            tuned = moved(tuned, speed)
+        outcome = federation.studies[site].conclude()
+        check({n: a.astype(float) for n, a in outcome.values.items()}, tuned)
+
+
+def test_an_optimiser_remembers_and_stays_at_its_site() -> None:
+    """Each site's momentum goes on where its last round ended, although the values were replaced in between."""
+    federation = Federation(tiny_plan(
+        "fedavg", schedule=schedule(3), optimiser={"name": "sgd", "learning_rate": RATE, "momentum": 0.6}
+    ))  # fmt: skip
+    values = tensors(federation.shared)
+    speed = {site: {n: torch.zeros_like(value) for n, value in values.items()} for site in TABLES}
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for site, table in TABLES.items():
+            end = values
+            for _ in range(2):
+                along = slope(risk(table), end)
+                speed[site] = {n: 0.6 * speed[site][n] + along[n] for n in along}
+                end = moved(end, speed[site])
+            ends.append(end)
+        values = mean(ends)
+        check(federation.shared, values)
+
+
+def test_the_rate_falls_over_the_rounds() -> None:
+    """Half of it after every epoch, here every step, across the rounds."""
+    federation = Federation(tiny_plan("fedavg", rate_schedule={"name": "step", "every_epochs": 1, "factor": 0.5}))
+    values = tensors(federation.shared)
+
+    for number in range(3):
+        federation.round(number)
+        ends = []
+        for table in TABLES.values():
+            end = values
+            for step in range(2):
+                end = moved(end, slope(risk(table), end), RATE * 0.5 ** (2 * number + step))
+            ends.append(end)
+        values = mean(ends)
+        check(federation.shared, values)
