@@ -1,4 +1,4 @@
-"""The real trainer in a process of its own, asked as the agent asks."""
+"""The trainer asked as the agent asks: in a process of its own, or in this one from a list of questions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from site_agent.hatch import AgentEnd, Message
+import numpy as np
+
+from protos.messages import Stage
+from site_agent.hatch import AgentEnd, Conclude, Message, Train
+from site_agent.trainer.training.bridge import Vector
 
 REPOSITORY = Path(__file__).parents[3]
+NOTHING = memoryview(bytearray())  # as the hatch hands out a payload without bytes
 
 
 class Asked:
@@ -58,3 +64,41 @@ def trainer(config: Path) -> Iterator[Asked]:
             process.kill()
         ours.close()
         process.communicate()
+
+
+def as_bytes(vector: Vector) -> memoryview:
+    """A vector as a payload."""
+    return vector.view(np.uint8).data
+
+
+def question(number: int, stage: int, payload: bytes | memoryview, layers: str = "", best: int = -1) -> Train:
+    """A round of any stage; nothing is saved after it."""
+    return Train(
+        round=number, redraw=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
+    )
+
+
+def train(number: int, payload: bytes | memoryview, redraw: int = 0) -> Train:
+    """A training round in which all layers take part."""
+    return replace(question(number, int(Stage.TRAINING), payload), redraw=redraw)
+
+
+def conclude(number: int, payload: bytes | memoryview) -> Conclude:
+    """The last aggregate."""
+    return Conclude(number, "", -1, payload)
+
+
+class Hatch:
+    """An agent that asks from a list and keeps what it is told."""
+
+    def __init__(self, *questions: Message) -> None:
+        self._questions, self.answers = iter(questions), list[Message]()
+        self.largest_payload = 0
+
+    def receive(self) -> Message | None:
+        """The next question, None after the last."""
+        return next(self._questions, None)
+
+    def send(self, message: Message) -> None:
+        """Keep an answer."""
+        self.answers.append(message)

@@ -2,67 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from coordinator.phases import Gathering
-from coordinator.run import new_run, terms_of
-from protos.exchange import stage_at
 from protos.manifest import manifest_of
 from protos.messages import SiteReason, Stage
 from protos.plan import Plan
-from site_agent.boundary.gate import Gate, payload_bytes
 from site_agent.config import read_hospital
 from site_agent.hatch import (
     Agreed,
     Check,
-    Conclude,
     Failed,
     Message,
     Prepare,
     Prepared,
-    Train,
     Trained,
     TrainerGone,
 )
 from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
-from tests.site_agent.trainer.asked import trainer
+from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train, trainer
 from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, make_site, make_study, prepare, values_of
 
 REPOSITORY = Path(__file__).parents[3]
 CANARY = "Zebra4711"
-NOTHING = memoryview(bytearray())  # as the hatch hands out a payload without bytes
-
-
-def _bytes(vector: Vector) -> memoryview:
-    return vector.view(np.uint8).data
 
 
 def _start(plan: Plan) -> Vector:
     return manifest_of(plan).initial_parameters(plan.seed)
-
-
-def _question(number: int, stage: int, payload: bytes | memoryview, layers: str = "", best: int = -1) -> Train:
-    return Train(
-        round=number, redraw=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
-    )
-
-
-def _train(number: int, payload: bytes | memoryview, redraw: int = 0) -> Train:
-    return replace(_question(number, int(Stage.TRAINING), payload), redraw=redraw)
-
-
-def _conclude(number: int, payload: bytes | memoryview) -> Conclude:
-    return Conclude(number, "", -1, payload)
 
 
 def _whole_study(config: Path, plan: Plan) -> list[Vector]:
@@ -75,12 +47,12 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
         assert isinstance(prepared, Prepared)
         assert prepared.manifest_digest == manifest_of(plan).digest.hex()
         for number in range(plan.schedule.rounds):
-            trained = asked.ask(_train(number, _bytes(shared)))
+            trained = asked.ask(train(number, as_bytes(shared)))
             assert isinstance(trained, Trained)
             assert (trained.round, trained.rows) == (number, 0)
             changes.append(np.frombuffer(trained.payload, "<f4"))
             shared = shared + changes[-1]
-        assert isinstance(asked.ask(_conclude(plan.schedule.rounds, _bytes(shared))), Agreed)
+        assert isinstance(asked.ask(conclude(plan.schedule.rounds, as_bytes(shared))), Agreed)
         status, said = asked.end()
     assert status == 0, said
     return changes
@@ -100,113 +72,15 @@ def test_a_whole_study_over_the_hatch(tmp_path: Path) -> None:
     np.testing.assert_allclose(change_of(study, 0, _start(plan)), one[0], atol=1e-5)
 
 
-class _Hatch:
-    """An agent that asks from a list and keeps what it is told."""
-
-    def __init__(self, *questions: Message) -> None:
-        self._questions, self.answers = iter(questions), list[Message]()
-        self.largest_payload = 0
-
-    def receive(self) -> Message | None:
-        return next(self._questions, None)
-
-    def send(self, message: Message) -> None:
-        self.answers.append(message)
-
-
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
-    hatch = _Hatch(*questions)
+    hatch = Hatch(*questions)
     status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
     *_, answer = hatch.answers
     assert len(hatch.answers) == len(questions)
     assert isinstance(answer, Failed)
     assert answer.exit_status == status
     return answer
-
-
-def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
-    """Every change is empty, and still the site ends with a model."""
-    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path, simple_models=False)
-    approve_plan(config, plan)
-    rounds = range(plan.schedule.rounds)
-
-    hatch = _Hatch(
-        Prepare("law-1", plan.canonical),
-        *(_train(number, NOTHING) for number in rounds),
-        _conclude(len(rounds), NOTHING),
-    )
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
-
-    prepared, *trained, concluded = hatch.answers
-    assert status == 0
-    assert prepared == Prepared(manifest_of(plan).digest.hex())
-    assert [(answer, len(answer.payload)) for answer in trained] == [
-        (Trained(n, 0, trained[n].payload), 0) for n in rounds
-    ]
-    assert concluded == Agreed()
-    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
-
-
-class _Coordinated(_Hatch):
-    """An agent that asks for every round that a coordinator with this one site offers, and keeps what it asked."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__()
-        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering(deadline=0.0))
-        self.asked: list[tuple[Stage, int]] = []
-        self._questions = self._ask()
-
-    def _ask(self) -> Iterator[Message]:
-        plan, gate = self._plan, Gate("law-1", self._plan, self.run.manifest, None, None)  # type: ignore[arg-type]
-        yield Prepare("law-1", plan.canonical)
-        while (stage := stage_at(plan, len(self.asked), self.run.course.training_rounds)) is not None:
-            number, offered = len(self.asked), self.run.offered(len(self.asked))
-            best = -1 if offered.offer.best_round is None else offered.offer.best_round
-            down = _bytes(np.array(offered.values))
-            yield _question(number, int(stage), down, offered.offer.layers.hex(), best)
-            trained = self.answers[-1]
-            assert isinstance(trained, Trained)
-            assert len(trained.payload) == payload_bytes(offered.exchange)
-            assert (trained.rows > 0) == (stage is Stage.TRAINING)
-            built = gate.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, redraw=0)
-            self.run.begin_sum(number, ["ahus"])
-            for index in range(offered.exchange.layout.chunks):
-                self.run.running_sum.add("ahus", index, offered.exchange.layout.body(built.buffer, index))
-            assert self.run.is_consistent
-            self.run.close_round(number)
-            self.asked.append((stage, len(trained.payload)))
-        finish, values = self.run.result()
-        best = -1 if finish.best_round is None else finish.best_round
-        yield Conclude(finish.round, finish.layers.hex(), best, _bytes(np.array(values)))
-
-
-@pytest.mark.parametrize("method", ["player-fl", "fedlama", "fedlp", "apfl"])
-def test_a_run_with_every_stage_over_the_hatch(tmp_path: Path, method: str) -> None:
-    """Probe, training, validation and report are answered with what each exchange lets up, by rows; then it ends."""
-    config = make_site(tmp_path, simple_models=False)
-    columns = list(make_study(config, make_plan()).own.columns)
-    plan = make_plan(
-        method={"name": method}, architecture={"name": "dense", "hidden": [4, 3]}, columns=columns, outputs=1,
-        schedule={"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}, checkpoint="global", gain="sums",
-        weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0}, quorum=1,
-    )  # fmt: skip
-    approve_plan(config, plan)
-    hatch = _Coordinated(plan)
-
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
-
-    stages = [stage for stage, _ in hatch.asked]
-    probe = [Stage.PROBE] if method == "player-fl" else []
-    report = json.loads((tmp_path / "state/reports/law-1.json").read_text())
-    assert status == 0
-    assert hatch.answers[-1] == Agreed()
-    assert stages == [*probe, *[Stage.TRAINING] * 4, Stage.VALIDATION, Stage.REPORT]
-    assert hatch.asked[-1][1] > 0
-    assert hatch.asked[-2][1] == 8 * 3  # weight, loss, and whether it still falls
-    assert report["federated"]["checkpoint"]["round"] == hatch.run.course.best_round
-    assert hatch.run.course.gain is not None
-    assert hatch.run.course.gain.sites == 1
 
 
 def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,19 +123,19 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
     poisoned = first.copy()
     poisoned[5] = np.nan
     questions: dict[str, tuple[Message, ...]] = {
-        "redrawn": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first), 1)),
-        "again": (prepare, _train(0, _bytes(first)), _train(0, _bytes(first))),
-        "beyond": (prepare, _train(plan.schedule.rounds, _bytes(first))),
-        "before": (prepare, _question(-1, int(Stage.PROBE), b"")),
-        "stage": (prepare, _question(0, 9, _bytes(first))),
-        "layers": (prepare, _question(0, int(Stage.TRAINING), _bytes(first), "zz")),
-        "report": (prepare, _question(plan.rounds, int(Stage.REPORT), _bytes(first))),
-        "probe": (prepare, _question(0, int(Stage.PROBE), b"")),
-        "early end": (prepare, _conclude(1, _bytes(first))),
-        "short": (prepare, _train(0, _bytes(first[:-1]))),
-        "odd": (prepare, _train(0, b"123")),
-        "nan": (prepare, _train(0, _bytes(poisoned))),
-        "unprepared": (_train(0, _bytes(first)),),
+        "redrawn": (prepare, train(0, as_bytes(first)), train(0, as_bytes(first), 1)),
+        "again": (prepare, train(0, as_bytes(first)), train(0, as_bytes(first))),
+        "beyond": (prepare, train(plan.schedule.rounds, as_bytes(first))),
+        "before": (prepare, question(-1, int(Stage.PROBE), b"")),
+        "stage": (prepare, question(0, 9, as_bytes(first))),
+        "layers": (prepare, question(0, int(Stage.TRAINING), as_bytes(first), "zz")),
+        "report": (prepare, question(plan.rounds, int(Stage.REPORT), as_bytes(first))),
+        "probe": (prepare, question(0, int(Stage.PROBE), b"")),
+        "early end": (prepare, conclude(1, as_bytes(first))),
+        "short": (prepare, train(0, as_bytes(first[:-1]))),
+        "odd": (prepare, train(0, b"123")),
+        "nan": (prepare, train(0, as_bytes(poisoned))),
+        "unprepared": (train(0, as_bytes(first)),),
         "answer": (Agreed(),),
         "run": (Prepare("..", plan.canonical),),
         "plan": (Prepare("law-1", b"{}"),),
@@ -311,7 +185,7 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
     config = make_site(tmp_path, table="diabetes")
     approve_plan(config, plan)
 
-    answer = _refused(config, Prepare("law-1", plan.canonical), _train(0, NOTHING), _conclude(1, NOTHING))
+    answer = _refused(config, Prepare("law-1", plan.canonical), train(0, NOTHING), conclude(1, NOTHING))
 
     assert answer.reason == SiteReason.VALUE_NOT_FINITE
     assert "Training diverged" in capfd.readouterr().err
@@ -346,9 +220,9 @@ def test_nothing_of_a_patient_passes_the_hatch(tmp_path: Path) -> None:
         asked.ask(Prepare("law-1", plan.canonical))
         shared = _start(plan)
         for number in range(plan.schedule.rounds):
-            trained = asked.ask(_train(number, _bytes(shared)))
+            trained = asked.ask(train(number, as_bytes(shared)))
             shared = shared + np.frombuffer(trained.payload, "<f4")
-        asked.ask(_conclude(plan.schedule.rounds, _bytes(shared)))
+        asked.ask(conclude(plan.schedule.rounds, as_bytes(shared)))
         sent = asked.received
 
     assert len(sent) > 4 * study.manifest.parameters * plan.schedule.rounds
@@ -403,7 +277,7 @@ def test_a_defect_is_told_without_its_words(
         raise KeyError(f"{CANARY} 63 years old")
 
     monkeypatch.setattr(worker_module, "begin_study", defective)
-    hatch = _Hatch(Prepare("law-1", plan.canonical))
+    hatch = Hatch(Prepare("law-1", plan.canonical))
     status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr()
@@ -423,7 +297,7 @@ def test_a_network_that_was_not_approved_is_refused(
     _, study, preprocessing = prepare(config, other)
     monkeypatch.setattr(worker_module, "begin_study", lambda *_: (study, preprocessing))
 
-    hatch = _Hatch(Prepare("law-1", plan.canonical))
+    hatch = Hatch(Prepare("law-1", plan.canonical))
     status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
 
     assert hatch.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
@@ -434,7 +308,7 @@ def test_a_network_that_was_not_approved_is_refused(
 def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -> None:
     """The trainer ends quietly; a failure of its own keeps its exit status."""
 
-    class Gone(_Hatch):
+    class Gone(Hatch):
         def send(self, message: Message) -> None:
             raise BrokenPipeError
 

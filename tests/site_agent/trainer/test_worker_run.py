@@ -1,0 +1,107 @@
+"""Whole runs over the hatch, asked as an agent asks that has a coordinator behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.phases import Gathering
+from coordinator.run import new_run, terms_of
+from protos.exchange import stage_at
+from protos.manifest import manifest_of
+from protos.messages import Stage
+from protos.plan import Plan
+from site_agent.boundary.gate import Gate, payload_bytes
+from site_agent.config import read_hospital
+from site_agent.hatch import Agreed, Conclude, Message, Prepare, Prepared, Trained
+from site_agent.trainer.worker import Worker
+from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train
+from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
+
+
+class _Coordinated(Hatch):
+    """An agent that asks for every round that a coordinator with this one site offers, and keeps what it asked."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        self.asked: list[tuple[Stage, int]] = []
+        self._questions = self._ask()
+
+    def _ask(self) -> Iterator[Message]:
+        plan, gate = self._plan, Gate("law-1", self._plan, self.run.manifest, None, None)  # type: ignore[arg-type]
+        yield Prepare("law-1", plan.canonical)
+        while (stage := stage_at(plan, len(self.asked), self.run.course.training_rounds)) is not None:
+            number, offered = len(self.asked), self.run.offered(len(self.asked))
+            best = -1 if offered.offer.best_round is None else offered.offer.best_round
+            down = as_bytes(np.array(offered.values))
+            yield question(number, int(stage), down, offered.offer.layers.hex(), best)
+            trained = self.answers[-1]
+            assert isinstance(trained, Trained)
+            assert len(trained.payload) == payload_bytes(offered.exchange)
+            assert (trained.rows > 0) == (stage is Stage.TRAINING)
+            built = gate.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, redraw=0)
+            self.run.begin_sum(number, ["ahus"])
+            for index in range(offered.exchange.layout.chunks):
+                self.run.running_sum.add("ahus", index, offered.exchange.layout.body(built.buffer, index))
+            assert self.run.is_consistent
+            self.run.close_round(number)
+            self.asked.append((stage, len(trained.payload)))
+        finish, values = self.run.result()
+        best = -1 if finish.best_round is None else finish.best_round
+        yield Conclude(finish.round, finish.layers.hex(), best, as_bytes(np.array(values)))
+
+
+@pytest.mark.parametrize("method", ["player-fl", "fedlama", "fedlp", "apfl"])
+def test_a_run_with_every_stage_over_the_hatch(tmp_path: Path, method: str) -> None:
+    """Probe, training, validation and report are answered with what each exchange lets up, by rows; then it ends."""
+    config = make_site(tmp_path, simple_models=False)
+    columns = list(make_study(config, make_plan()).own.columns)
+    plan = make_plan(
+        method={"name": method}, architecture={"name": "dense", "hidden": [4, 3]}, columns=columns, outputs=1,
+        schedule={"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}, checkpoint="global", gain="sums",
+        weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0}, quorum=1,
+    )  # fmt: skip
+    approve_plan(config, plan)
+    hatch = _Coordinated(plan)
+
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+
+    stages = [stage for stage, _ in hatch.asked]
+    probe = [Stage.PROBE] if method == "player-fl" else []
+    report = json.loads((tmp_path / "state/reports/law-1.json").read_text())
+    assert status == 0
+    assert hatch.answers[-1] == Agreed()
+    assert stages == [*probe, *[Stage.TRAINING] * 4, Stage.VALIDATION, Stage.REPORT]
+    assert hatch.asked[-1][1] > 0
+    assert hatch.asked[-2][1] == 8 * 3  # weight, loss, and whether it still falls
+    assert report["federated"]["checkpoint"]["round"] == hatch.run.course.best_round
+    assert hatch.run.course.gain is not None
+    assert hatch.run.course.gain.sites == 1
+
+
+def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
+    """Every change is empty, and still the site ends with a model."""
+    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path, simple_models=False)
+    approve_plan(config, plan)
+    rounds = range(plan.schedule.rounds)
+
+    hatch = Hatch(
+        Prepare("law-1", plan.canonical),
+        *(train(number, NOTHING) for number in rounds),
+        conclude(len(rounds), NOTHING),
+    )
+    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+
+    prepared, *trained, concluded = hatch.answers
+    assert status == 0
+    assert prepared == Prepared(manifest_of(plan).digest.hex())
+    assert [(answer, len(answer.payload)) for answer in trained] == [
+        (Trained(n, 0, trained[n].payload), 0) for n in rounds
+    ]
+    assert concluded == Agreed()
+    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
