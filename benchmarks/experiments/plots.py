@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -24,7 +25,9 @@ from benchmarks.experiments.statistics import Mean
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE: Final = {
+_ROUND: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_MOST_TICKS: Final = 6
+_STYLE: Final[dict[Any, Any]] = {  # Any: matplotlib has a type for each of its settings
     "svg.hashsalt": "global-layers",
     "font.size": 9,
     "axes.spines.top": False,
@@ -46,10 +49,17 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Means along an axis."""
+    """Means along an axis.
+
+    Attributes:
+        name: in the legend, once for curves of the same name, which have one colour.
+        points: places on the axis and means.
+        is_dashed: drawn with hollow marks and dashes.
+    """
 
     name: str
     points: Sequence[tuple[float, Mean]]
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,28 +155,34 @@ def _curves(place: Axes, curves: Sequence[Curve]) -> None:
     place.axhline(0.0, color="#444444", linewidth=0.9)
     every = sorted({at for curve in curves for at, _ in curve.points})
     is_wide = bool(every) and every[0] > 0 and every[-1] / every[0] >= 4
+    names = list(dict.fromkeys(curve.name for curve in curves))
     for number, curve in enumerate(curves):
         # Slightly apart, so that intervals at the same place do not hide one another.
         apart = number - (len(curves) - 1) / 2
         xs = [at * 1.03**apart if is_wide else at + 0.01 * apart * (every[-1] - every[0]) for at, _ in curve.points]
+        colour = names.index(curve.name)
         place.errorbar(
             xs,
             [mean.value for _, mean in curve.points],
             yerr=[mean.half_width if math.isfinite(mean.half_width) else 0.0 for _, mean in curve.points],
-            label=curve.name,
-            color=_COLOURS[number % len(_COLOURS)],
-            marker=_MARKS[number % len(_MARKS)],
+            label=None if curve.is_dashed else curve.name,
+            color=_COLOURS[colour],
+            marker=_MARKS[colour],
+            linestyle="--" if curve.is_dashed else "-",
+            markerfacecolor="white" if curve.is_dashed else _COLOURS[colour],
             markersize=4.5,
             linewidth=1.2,
-            capsize=2.5,
+            elinewidth=0.9,
+            capsize=2.0,
         )
     if is_wide:
         place.set_xscale("log")
         place.minorticks_off()
-    place.set_xticks(every, [f"{at:g}" for at in every])
-    place.legend(fontsize=7.5, frameon=False)
+    ticks = [at for at in _ROUND if every[0] <= at <= every[-1]] if len(every) > _MOST_TICKS else every
+    place.set_xticks(ticks, [f"{at:g}" for at in ticks])
+    place.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names))
 
 
-def _save(figure: plt.Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
     plt.close(figure)

@@ -7,7 +7,7 @@ of 100 steps with batches of 4, AdamW (SCAFFOLD: plain SGD), sites weighed by ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -49,8 +49,8 @@ PUBLISHED: Final = {
 class Entry:
     """One method with its network and learning rate."""
 
-    method: dict[str, object]
-    network: dict[str, object]
+    method: Mapping[str, object]
+    network: Mapping[str, object]
     rate: float
     keys: dict[str, Any] = field(default_factory=dict)  # Any: keys of a plan
 

@@ -106,7 +106,7 @@ def _simple_models() -> list[str]:
     results = read_results()
     body = []
     for model in MODELS:
-        cells = [model]
+        cells: list[str] = [model]
         for site in FILES:
             own = [each.auroc for each in results if (each.site, each.model, each.without_time) == (site, model, False)]
             cells.append(mean_of(own).text() if own else "-")

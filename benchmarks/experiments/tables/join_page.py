@@ -84,17 +84,28 @@ def _axis(scores: dict[str, Scores], axis: str, end: str) -> list[str]:
 
 def _plot(scores: dict[str, Scores], path: Path) -> None:
     panels: dict[str, list[Curve]] = {}
-    for axis in AXES:
-        curves: dict[str, list[tuple[float, Mean]]] = {}
-        for setting in (each for each in join.settings() if each.axis == axis):
-            for method in setting.methods:
-                for against in ("alone", "placebo"):
-                    found = differences(scores, f"{setting.name}, {method}, federated", against)
-                    if found and (axis != join.ROWS or method == "global-layers"):
-                        data = f"{setting.data}, " if axis == join.ROWS else f"{method}, "
-                        curves.setdefault(f"{data}minus {against}", []).append((setting.value, found))
+    for title, axis, method in (
+        (f"{join.ROWS}, global-layers", join.ROWS, "global-layers"),
+        (f"{join.ROWS}, fedavg", join.ROWS, "fedavg"),
+        *((axis, axis, None) for axis in AXES[1:]),
+    ):
+        curves = _curves(scores, axis, method)
         if curves:
-            panels[axis] = [Curve(name=name, points=points) for name, points in curves.items()]
+            panels[title] = curves
     if panels:
-        title = "Should I join? Federated minus alone and minus placebo, 95% intervals"
+        title = "Should I join? Federated minus alone (solid) and minus placebo (dashed), 95% intervals"
         plot_curves(path.with_suffix(".svg"), panels, title=title, axis="AUROC, points")
+
+
+def _curves(scores: dict[str, Scores], axis: str, method: str | None) -> list[Curve]:
+    """Along an axis, of one method by data, or of every method."""
+    found: dict[tuple[str, str], list[tuple[float, Mean]]] = {}
+    for setting in (each for each in join.settings() if each.axis == axis):
+        for each in setting.methods if method is None else {method} & set(setting.methods):
+            for against in ("alone", "placebo"):
+                mean = differences(scores, f"{setting.name}, {each}, federated", against)
+                if mean:
+                    found.setdefault((setting.data if method else each, against), []).append((setting.value, mean))
+    return [
+        Curve(name=name, points=points, is_dashed=against == "placebo") for (name, against), points in found.items()
+    ]
