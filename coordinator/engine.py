@@ -1,66 +1,60 @@
 """The loop: what sites say becomes events, what the state machine answers becomes messages.
 
 Everything here happens on one event loop and without waiting, so each event is handled whole. Runs
-follow one another in the order of the configuration; sites stay connected in between.
+follow one another in the order of the configuration; sites stay connected in between. A run that was
+interrupted goes on where its journal says; one that is over is never made again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
-from coordinator.course import news
+from coordinator.keeping import Kept
+from coordinator.performing import Peer, Performer
 from coordinator.phases import (
     Acknowledged,
     Advertised,
     Agreeing,
     BecameReady,
-    BindRound,
-    CloseRound,
     Collecting,
     Completed,
     Declined,
-    Effect,
-    EndRun,
     Event,
-    Finishing,
     FoundCorrupted,
     Gathering,
     Interrupted,
     Joined,
     Left,
-    OfferRound,
-    OpenEpoch,
     Over,
-    SealEpoch,
-    SendResult,
-    SendRoster,
     TimePassed,
     TookResult,
-    VoidRound,
+    Training,
+    WasPaused,
+    WasResumed,
+    WasStopped,
+    WentBack,
 )
 from coordinator.record import has_complete_record, write_record
+from coordinator.resuming import interrupted_state
 from coordinator.round import advance, begin
 from coordinator.run import Run, new_run, terms_of
+from protos.errors import OperatorError
 from protos.messages import (
     Announcement,
-    Bind,
     Chunk,
-    CoordinatorMessage,
     CoordinatorReason,
     Done,
     EpochAcknowledgement,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
     Hello,
     Join,
     KeyAdvert,
@@ -72,19 +66,6 @@ from protos.messages import (
 )
 from protos.methods import method_names
 from protos.plan import Plan
-
-
-class Peer(Protocol):
-    """One site's open stream, as the engine sees it."""
-
-    def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message."""
-
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector as chunks; it is read when they are sent."""
-
-    def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end the stream."""
 
 
 class Engine:
@@ -108,11 +89,15 @@ class Engine:
         self._joined: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._run: Run | None = None
+        self._kept: Kept | None = None
+        self._held: dict[str, Join] = {}
+        self._performer = Performer(self._peers, self._joined, clock, self._log)
+        self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished = asyncio.Event()
 
     def start(self) -> None:
-        """Begin the first run."""
+        """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
         self._next_run()
 
     def connected(self, site: str, peer: Peer) -> None:
@@ -152,8 +137,9 @@ class Engine:
             case Ready(round=number, attempt=attempt):
                 self._happened(BecameReady(self._member(site), number, attempt))
             case Done(run=name):
-                if name == run.name:
-                    self._happened(TookResult(self._member(site)))
+                if name == run.name and self._kept is not None:
+                    self._kept.note("done", site=self._member(site))
+                    self._happened(TookResult(site))
             case Refusal(run=name, reason=reason, tensor=tensor):
                 if name == run.name:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
@@ -175,6 +161,8 @@ class Engine:
                 name: {"connected": name in self._peers, "joined": name in self._joined}
                 for name in (run.plan.site_names if run else sorted(self._peers))
             },
+            "paused": run.terms.is_paused if run else False,
+            "happened": self._kept.history.facts() if self._kept else None,
             "runs_over": len(self.outcomes),
             "runs_waiting": len(self._waiting),
         }
@@ -185,40 +173,76 @@ class Engine:
             self._joined.discard(site)
             self._happened(Declined(site, SiteReason.REVOKED))
 
+    def pause(self, *, pauses: bool) -> bool:
+        """Let the round under way close and begin no other, or go on; whether anything changed."""
+        run, kept = self._run, self._kept
+        if run is None or kept is None or run.terms.is_paused == pauses:
+            return False
+        run.terms = replace(run.terms, is_paused=pauses)
+        kept.note("paused" if pauses else "resumed")
+        self._log.info("run_paused" if pauses else "run_resumed", run=run.name)
+        self._happened(WasPaused() if pauses else WasResumed())
+        return True
+
+    def end_run(self) -> bool:
+        """A person ends the run for good; whether there was one."""
+        if self._run is None or self._kept is None:
+            return False
+        self._kept.note("stopped")
+        self._happened(WasStopped())
+        return True
+
     def stop(self) -> None:
-        """The coordinator is ending: keep what was made, and tell every site whether to come back."""
+        """The coordinator is ending: the run is on disk, and every site is told to come back."""
         if self._timer:
             self._timer.cancel()
-        run = self._run
-        reason, detail = CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting"
-        if run is not None and not isinstance(run.state, Gathering):
-            is_complete = isinstance(run.state, Finishing)
-            detail = "all rounds were made" if is_complete else "the coordinator was stopped in the middle of the run"
-            reason = reason if is_complete else CoordinatorReason.RUN_STOPPED
-            missing = run.state.step.bound - run.state.done if isinstance(run.state, Finishing) else frozenset()
-            self._record(run, Over(is_complete=is_complete, reason=detail, missing=missing))
         for peer in list(self._peers.values()):
-            peer.end(reason, detail)
+            peer.end(CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting")
+        if self._kept is not None:
+            self._kept.journal.close()
+        self._run = self._kept = None
 
     def _next_run(self) -> None:
         self._joined.clear()
+        self._held.clear()
+        self._run = self._kept = None
         if not self._waiting:
-            self._run = None
             for peer in list(self._peers.values()):
                 peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
             self.finished.set()
             return
         plan = self._waiting.pop(0)
-        if has_complete_record(self._state / "runs" / plan.run_name):
-            self._log.info("run_is_complete_already", run=plan.run_name)
+        folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
+        if has_complete_record(folder):
+            self._log.info("run_is_over_already", run=plan.run_name)
             self._next_run()
             return
-        terms = terms_of(plan)
-        self._run = new_run(plan, terms, begin(terms, self._clock()))
-        self._log.info("run_announced", run=plan.run_name, method=method_names(plan.method), rounds=terms.rounds)
+        run = new_run(plan, terms, begin(terms, self._clock()))
+        kept = Kept(folder, run, clock=self._clock, now=lambda: datetime.now(UTC))
+        if kept.history.is_over:
+            self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
+            kept.journal.close()
+            self._next_run()
+            return
+        self._run, self._kept = run, kept
+        self._begin(run, kept)
         self._schedule()
         for site in list(self._peers):
-            self._announce(site, self._run)
+            self._announce(site, run)
+
+    def _begin(self, run: Run, kept: Kept) -> None:
+        """Announce a run for the first time, or take it up where its journal says."""
+        history, terms = kept.history, run.terms
+        if not history.has_begun:
+            kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
+            kept.journal.sync()
+            self._log.info("run_announced", run=run.name, method=method_names(run.plan.method), rounds=terms.rounds)
+            return
+        kept.note("started", software=version("global-layers"))
+        kept.journal.sync()
+        run.terms = replace(terms, is_paused=history.is_paused)
+        run.state = interrupted_state(run, kept, self._clock())
+        self._log.info("run_taken_up", run=run.name, round=max(history.past), snapshots=kept.rounds)
 
     def _announce(self, site: str, run: Run) -> None:
         reason = refuse_identity(run.plan, site, self._identity_of(site))
@@ -241,10 +265,34 @@ class Engine:
             self._log.warning("site_not_admitted", site=site, reason=reason)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
             return
-        if site not in self._joined:
-            self._joined.add(site)
-            self._log.info("site_joined", site=site, run=run.name)
-            self._happened(Joined(site, join.epoch))
+        if site in self._joined or self._kept is None:
+            return
+        self._kept.joined(site, join)
+        is_current = self._is_current(run, self._kept, site, join)
+        if not is_current and not self._kept.can_return(site):
+            self._kept.note("refused", site=site)
+            self._log.error("site_state_lost", site=site, run=run.name)
+            self._peers[site].end(
+                CoordinatorReason.NOT_ACCEPTED, "this site has lost the state that the run goes on from"
+            )
+            return
+        if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
+            self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
+            return
+        self._joined.add(site)
+        self._log.info("site_joined", site=site, run=run.name)
+        self._kept.note("joined", site=site)
+        self._happened(Joined(site, join.epoch, is_current))
+
+    @staticmethod
+    def _is_current(run: Run, kept: Kept, site: str, join: Join) -> bool:
+        """Whether a site has what the step under way needs of it."""
+        if (
+            not isinstance(run.state, Agreeing | Training | Collecting | Interrupted)
+            or site not in run.state.step.bound
+        ):
+            return True
+        return kept.is_current(join, run.state.step.round)
 
     def _agree(self, run: Run, site: str, message: KeyAdvert | EpochAcknowledgement) -> None:
         """Keep what sites say to one another about keys; only they can check it."""
@@ -280,87 +328,58 @@ class Engine:
             self._happened(FoundCorrupted() if is_corrupted else Completed(site))
 
     def _lost(self, site: str) -> None:
+        self._held.pop(site, None)
         if site in self._joined:
             self._joined.discard(site)
+            if self._kept is not None:
+                self._kept.note("left", site=site)
             self._happened(Left(site))
 
     def _happened(self, event: Event) -> None:
-        run = self._run
-        if run is None:
+        run, kept = self._run, self._kept
+        if run is None or kept is None or self.failure is not None:
             return
-        run.state, effects = advance(run.terms, run.state, event, self._clock())
-        for effect in effects:
-            self._perform(run, effect)
+        try:
+            run.state, effects = advance(run.terms, run.state, event, self._clock())
+            over = self._performer.perform(run, kept, effects)
+            if over is not None:
+                self._end(run, kept, over)
+            elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
+                self._go_back(run, kept)
+        except OperatorError as failure:
+            self._fail(failure)
         if self._run is run:
             self._schedule()
+            self._hear_held(run)
 
-    def _perform(self, run: Run, effect: Effect) -> None:
-        match effect:
-            case OpenEpoch(sites=sites, epoch=epoch):
-                run.adverts.clear()
-                run.acknowledgements.clear()
-                self._send(sites, EpochOpen(epoch, tuple(sorted(sites))))
-            case SendRoster(sites=sites, epoch=epoch):
-                self._send(sites, EpochRoster(epoch, tuple(run.adverts[site] for site in sorted(sites))))
-            case SealEpoch(sites=sites, epoch=epoch):
-                entries = tuple(run.acknowledgements[site] for site in sorted(sites))
-                self._send(sites, EpochSeal(epoch, entries))
-            case OfferRound(sites=sites, round=number, attempt=attempt):
-                self._offer(run, sites, number, attempt)
-            case BindRound():
-                self._bind(run, effect)
-            case CloseRound(round=number):
-                self._close(run, number)
-            case VoidRound(round=number, attempt=attempt, missing=missing):
-                self._log.warning("round_void", run=run.name, round=number, attempt=attempt, missing=sorted(missing))
-                for site in missing & self._joined:
-                    self._joined.discard(site)
-                    self._peers[site].end(CoordinatorReason.REPLACED, "the round's deadline passed; connect again")
-            case SendResult(sites=sites):
-                finish, values = run.result()
-                for site in sorted(sites & self._joined):
-                    self._peers[site].send(finish)
-                    self._peers[site].send_parameters(values, run.rounds_made, 0)
-            case EndRun(over=over):
-                self._end(run, over)
-            case _:
-                assert_never(effect)
+    def _go_back(self, run: Run, kept: Kept) -> None:
+        """Go back to the newest round that this program and all its sites have on disk, once they are here."""
+        number = kept.find_return(self._joined)
+        if number is None:
+            return
+        past = kept.go_back(number)
+        repeated = {later: how for later, how in kept.history.past.items() if later > number}
+        run.terms = replace(run.terms, past=repeated)
+        self._log.warning("run_went_back", run=run.name, round=number)
+        self._happened(WentBack(number, past))
 
-    def _send(self, sites: frozenset[str], message: CoordinatorMessage) -> None:
-        for site in sorted(sites & self._joined):
-            self._peers[site].send(message)
+    def _hear_held(self, run: Run) -> None:
+        """Sites that had sent all of a round join when it is over."""
+        for site, join in list(self._held.items()):
+            if not (isinstance(run.state, Collecting) and site in run.state.complete):
+                self._held.pop(site, None)
+                self._join(run, site, join)
 
-    def _offer(self, run: Run, sites: frozenset[str], number: int, attempt: int) -> None:
-        if attempt == 0:
-            run.round_began = self._clock()
-        offered = run.offered(number)
-        for site in sorted(sites & self._joined):
-            self._peers[site].send(replace(offered.offer, attempt=attempt))
-            self._peers[site].send_parameters(offered.values, number, attempt)
+    def _fail(self, failure: OperatorError) -> None:
+        """The disk does not do what it has to: nothing more is decided, and the program ends."""
+        self.failure = failure
+        self.finished.set()
 
-    def _bind(self, run: Run, bind: BindRound) -> None:
-        if not bind.resumes:
-            run.begin_sum(bind.round, bind.contributors)
-        for site in sorted(bind.sites & self._joined):
-            arrived = run.running_sum.arrived(site)
-            contributors = tuple(sorted(bind.contributors))
-            self._peers[site].send(Bind(bind.round, bind.attempt, contributors, arrived, bind.redraw))
-
-    def _close(self, run: Run, round_number: int) -> None:
-        before, contributors = run.course, run.running_sum.sites
-        run.close_round(round_number)
-        run.seconds.append(self._clock() - run.round_began)
-        self._log.info("round_closed", run=run.name, round=run.rounds_made, contributors=contributors)
-        for event, facts in news(run.manifest, before, run.course):
-            self._log.info(event, run=run.name, **facts)
-
-    def _record(self, run: Run, over: Over) -> None:
+    def _end(self, run: Run, kept: Kept, over: Over) -> None:
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
-        write_record(self._state / "runs" / run.name, run, over)
-
-    def _end(self, run: Run, over: Over) -> None:
-        self._record(run, over)
+        write_record(self._state / "runs" / run.name, run, over, kept.history.facts())
+        kept.end(over)
         self.outcomes.append(over)
         if not over.is_complete:
             for peer in list(self._peers.values()):
@@ -374,7 +393,6 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         run = self._run
-        if run is None or isinstance(run.state, Over):
-            return
-        delay = max(0.0, run.state.deadline - self._clock())
-        self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())
+        if run is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
+            delay = max(0.0, run.state.deadline - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,8 +29,8 @@ def has_complete_record(directory: Path) -> bool:
         return False
 
 
-def write_record(directory: Path, run: Run, over: Over) -> None:
-    """Keep what a run was and what came out: the plan, the facts and the final parameters."""
+def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
+    """Keep what a run was, what happened in it, and what came out: the plan, the facts and the final parameters."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _replace(directory / "plan.json", run.plan.canonical)
     partial = directory / "parameters.safetensors.partial"
@@ -42,6 +43,7 @@ def write_record(directory: Path, run: Run, over: Over) -> None:
         "is_complete": over.is_complete,
         "reason": over.reason,
         "missing": sorted(over.missing),
+        **happened,
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         # These are not among the facts, which are asked for twice a second: a hash of 25 million numbers
         # takes 0.2 s, and a curve may have a hundred thousand points.

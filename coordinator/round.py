@@ -109,7 +109,8 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
-    return _begin_step(terms, Step(round=0, attempt=0, bound=joined, present=joined), now)
+    step = Step(round=0, attempt=0, bound=joined, present=joined)
+    return (Interrupted(step=step, deadline=math.inf), ()) if terms.is_paused else _begin_step(terms, step, now)
 
 
 def _begin_step(terms: Terms, step: Step, now: float) -> Outcome:

@@ -7,7 +7,7 @@ plan and from what earlier rounds have decided.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from typing import TypeAlias
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coordinator.aggregation import RunningSum
 from coordinator.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
 from coordinator.phases import State, Terms
+from coordinator.snapshots import Snapshot
 from protos.architecture import TensorSpec
 from protos.exchange import Exchange, Exchanges, spans, stage_at
 from protos.manifest import ROWS, Manifest, manifest_of
@@ -25,7 +26,7 @@ from protos.messages import EpochAcknowledgement, Finish, KeyAdvert, Offer, Stag
 from protos.methods import method_names
 from protos.parameters import parameters_digest
 from protos.plan import Plan
-from protos.server_rules import RuleState, apply_rule, begin_rule
+from protos.server_rules import Float64, RuleState, apply_rule, begin_rule
 from protos.sums import Sums
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -97,6 +98,21 @@ class Run:
             offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
             self._offered = Offered(offer, exchange, values)
         return self._offered
+
+    def go_back(self, snapshot: Snapshot | None) -> None:
+        """Be what the run was before a round; None for its start."""
+        if snapshot is None:
+            begun = new_run(self.plan, self.terms, self.state)
+            self._become(begun.course, begun.values, begun.rule_state, 0)
+        else:
+            self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
+
+    def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
+        self.values[...] = values
+        for name, array in self.rule_state.items():
+            array[...] = rule_state[name]
+        self.course, self.rounds_made, self._offered = course, rounds_made, None
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, course))
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
         """Begin an attempt at a round's sum."""

@@ -36,7 +36,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     """Run all plans; whether every run was completed.
 
     Raises:
-        ConfigurationError: an address, a key or a directory is not as it has to be.
+        OperatorError: an address, a key, a directory or what is in it is not as it has to be.
     """
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
@@ -71,6 +71,8 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
             await asyncio.gather(*(server.stop(_STOPPING_SECONDS) for server in servers))
             status.close()
             status_path(state).unlink(missing_ok=True)
+    if engine.failure is not None:
+        raise engine.failure
     if not engine.finished.is_set():
         return True  # asked to stop; nothing failed
     return all(outcome.is_complete for outcome in engine.outcomes)

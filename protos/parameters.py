@@ -6,13 +6,14 @@ a site is asked for: the run, the round and everything that was sent down for it
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from protos.canonical import digest
+from protos.canonical import digest, pack
 from protos.messages import Offer
 
 DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB and 1 MiB
@@ -21,6 +22,15 @@ DOWN_CHUNK_PARAMETERS: Final = 1 << 17  # 512 KiB: measured best between 256 KiB
 def parameters_digest(vector: npt.NDArray[np.float32]) -> bytes:
     """BLAKE3 of the bytes of a vector, float32 of shape (parameters,), 32 bytes."""
     return bytes(blake3(vector.view(np.uint8).data).digest())
+
+
+def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """BLAKE3 of a subject and of arrays with their names, types and shapes, whatever their order, 32 bytes."""
+    digest = blake3(pack("arrays", subject))
+    for name, array in sorted(arrays.items()):
+        digest.update(pack(name, array.dtype.str, str(array.shape)))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return bytes(digest.digest())
 
 
 def position(run: str, offer: Offer) -> bytes:

@@ -56,6 +56,8 @@ class Train:
         layers: which of the manifest's layers take part, in hexadecimal as an offer carries them.
         best_round: the round whose received model had the lowest validation loss over all sites, -1 where
             none was measured.
+        saves: the state after this round goes to disk before the answer.
+        oldest: states of earlier rounds are not needed any more.
     """
 
     round: int
@@ -64,6 +66,8 @@ class Train:
     layers: str
     best_round: int
     payload: bytes | memoryview = field(repr=False)
+    saves: bool = False
+    oldest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,11 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """To the agent: the site's network is built; the digest of the manifest computed from it."""
+    """To the agent: the site's network is built; the digest of the manifest computed from it.
+
+    The payload is the states on the trainer's disk, as pairs of little-endian int64: the round that one goes
+    on with, and which draw of the round before led to it. Empty where this site has not trained in the run.
+    """
 
     manifest_digest: str
     payload: bytes | memoryview = field(default=b"", repr=False)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -20,6 +21,7 @@ from protos.fingerprints import fingerprint
 from protos.manifest import Manifest, manifest_of
 from protos.masking.refusals import MaskingRefused
 from protos.messages import (
+    MOST_SAVED,
     PROTOCOL_VERSION,
     Announcement,
     CoordinatorMessage,
@@ -29,6 +31,7 @@ from protos.messages import (
     Join,
     MalformedMessage,
     Refusal,
+    Saved,
     SiteReason,
 )
 from protos.methods import method_names
@@ -41,12 +44,13 @@ from site_agent.boundary.masking import SiteMasking
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.config import Hospital
-from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train
+from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
 from site_agent.hatch import Message as HatchMessage
 
 APPROVAL_POLL_SECONDS: Final = 1.0
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 30.0
+MOST_DEATHS: Final = 5  # of the trainer, without one contribution between them
 
 
 class TrainerFailed(OperatorError):
@@ -77,11 +81,13 @@ class Agent:
         audit: AuditLog,
         connect: Callable[[], Connection],
         software: str,
+        renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
     ) -> None:
-        """`identity_key` is this site's long-term key; `connect` opens a stream."""
+        """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another."""
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
-        self._connect, self._software = connect, software
+        self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
+        self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._connection: Connection | None = None
         self._rounds: Rounds | None = None
@@ -100,10 +106,17 @@ class Agent:
         try:
             while True:
                 try:
+                    if self._has_lost_trainer:
+                        await self._begin_trainer_anew()
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
                     failures = 0
+                except TrainerGone as gone:
+                    self._deaths, self._has_lost_trainer, self._connection = self._deaths + 1, True, None
+                    self._log.warning("trainer_gone", what=gone.what)
+                    if self._renew_trainer is None or self._deaths > MOST_DEATHS:
+                        raise
                 except UnavailableError as gone:
                     if self._connection is None:
                         failures += 1
@@ -116,6 +129,19 @@ class Agent:
             for task in self._tasks:
                 task.cancel()
             self._trainer.close()
+
+    async def _begin_trainer_anew(self) -> None:
+        """The trainer has died: another one takes the run up from what is on its disk."""
+        assert self._renew_trainer is not None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._forget_messages()
+        self._trainer.close()
+        self._trainer = await self._renew_trainer()
+        if self._rounds is not None:
+            self._rounds.trainer_began_anew(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
+        self._has_lost_trainer = False
 
     async def _converse(self, connection: Connection) -> bool:
         """One stream from greeting to end; whether everything is over."""
@@ -157,7 +183,7 @@ class Agent:
         kept = []
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
-            of_stream = isinstance(item, UnavailableError | MalformedMessage)
+            of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
             if isinstance(item, Built | Concluded | BaseException) and not of_stream:
                 kept.append(item)
         for item in kept:
@@ -172,6 +198,7 @@ class Agent:
             case Announcement():
                 await self._announced(item)
             case Built(contribution=contribution):
+                self._deaths = 0
                 await self._running().built(contribution)
             case Concluded(rounds=rounds):
                 await self._running().concluded(rounds)
@@ -193,7 +220,9 @@ class Agent:
             if self._rounds is not None:
                 self._rounds.end()
             self._rounds = await self._prepare(message.run, plan)
-        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
+        rounds = self._rounds
+        digests = (plan.digest, rounds.manifest.digest)
+        await self._send(Join(message.run, *digests, rounds.epoch, rounds.next_round, rounds.saved))
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
@@ -208,14 +237,7 @@ class Agent:
                 remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
             )
         await self._await_approval(plan)
-        answer = await self._ask(Prepare(run, plan.canonical))
-        if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
-            await self._tell(Refusal(run, SiteReason.NETWORK_DIFFERS))
-            raise ProtocolError(
-                what="This site's network has other federated tensors than the plan names.",
-                consequence="Nothing left this site.",
-                remedy="Install the same version of global-layers everywhere.",
-            )
+        saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
         self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
@@ -228,7 +250,24 @@ class Agent:
             audit=self._audit,
             masking=self._masking(run, plan, manifest),
             around=Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put),
+            saved=saved,
         )
+
+    async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
+        """Have the trainer build the site's network; the states that it has on disk."""
+        answer = await self._ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
+        if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
+            await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
+            raise ProtocolError(
+                what="This site's network has other federated tensors than the plan names.",
+                consequence="Nothing left this site.",
+                remedy="Install the same version of global-layers everywhere.",
+            )
+        try:
+            pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
+            return tuple(Saved(number, redraw) for number, redraw in sorted(pairs))
+        except ValueError as cause:
+            raise unexpected_answer() from cause
 
     def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
         if plan.secure_aggregation == "off":

@@ -131,6 +131,7 @@ class Gate:
             run=self._run,
             round=bind.round,
             attempt=bind.attempt,
+            position=contribution.position.hex(),
             contributors=list(bind.sites),
             manifest=self._manifest.digest.hex(),
             stage=exchange.stage.name.lower(),

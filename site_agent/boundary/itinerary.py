@@ -2,8 +2,9 @@
 
 The rules, beside those of the plan (protos/exchange.py):
 
-* rounds and attempts only rise, and a step that comes again is the same step, byte for byte;
-* stages only advance, and a round that only measures comes once;
+* a new round comes after all others; one that comes again, after a crash somewhere, is the same step, byte
+  for byte, under no earlier attempt; what the run no longer goes back to is over for good;
+* stages only advance, and no second round only measures the same;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
 * a result comes after the last round, which the plan fixes unless training may end early.
 """
@@ -30,12 +31,16 @@ class Itinerary:
         """`released` are the audit log's records of what left this site in this run, oldest first."""
         self._run, self._plan = run, plan
         self._exchanges = Exchanges(plan, manifest)
-        self._highest = (0, -1)
-        self._offered = b""  # the position that was offered last
+        self._known: dict[int, tuple[int, bytes]] = {}  # of each round the newest attempt, and its position
+        self._oldest = 0
+        self.newest: int | None = None  # the round that was offered last, by this process
         self._last: tuple[int, Stage] | None = None
         self._chosen: bytes | None = None
         for facts in released:
-            self._remember(facts["round"], Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"]))
+            stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
+            position_then = bytes.fromhex(facts.get("position", ""))  # earlier versions did not write it
+            self._known[facts["round"]] = (facts["attempt"], position_then)
+            self._remember(facts["round"], stage, layers)
 
     def accept(self, offer: Offer) -> Exchange:
         """What travels in an offered round.
@@ -43,16 +48,20 @@ class Itinerary:
         Raises:
             MalformedMessage: an honest coordinator would not offer this.
         """
-        at, here = (offer.round, offer.attempt), position(self._run, offer)
-        if at < self._highest:
+        here, known = position(self._run, offer), self._known.get(offer.round)
+        newest = max(self._known, default=-1)
+        if offer.round < self._oldest or (offer.round < newest if known is None else offer.attempt < known[0]):
             raise MalformedMessage("a round that is over")
-        if self._offered and offer.round == self._highest[0] and here != self._offered:
+        if known is not None and known[1] not in (here, b""):
             raise MalformedMessage("other parameters for the same step")
         exchange = self._exchanges.of(offer.round, offer.stage, offer.layers)
         self._check_stage(offer)
         self._check_layers(offer.stage, offer.layers)
         self._check_best(offer.best_round)
-        self._highest, self._offered = at, here
+        self._oldest = max(self._oldest, offer.oldest)
+        self._known[offer.round], self.newest = (offer.attempt, here), offer.round
+        for number in [number for number in self._known if number < self._oldest]:
+            del self._known[number]
         self._remember(offer.round, offer.stage, offer.layers)
         return exchange
 

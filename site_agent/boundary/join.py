@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -37,6 +37,7 @@ from site_agent.hatch import AgentEnd, Check, Failed
 
 ENROLMENT_POLL_SECONDS: Final = 2.0
 TRAINER_END_SECONDS: Final = 10.0
+TRAINER_RESTART_SECONDS: Final = 15.0
 
 
 def now() -> datetime:
@@ -58,7 +59,8 @@ async def join(hospital: Hospital, path: Path) -> None:
     store.hold_directory(hospital.state_path, "site agent")
     stop_on_signals()
     audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=now)
-    with _trainer(hospital, path) as trainer:
+    with _trainer(hospital, path) as start_trainer:
+        trainer = await start_trainer()
         await check_table(trainer)
         keys, address = await enrolled_keys(hospital, audit)
         credentials = Credentials(
@@ -73,6 +75,7 @@ async def join(hospital: Hospital, path: Path) -> None:
             audit=audit,
             connect=lambda: Connection(address, credentials),
             software=version("global-layers"),
+            renew_trainer=start_trainer,
         )
         sdnotify.SystemdNotifier().notify("READY=1")
         await agent.run()
@@ -165,28 +168,55 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
 
 
 @contextmanager
-def _trainer(hospital: Hospital, path: Path) -> Iterator[AgentEnd]:
-    """The trainer's socket: of a service of its own where one is configured, else of a child."""
-    if hospital.trainer_socket is not None:
+def _trainer(hospital: Hospital, path: Path) -> Iterator[Callable[[], Awaitable[AgentEnd]]]:
+    """What starts a trainer, and another one when that has died: a service of its own where one is configured, else a
+    child of this process, which ends with it."""
+    children: list[tuple[subprocess.Popen[bytes], AgentEnd]] = []
+
+    async def child() -> AgentEnd:
+        _end(children)
+        ours, theirs = socket.socketpair()
+        descriptor = theirs.fileno()
+        words = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(descriptor)]
+        end = AgentEnd(ours)
+        children.append((subprocess.Popen(words, pass_fds=[descriptor], stdin=subprocess.DEVNULL), end))
+        theirs.close()
+        return end
+
+    async def service() -> AgentEnd:
+        assert hospital.trainer_socket is not None
+        return await _connected(hospital.trainer_socket)
+
+    try:
+        yield child if hospital.trainer_socket is None else service
+    finally:
+        _end(children)
+
+
+async def _connected(place: str) -> AgentEnd:
+    """The end of the socket of a trainer's service; one that has just died is given time to be started again."""
+    deadline = asyncio.get_running_loop().time() + TRAINER_RESTART_SECONDS
+    while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(hospital.trainer_socket)
+            connection.connect(place)
+            return AgentEnd(connection)
         except OSError as cause:
-            raise UnavailableError(
-                what=f"The trainer does not listen on {hospital.trainer_socket}: {cause.strerror}.",
-                consequence="Nothing left this site.",
-                remedy="Start the service site-trainer, then start the site agent again.",
-            ) from cause
-        yield AgentEnd(connection)
-        return
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(theirs.fileno())]
-    child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-    theirs.close()
-    try:
-        yield AgentEnd(ours)
-    finally:
-        ours.close()
+            connection.close()
+            if asyncio.get_running_loop().time() > deadline:
+                raise UnavailableError(
+                    what=f"The trainer does not listen on {place}: {cause.strerror}.",
+                    consequence="Nothing left this site.",
+                    remedy="Start the service site-trainer, then start the site agent again.",
+                ) from cause
+        await asyncio.sleep(0.2)
+
+
+def _end(children: list[tuple[subprocess.Popen[bytes], AgentEnd]]) -> None:
+    """Hang up, so that they end by themselves; nobody waits for ever."""
+    while children:
+        child, end = children.pop()
+        end.close()
         try:
             child.wait(TRAINER_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ import structlog
 from protos.exchange import Exchange
 from protos.manifest import Manifest
 from protos.messages import (
+    MOST_SAVED,
     Bind,
     Chunk,
     Done,
@@ -31,6 +32,7 @@ from protos.messages import (
     MalformedMessage,
     Offer,
     Ready,
+    Saved,
 )
 from protos.parameters import position
 from protos.plan import Plan
@@ -91,7 +93,9 @@ class Rounds:
         audit: AuditLog,
         masking: SiteMasking | None,
         around: Surroundings,
+        saved: tuple[Saved, ...],
     ) -> None:
+        """`saved` are the states on the trainer's disk; with none it begins anew."""
         self.run, self.plan, self.manifest = run, plan, manifest
         self._site, self._smallest_sites, self._audit = site, smallest_sites, audit
         self._masking, self._around = masking, around
@@ -107,6 +111,8 @@ class Rounds:
         released = (facts for facts in audit.records("contribution_released") if facts["run"] == run)
         self._itinerary = Itinerary(run, plan, manifest, released)
         self._is_concluded = False
+        self._saved = {state.round: state for state in saved}
+        self.next_round: int | None = None if saved else 0
         self._upload: asyncio.Task[None] | None = None
         self._upload_number = 0
         self._log = structlog.get_logger()
@@ -115,6 +121,17 @@ class Rounds:
     def epoch(self) -> int:
         """The epoch whose masking keys this site holds, 0 for none."""
         return self._masking.epoch if self._masking else 0
+
+    @property
+    def saved(self) -> tuple[Saved, ...]:
+        """The states on the trainer's disk, the newest ones where they are many."""
+        return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
+
+    def trainer_began_anew(self, saved: tuple[Saved, ...]) -> None:
+        """The trainer has lost its memory: what was built from it is not sent on its own any more."""
+        self._saved = {state.round: state for state in saved}
+        self.next_round = None if saved else 0
+        self._position, self._contribution, self._asked_redraw = b"", None, 0
 
     def end(self) -> None:
         """Another run takes over: this one's keys are forgotten."""
@@ -201,9 +218,14 @@ class Rounds:
             await self._around.send(Ready(message.round, message.attempt))
 
     def _accept_offer(self, offer: Offer) -> Exchange:
+        before = self._itinerary.newest
         exchange = self._itinerary.accept(offer)
-        if self._masking is not None and self._masking.epoch == 0:
-            raise MalformedMessage("a round before the sites agreed on masking keys")
+        if self._masking is not None:
+            if self._masking.epoch == 0:
+                raise MalformedMessage("a round before the sites agreed on masking keys")
+            self._masking.forget_before(offer.oldest)
+        if before is not None and offer.round < before:
+            self._audit.write("run_went_back", run=self.run, round=offer.round, attempt=offer.attempt, before=before)
         self._stop_upload()
         self._offer, self._exchange, self._bind = offer, exchange, None
         return exchange
@@ -248,13 +270,19 @@ class Rounds:
         self._vector, self._asked_redraw = vector, redraw
         best = -1 if offer.best_round is None else offer.best_round
         payload = vector.view(np.uint8).data
-        question = Train(offer.round, redraw, int(offer.stage), offer.layers.hex(), best, payload)
+        layers, saves = offer.layers.hex(), offer.saves
+        question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest)
+        if self.next_round in (None, 0) and not self._saved:
+            self._saved[offer.round] = Saved(offer.round)  # it can always begin anew
+        self.next_round = offer.round + 1
         self._around.spawn(self._train_and_build(question, self._exchange, self._position))
 
     async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
         answer = await self._around.ask(question, payload_bytes(exchange))
         if not isinstance(answer, Trained) or answer.round != question.round:
             raise unexpected_answer()
+        if question.saves:
+            self._saved[question.round + 1] = Saved(question.round + 1, question.redraw)
         contribution = self._gate.build(
             here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
         )

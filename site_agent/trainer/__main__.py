@@ -17,7 +17,7 @@ import structlog
 
 from protos.errors import ConfigurationError, UnavailableError, explained
 from site_agent.logs import set_up_log
-from site_agent.trainer.isolation import give_up_network
+from site_agent.trainer.isolation import end_with_parent, give_up_network
 
 if TYPE_CHECKING:
     from site_agent.config import Hospital
@@ -34,6 +34,8 @@ def main(path: Path, descriptor: int | None) -> None:
     os.umask(0o077)
     set_up_log("site-trainer")
     has_network = not give_up_network()
+    if descriptor is not None:
+        end_with_parent()
 
     from site_agent.config import read_hospital
     from site_agent.hatch import TrainerEnd

@@ -19,6 +19,17 @@ class NetworkDiffers(ConfigurationError):  # names what was found
         )
 
 
+class StateLost(ConfigurationError):  # names what was found
+    """What this site has to go on from is neither in memory nor on disk."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            what=f"This site cannot go on with round {number}: its saved state is missing or damaged.",
+            consequence="Nothing was trained, because it would have begun anew in the middle of the study.",
+            remedy="Bring back this site's whole state folder from a backup, or tell the federation office.",
+        )
+
+
 class TrainingDiverged(OperatorError):  # names what was found
     """Training ended in a model that predicts no numbers."""
 

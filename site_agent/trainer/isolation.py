@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from pathlib import Path
 from typing import Final
 
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
+_PR_SET_PDEATHSIG: Final = 1
 _ROUTES: Final = Path("/proc/self/net/route")
 _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
@@ -34,6 +36,14 @@ def give_up_network() -> bool:
     if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():
         _enter_own_user_namespace()
     return not leads_out()
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the agent that started it dies, in whatever way.
+
+    It would otherwise train to the end of its round, beside the trainer of the next agent.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def leads_out() -> bool:

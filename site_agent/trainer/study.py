@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +39,12 @@ from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.networks import Seeds, SiteNetworks
+from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.sensitivity import sensitivities
-from site_agent.trainer.training.state import State
+from site_agent.trainer.training.state import State, part_of, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,32 @@ class Study:
             self._measure(asked.round - has_passed)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
         self.choice.follow(asked.best_round)
+
+    def saved(self) -> SavedStudy:
+        """Everything that the next round depends on."""
+        tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
+        facts: dict[str, Json] = {
+            "layers": self._layers.hex(),
+            "due before": None if self._due_before is None else [self._due_before[0], self._due_before[1].hex()],
+            "rounds taken": self._rounds_taken,
+            "is closed": self._is_closed,
+            "redrawn": [list(draw) for draw in sorted(self._redrawn)],
+        }
+        return SavedStudy(tensors=tensors, facts=facts)
+
+    def restore(self, saved: SavedStudy) -> None:
+        """Go back to what `saved` gave, perhaps in another process."""
+        facts: Any = saved.facts  # JSON that this class wrote, under a digest
+        layers = bytes.fromhex(facts["layers"])
+        if layers != self._layers:
+            self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
+        self._training.local.restore(part_of(saved.tensors, "training"))
+        self.choice.restore(part_of(saved.tensors, "choice"))
+        due = facts["due before"]
+        self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
+        self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
+        # What was drawn afresh stays drawn, whatever is made again.
+        self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
         """The chosen model, fine-tuned where the method says so, and what it predicts.

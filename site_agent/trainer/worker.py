@@ -6,6 +6,7 @@ answers may leave the site; so explanations are printed here and never sent. The
 * it trains only under an approval that it finds on its own disk, and hands out only what the approved
   manifest names, once per round unless this hospital's policy allows a round to be drawn afresh;
 * a question that no honest agent asks ends the process;
+* it goes on from what it has in memory or on disk, and never begins anew in the middle of a run;
 * of a defect only its kind and place in our own code are told, never its words, which might quote a
   patient.
 """
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
-from protos.messages import MalformedMessage, SiteReason, Stage
+from protos.messages import MalformedMessage, Saved, SiteReason, Stage
 from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from site_agent.approval import find_approval
 from site_agent.config import Hospital
@@ -40,11 +41,12 @@ from site_agent.hatch import (
     TrainerEnd,
 )
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
+from site_agent.trainer.failures import NetworkDiffers, StateLost, TrainingDiverged
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.report import Report
+    from site_agent.trainer.saves import Saves
     from site_agent.trainer.study import Asked, Study
 
 
@@ -57,6 +59,9 @@ class Worker:
         self._preprocessing: Preprocessing | None = None
         self._report: Report | None = None
         self._run = ""
+        self._plan: Plan | None = None
+        self._saves: Saves | None = None
+        self._next: int | None = None  # the round that the study in memory goes on with
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
@@ -111,6 +116,7 @@ class Worker:
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.saved_model import is_run_name
+        from site_agent.trainer.saves import Saves
 
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
@@ -129,29 +135,83 @@ class Worker:
         self._study, self._run, self._report = study, run, None
         controls = 2 if plan.ingredients.has_controls else 1
         self._hatch.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
-        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns))
-        return Prepared(found)
+        self._plan, self._saves = plan, Saves(self._hospital.state_path / "saves" / run, plan, study.own)
+        self._next = 0 if self._saves.began is None else None
+        held = [number for state in self._saves.held for number in (state.round, state.redraw)]
+        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
+        return Prepared(found, _packed(held))
 
     def _train(self, question: Train) -> Trained:
-        study = self._ready()
         asked, received = _asked(question), _numbers(question.payload)
+        exchange = self._ready().exchange(asked)  # a round that the plan does not allow ends here
+        study = self._study_before(question.round)
         if asked.stage is Stage.REPORT:
-            exchange = study.exchange(asked)  # a round that the plan does not allow ends here
+            study.close(asked, received)
+            self._took(study, question)  # the report's fine-tuning belongs to no later round
             gain = self._concluded(asked, received).gain.by_name
             return Trained(question.round, 0, _packed([gain[scalar.name] for scalar in exchange.scalars]))
         answer = study.train(asked, received)
+        self._took(study, question)
         changes = answer.changes.view(np.uint8).data
         payload = b"".join((changes, _packed(answer.scalars))) if answer.scalars else changes
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _conclude(self, question: Conclude) -> Agreed:
         asked = _asked(question)
-        study = self._ready()
+        study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and study.plan.early_stopping is None:
             raise MalformedMessage("a result before the last round")
         self._concluded(asked, _numbers(question.payload))
         self._study = None
         return Agreed()
+
+    def _took(self, study: Study, question: Train) -> None:
+        """A round is made; its state is on disk before its answer leaves, where the plan has it so."""
+        assert self._saves is not None
+        self._next = question.round + 1
+        if question.saves and self._report is None:
+            self._saves.write(Saved(self._next, question.redraw), study.saved())
+        self._saves.forget_before(question.oldest)
+
+    def _study_before(self, number: int) -> Study:
+        """The study as it was before a round, or before the one that is made again; from disk where need be.
+
+        Raises:
+            StateLost: it is neither in memory nor on disk.
+        """
+        study, saves, following = self._ready(), self._saves, self._next
+        assert saves is not None
+        if following is not None and number >= following - 1:
+            if number > following and saves.began is not None:  # it was away, and this may have to be repeated
+                saves.write(Saved(number), study.saved())
+            saves.begin(number)
+            return study
+        held = saves.newest(number)
+        if held is None or (held < number and following is not None):
+            raise StateLost(number)
+        study = self._restored(held)
+        saves.forget_after(held)
+        if held < number:
+            saves.write(Saved(number), study.saved())
+        self._log.info("study_restored", run=self._run, round=held, goes_on_with=number)
+        return study
+
+    def _study_at_end(self, number: int) -> Study:
+        assert self._saves is not None
+        if self._next is None and self._saves.newest(number) != number:
+            raise StateLost(number)
+        return self._restored(number) if self._next is None else self._ready()
+
+    def _restored(self, number: int) -> Study:
+        assert self._saves is not None
+        assert self._plan is not None
+        found = self._saves.read(number)
+        if found is None:
+            self._study, self._preprocessing = begin_study(self._hospital, self._plan)
+        else:
+            self._ready().restore(found)
+        self._report, self._next = None, number
+        return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> Report:
         """The site's report, made once."""
@@ -262,6 +322,8 @@ def _reason(error: OperatorError) -> SiteReason:
             return SiteReason.NETWORK_DIFFERS
         case TrainingDiverged():
             return SiteReason.VALUE_NOT_FINITE
+        case StateLost():
+            return SiteReason.STATE_LOST
         case _:
             return SiteReason.TRAINER_FAILED
 

@@ -206,7 +206,8 @@ def test_the_record_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
 
         (record,) = stage.records()
         (folder,) = (tmp_path / "runs").iterdir()
-        assert sorted(path.name for path in folder.iterdir()) == ["parameters.safetensors", "plan.json", "record.json"]
+        names = ["journal.jsonl", "parameters.safetensors", "plan.json", "record.json"]
+        assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == names
         assert (folder / "plan.json").read_bytes() == plan.canonical
         wanted = {
             "study": "study", "method": "fedavg", "rounds": 2, "rounds_made": 2, "seed": 0, "masked": False,

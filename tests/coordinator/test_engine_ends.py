@@ -28,19 +28,38 @@ def test_a_finished_run_is_never_made_or_written_again(tmp_path: Path) -> None:
         all_connected(first)
         first.deliver()
         (folder,) = (tmp_path / "runs").iterdir()
-        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
         again = Stage(tmp_path, plan)
         again.engine.start()
 
         assert again.engine.finished.is_set()
-        assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert before == {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         assert before["record.json"].count(b'"is_complete": true') == 1
 
     play(scene())
 
 
-def test_a_run_that_is_stopped_in_the_middle_is_on_record(tmp_path: Path) -> None:
+def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> None:
+    """Nothing is recorded as over, because the run goes on when the coordinator is started again."""
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+        stage.engine.start()
+        all_connected(stage)
+        for stream in list(stage.streams):
+            stage._deliver_one(stream)
+        stage.engine.stop()
+
+        assert stage.records() == []
+        stage.deliver()
+        farewells = [stream.site.farewell for stream in stage.streams]
+        assert all(farewell and farewell.reason is CoordinatorReason.SHUTTING_DOWN for farewell in farewells)
+
+    play(scene())
+
+
+def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: Path) -> None:
     """What was made stays on disk, and the sites are told that the run is over, not that it goes on."""
 
     async def scene() -> None:
@@ -50,10 +69,14 @@ def test_a_run_that_is_stopped_in_the_middle_is_on_record(tmp_path: Path) -> Non
             stage.connect(BehavingSite(name))
         for stream in list(stage.streams):  # each joins; nobody has contributed yet
             stage._deliver_one(stream)
-        stage.engine.stop()
+        assert stage.engine.end_run()
 
         (record,) = stage.records()
         assert (record["is_complete"], record["rounds_made"]) == (False, 0)
+        assert record["reason"] == "it was stopped by a person"
+        again = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
+        again.engine.start()
+        assert again.engine.finished.is_set()
         stage.deliver()
         farewells = [stream.site.farewell for stream in stage.streams]
         assert all(farewell and farewell.reason is CoordinatorReason.RUN_STOPPED for farewell in farewells)

@@ -26,6 +26,7 @@ from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import ROWS, manifest_of, slices_of
 from protos.messages import (
+    MOST_SAVED,
     Chunk,
     CoordinatorMessage,
     SiteMessage,
@@ -129,7 +130,10 @@ class MadeUpTrainer:
             case Prepare(payload=payload):
                 self._plan = plan_from_wire(bytes(payload))
                 self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
-                return Prepared(manifest_of(self._plan).digest.hex())
+                # What it gives follows from round and draw alone, so it can go on with any of its rounds.
+                draws = dict(self.trained)
+                held = [(number, draws.get(number - 1, 0)) for number in sorted(draws)[-MOST_SAVED:]]
+                return Prepared(manifest_of(self._plan).digest.hex(), np.array(held, "<i8").tobytes())
             case Train(round=number, redraw=redraw, payload=payload):
                 self.trained.append((number, redraw))
                 exchange = self._exchanges.of(number, Stage(message.stage), bytes.fromhex(message.layers))

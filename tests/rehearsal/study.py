@@ -148,7 +148,7 @@ class BehavingSite:
         self._scalars = scalars
         self._announced: Offer | Finish | None = None
         self._arrived: list[bytes] = []
-        self._run = ""
+        self._run = self._run_before = ""
 
     def answer(self, message: CoordinatorMessage) -> list[SiteMessage]:
         """What an honest site of this number sends back."""
@@ -157,7 +157,9 @@ class BehavingSite:
                 self._run = run
                 self.plans.append(plan_from_wire(raw))
                 self._exchanges = Exchanges(self.plan, manifest_of(self.plan))
-                return [Join(run, self.plan.digest, manifest_of(self.plan).digest, epoch=0)]
+                following = 1 + self.offers[-1].round if self.offers and self._run_before == run else 0
+                self._run_before = run
+                return [Join(run, self.plan.digest, manifest_of(self.plan).digest, epoch=0, next_round=following)]
             case Offer() | Finish():
                 self._announced, self._arrived = message, []
                 return self._take_vector()

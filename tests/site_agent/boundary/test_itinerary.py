@@ -171,7 +171,7 @@ def test_a_result_names_what_was_made(name: str, layers: bytes, best: int | None
 
 def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
     """What the audit log holds of a release."""
-    return {"round": number, "stage": stage, "offered_layers": layers}
+    return {"round": number, "attempt": 0, "stage": stage, "offered_layers": layers}  # as an earlier version did
 
 
 def test_what_was_released_is_remembered_over_a_restart() -> None:
@@ -203,6 +203,25 @@ def test_a_step_may_come_again_in_another_attempt() -> None:
         assert itinerary.accept(Offer(4, attempt, DIGEST, VALIDATION)).stage is VALIDATION
     with pytest.raises(MalformedMessage, match="a round that is over"):
         itinerary.accept(Offer(4, 4, DIGEST, VALIDATION))
+
+
+def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was() -> None:
+    """An earlier round comes again byte for byte and under no earlier attempt, until the run says that it is over."""
+    plan = PLANS["measuring"]
+    itinerary = begun(plan, offer(0), offer(1), Offer(2, 3, DIGEST), offer(3))
+
+    for again in (Offer(1, 1, DIGEST, oldest=1), Offer(2, 3, DIGEST, oldest=1), Offer(3, 1, DIGEST, oldest=1)):
+        assert itinerary.accept(again).stage is TRAINING
+    for lie, reason in (
+        (Offer(0, 1, DIGEST), "a round that is over"),
+        (Offer(1, 0, DIGEST), "a round that is over"),
+        (Offer(2, 2, DIGEST), "a round that is over"),
+        (Offer(2, 4, b"another digest".ljust(32)), "other parameters"),
+        (Offer(2, 4, DIGEST, best_round=1), "other parameters"),
+    ):
+        with pytest.raises(MalformedMessage, match=reason):
+            itinerary.accept(lie)
+    assert itinerary.accept(offer(4, VALIDATION)).stage is VALIDATION
 
 
 def test_a_site_that_comes_late_takes_what_it_finds() -> None:

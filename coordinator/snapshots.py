@@ -1,0 +1,143 @@
+"""What a run goes on from after a crash: parameters, the rule's memory and what was decided, whole or not at all.
+
+One safetensors file for each round that the run may go back to, mode 0600, the last two kept. A digest over
+content and facts stands in its header: a damaged file is left out, and the run goes back to the one before. The
+start of a run needs no file, because it follows from the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from coordinator.course import Course
+from coordinator.phases import Sites
+from protos.errors import UnavailableError
+from protos.parameters import arrays_digest
+
+FORMAT: Final = 1
+KEPT: Final = 2
+_KEY: Final = "global-layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A run before a round.
+
+    Attributes:
+        round: that round.
+        contributors: of the round before it, and `redraw` which draw of it they made.
+        course: what had been decided.
+        values: float32, as Run has them.
+        rule_state: float64 arrays by name.
+        journal_lines: how many lines the journal had at least.
+    """
+
+    round: int
+    contributors: Sites
+    redraw: int
+    course: Course
+    values: npt.NDArray[np.float32] = field(repr=False)
+    rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+    journal_lines: int = 0
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Put a snapshot on disk, then remove what is older than the last two.
+
+    Raises:
+        UnavailableError: the disk does not take it; what was there is unchanged.
+    """
+    facts = json.dumps(
+        {
+            "version": FORMAT,
+            "round": snapshot.round,
+            "contributors": sorted(snapshot.contributors),
+            "redraw": snapshot.redraw,
+            "course": snapshot.course.to_json().decode(),
+            "journal_lines": snapshot.journal_lines,
+        }
+    )
+    arrays = {"values": snapshot.values} | {f"rule {name}": array for name, array in snapshot.rule_state.items()}
+    header = json.dumps({"facts": facts, "digest": arrays_digest(facts, arrays).hex()})
+    path = _path(folder, snapshot.round)
+    partial = path.with_suffix(".partial")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(save(arrays, metadata={_KEY: header}))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync(folder)
+        for number in rounds_in(folder)[:-KEPT]:
+            _path(folder, number).unlink()
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"A snapshot of the run cannot be written: {cause.strerror}.",
+            consequence="The coordinator stopped; the run goes on from the snapshot before when it is started again.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        ) from cause
+
+
+def read_snapshot(folder: Path, number: int) -> Snapshot | None:
+    """The snapshot before a round; None where it is damaged or of a later version of this program."""
+    try:
+        raw = _path(folder, number).read_bytes()
+        arrays = load(raw)
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
+        facts = _migrated(json.loads(header["facts"]))
+        if header["digest"] != arrays_digest(header["facts"], arrays).hex() or facts["round"] != number:
+            raise ValueError("not the bytes that were written")
+        return Snapshot(
+            round=number,
+            contributors=frozenset(facts["contributors"]),
+            redraw=facts["redraw"],
+            course=Course.from_json(facts["course"].encode()),
+            values=arrays["values"],
+            rule_state={name.removeprefix("rule "): arrays[name] for name in arrays if name != "values"},
+            journal_lines=facts["journal_lines"],
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def forget_after(folder: Path, number: int) -> None:
+    """Remove the snapshots of later rounds: the run has gone back and makes them again."""
+    for later in rounds_in(folder):
+        if later > number:
+            _path(folder, later).unlink()
+
+
+def rounds_in(folder: Path) -> list[int]:
+    """The rounds before which there is a snapshot, in order."""
+    return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
+
+
+def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON holds
+    """The facts of any earlier version as this one writes them; there is none yet."""
+    if facts["version"] != FORMAT:
+        raise ValueError("another version")
+    return facts
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"before-{number:010d}.safetensors"
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,162 @@
+"""The states that a study goes on from after a crash: on this site's disk, and never anywhere else.
+
+One file for each round that the federation may go back to, made as a checkpoint is (checkpoints.py), and a
+small one that says with which round and from which rows this site began. The rules:
+
+* a state is written whole, before anything of its round leaves the trainer;
+* one that is damaged counts as not there; one from other rows than the table's now is never gone on from;
+* whoever goes back to a round forgets what was saved after it, since it is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from torch import Tensor, from_numpy
+
+from protos.errors import ConfigurationError, DataError
+from protos.messages import Saved
+from protos.plan import Plan
+from site_agent.trainer.checkpoints import Json, load, save
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.files import array_digest, write_whole
+from site_agent.trainer.training.state import State
+
+FORMAT: Final = 1
+_MOST: Final = 8  # a coordinator that has nothing forgotten fills no disk
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedStudy:
+    """A study before a round: its tensors, and what else it knew."""
+
+    tensors: State = field(repr=False)
+    facts: Mapping[str, Json]
+
+
+class Saves:
+    """The saved states of one run."""
+
+    def __init__(self, folder: Path, plan: Plan, dataset: Dataset) -> None:
+        """Look what is there; states of other runs are removed.
+
+        Raises:
+            DataError: the run began from other rows than these.
+        """
+        self._folder, self._plan, self._rows = folder, plan.digest.hex(), _rows_digest(dataset)
+        for other in folder.parent.glob("*"):
+            if other != folder:
+                shutil.rmtree(other)
+        self.began: int | None = self._read_began()
+        self._held = {number: redraw for number in self._numbers() if (redraw := self._check(number)) is not None}
+
+    @property
+    def held(self) -> tuple[Saved, ...]:
+        """What this site can go on from, the round that it began with among it."""
+        begun = {} if self.began is None else {self.began: 0}
+        return tuple(Saved(number, redraw) for number, redraw in sorted((begun | self._held).items()))
+
+    def begin(self, number: int) -> None:
+        """Note, once, that this site begins with a round.
+
+        Raises:
+            UnavailableError: the disk does not take it.
+        """
+        if self.began is None:
+            facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
+            write_whole(self._folder / "began.json", json.dumps(facts).encode())
+            self.began = number
+
+    def write(self, state: Saved, study: SavedStudy) -> None:
+        """Put a state on disk.
+
+        Raises:
+            UnavailableError: the disk does not take it; what was there is unchanged.
+        """
+        arrays = {name: tensor.numpy() for name, tensor in study.tensors.items()}
+        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.redraw}
+        save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
+        self._held[state.round] = state.redraw
+        for number in sorted(self._held)[:-_MOST]:
+            self._remove(number)
+
+    def read(self, number: int) -> SavedStudy | None:
+        """The state before a round; None where that is how this site begins.
+
+        Raises:
+            ConfigurationError: it is damaged.
+        """
+        if number not in self._held:
+            return None
+        found = load(self._folder, _name(number))
+        study = found.facts["study"]
+        assert isinstance(study, Mapping)
+        tensors: dict[str, Tensor] = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
+        return SavedStudy(tensors=tensors, facts=study)
+
+    def newest(self, number: int) -> int | None:
+        """The newest round up to this one that this site can go on from."""
+        return max((state.round for state in self.held if state.round <= number), default=None)
+
+    def forget_before(self, oldest: int) -> None:
+        """The federation never goes back beyond this round."""
+        for number in [number for number in self._held if number < oldest]:
+            self._remove(number)
+
+    def forget_after(self, newest: int) -> None:
+        """The study has gone back to this round."""
+        for number in [number for number in self._held if number > newest]:
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        del self._held[number]
+        (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
+
+    def _numbers(self) -> list[int]:
+        return [int(path.stem.removeprefix("before-")) for path in self._folder.glob("before-*.safetensors")]
+
+    def _check(self, number: int) -> int | None:
+        """Which draw of the round before led to a saved state; None where it cannot be gone on from."""
+        try:
+            facts = load(self._folder, _name(number)).facts
+            redraw = facts["redraw"]
+            is_ours = (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows)
+            if is_ours and isinstance(redraw, int):
+                return redraw
+        except (ConfigurationError, KeyError):
+            pass
+        structlog.get_logger().warning("saved_state_damaged", round=number)
+        return None
+
+    def _read_began(self) -> int | None:
+        try:
+            facts = json.loads((self._folder / "began.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        if facts["rows"] != self._rows:
+            raise DataError(
+                what="This site's table, its contract or its split is not what it began this study with.",
+                consequence="Nothing more was trained; what left this site in earlier rounds is in the audit log.",
+                remedy="Bring back the table as it was, or agree on a new version of the plan.",
+            )
+        return int(facts["round"])
+
+
+def _rows_digest(dataset: Dataset) -> str:
+    parts = {"training": dataset.training, "validation": dataset.validation, "test": dataset.test}
+    arrays: list[tuple[str, npt.NDArray[np.generic]]] = []
+    for name, part in parts.items():
+        arrays += [(f"{name} features", part.features), (f"{name} targets", part.targets)]
+    return array_digest("global-layers rows 1", arrays)
+
+
+def _name(number: int) -> str:
+    return f"before-{number:010d}"
