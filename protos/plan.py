@@ -20,7 +20,7 @@ from protos.errors import ProtocolError
 from protos.expert import ExpertUse
 from protos.fixed_point import is_power_of_two
 from protos.ingredients import Method, SensitivePrefix
-from protos.learning_rates import ConstantRate, RateSchedule
+from protos.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.losses import Loss, TaskDefault
 from protos.methods import MethodChoice
 from protos.optimisers import Optimiser, is_plain_descent
@@ -146,14 +146,21 @@ class Plan(Document):
         self._check_sizes()
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
-        if isinstance(self.schedule, EpochSchedule) and self.rate_schedule.warm_up_epochs >= self.schedule.epochs:
-            raise ValueError("the learning rate would still be warming up at the end of the run")
+        self._check_rate_schedule()
         reason = why_impossible(self.ingredients, self.conditions)
         if reason is None and self.expert is not None:
             reason = self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
         if reason is not None:
             raise ValueError(reason)
         return self
+
+    def _check_rate_schedule(self) -> None:
+        rates = self.rate_schedule
+        if isinstance(self.schedule, EpochSchedule):
+            if rates.warm_up_epochs >= self.schedule.epochs:
+                raise ValueError("the learning rate would still be warming up at the end of the run")
+        elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
+            raise ValueError("with every-steps each site has epochs of its own, so the rate cannot follow epochs")
 
     def _check_sizes(self) -> None:
         """A federated part has one size for all sites; of a private one each site has its own."""

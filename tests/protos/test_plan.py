@@ -305,3 +305,32 @@ def test_garbage_is_a_protocol_error(raw: bytes) -> None:
     """No bytes make the reading of a plan fail in any other way."""
     with pytest.raises(ProtocolError):
         plan_from_wire(raw)
+
+
+STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_rows": 4}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates", "reason"),
+    [
+        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "epochs of its own"),
+        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs of its own"),
+        (STEPS, {"name": "exponential", "factor": 0.9}, "epochs of its own"),
+        (
+            {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
+            {"name": "cosine", "warm_up_epochs": 2},
+            "still be warming up",
+        ),
+    ],
+)
+def test_the_rate_is_the_same_at_all_sites_in_every_step(
+    schedule: dict[str, Any], rates: dict[str, Any], reason: str
+) -> None:
+    """A rate that follows epochs goes with epochs that all sites have alike, and reaches its height."""
+    with pytest.raises(ValidationError, match=reason):
+        plan_with(schedule=schedule, rate_schedule=rates)
+
+
+def test_a_rate_that_follows_the_whole_run_goes_with_equal_steps() -> None:
+    """A cosine counts steps, of which every site makes as many."""
+    assert plan_with(schedule=STEPS, rate_schedule={"name": "cosine"}).schedule.rounds == 3
