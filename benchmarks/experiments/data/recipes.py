@@ -64,11 +64,13 @@ class Default:
 
     Attributes:
         one_hot: a column of 0 and 1 for each code and for unknown; otherwise one z-scored position.
+        keeps_yes_or_no: where codes are one-hot, those that are 0 and 1 stay one z-scored position.
         piecewise_linear: numbers that become ten columns each (see `piecewise`); site by site, because
             it helps where trees beat the linear model and costs elsewhere.
     """
 
     one_hot: bool = True
+    keeps_yes_or_no: bool = False
     piecewise_linear: tuple[ColumnsOf, ...] = ()
 
 
@@ -127,9 +129,10 @@ def _adapted_feature(feature: Feature, recipe: Recipe) -> Feature:
             return (
                 _one_hot(feature) if isinstance(feature, CategoricalFeature) and not _is_yes_or_no(feature) else feature
             )
-        case Default(one_hot=one_hot):
+        case Default():
             if isinstance(feature, CategoricalFeature):
-                return _one_hot(feature) if one_hot else feature
+                stays = recipe.keeps_yes_or_no and _is_yes_or_no(feature)
+                return _one_hot(feature) if recipe.one_hot and not stays else feature
             return feature.model_copy(update={"missing": "median-and-flag"}) if is_incomplete_number else feature
         case _:
             assert_never(recipe)

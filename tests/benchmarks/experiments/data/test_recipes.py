@@ -55,6 +55,15 @@ def test_a_statistician_spreads_codes_but_not_yes_and_no() -> None:
     assert found == {"cp", "restecg", "slope", "thal", "ca", "famhist"}
 
 
+def test_the_default_may_keep_yes_and_no_as_they_are() -> None:
+    """Only the codes that say more than yes or no are spread, and numbers that may miss stay numbers."""
+    found = kinds("cleveland", Default(keeps_yes_or_no=True))
+
+    assert {name for name, kind in found.items() if kind == "one-hot"} == {"cp", "restecg", "slope", "thal"}
+    assert {name for name, kind in found.items() if kind == "ordinal"} == {"sex", "fbs", "exang"}
+    assert found["ca"] == "number"
+
+
 def test_the_default_refuses_nothing_that_hospitals_allowed_to_miss() -> None:
     """A number with a median gets a flag too, and a number that may not miss keeps its rule."""
     features = {item.name: item for item in adapted(hospital_contract("cleveland"), Default()).features}
