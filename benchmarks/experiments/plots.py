@@ -98,7 +98,7 @@ def plot_dots(
             if reference is not None and panel in reference.values:
                 place.axvline(reference.values[panel], color="#444444", linestyle="--", linewidth=0.9)
         axes[0][0].set_yticks(range(len(names)), names)
-        axes[0][0].invert_yaxis()
+        axes[0][0].set_ylim(len(names) - 0.4, -0.6)
         has_published = any(dot.published is not None for dots in panels.values() for dot in dots)
         handles = _legend(has_published=has_published, reference=reference)
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)

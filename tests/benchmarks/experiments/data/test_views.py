@@ -9,6 +9,7 @@ from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
 from benchmarks.experiments.data.views import (
     aligned,
     aligned_as_authors,
+    only_columns,
     placebo,
     pooled,
     thinned,
@@ -97,3 +98,18 @@ def test_a_placebo_needs_a_copy() -> None:
     """Without one it would be training alone under another name."""
     with pytest.raises(ValueError, match="at least one copy"):
         placebo(breast_cancer(2)["cluj"], 0, seed=4)
+
+
+def test_a_site_with_fewer_columns_keeps_its_rows() -> None:
+    """The named columns in the named order, every part with all its rows; an unknown name is refused."""
+    site = breast_cancer(1)["ahus"]
+    names = (site.columns[4], site.columns[1])
+
+    found = only_columns(site, names)
+
+    assert found.columns == names
+    for part, whole in ((found.training, site.training), (found.validation, site.validation), (found.test, site.test)):
+        np.testing.assert_array_equal(part.features, whole.features[:, [4, 1]])
+        np.testing.assert_array_equal(part.targets, whole.targets)
+    with pytest.raises(ValueError, match="not in tuple"):
+        only_columns(site, ["age"])

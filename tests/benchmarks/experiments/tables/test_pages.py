@@ -12,7 +12,7 @@ from benchmarks.experiments.data.dealt import FAMILIES
 from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
-from benchmarks.experiments.tables import chfl, fed_heart, heart, join, player
+from benchmarks.experiments.tables import chfl, fed_heart, heart, heart_page, join, player
 from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.chfl_page import accuracies, chosen_strengths
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
@@ -105,6 +105,20 @@ def test_the_page_of_heart_says_which_targets_are_met(tmp_path: Path) -> None:
     assert "minus local 2.00 ± 0.00 (above 0)" in page
     assert "101 seeds of the three methods: 1,010, 0.316 of the authors' 3,200" in page
     assert "on 2026-01-02; torch 1." in page
+
+
+def test_the_default_recipe_stands_beside_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results, made by a command of its own, are shown with and without the leaking column."""
+    file = tmp_path / "default.csv"
+    lines = [f"faisalabad,{without},federated,{seed},0.{seed}5" for without in (True, False) for seed in (7, 8)]
+    file.write_text("\n".join(["site,without_time,model,seed,auroc", *lines]))
+    monkeypatch.setattr(heart_page, "DEFAULT", file)
+
+    render_heart([], tmp_path / "heart.md")
+
+    half = 100 * 12.7062 * 0.05
+    beside = f"| default recipe, federated | - | - | 80.00 ± {half:.2f} | 80.00 ± {half:.2f} |"
+    assert beside in (tmp_path / "heart.md").read_text()
 
 
 def test_every_reading_of_heart_is_explained() -> None:
