@@ -16,8 +16,10 @@ from protos.architecture import (
     GlobalLayersNetwork,
     NamedTensors,
     ParallelNetwork,
+    network_tensors,
 )
 from protos.ingredients import (
+    AllButNormalisation,
     ColumnByColumn,
     Contrastive,
     Controlled,
@@ -31,6 +33,7 @@ from protos.ingredients import (
     Method,
     Mixture,
     Nothing,
+    Parts,
     PersonalCopy,
     PrivateFirst,
     RandomPrefix,
@@ -65,7 +68,7 @@ class Conditions:
 
 def why_impossible(method: Method, conditions: Conditions) -> str | None:
     """Why a method cannot run under these conditions, in one clause, or None."""
-    checks = (_of_network, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
+    checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
     return next((reason for check in checks for reason in check(method, conditions)), None)
 
 
@@ -83,6 +86,18 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
         yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
     if isinstance(method.federated, SensitivePrefix | RandomPrefix) and _has_linear_path(network):
         yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
+
+
+def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
+    """A method that promises private layers would without them be fedavg under another name."""
+    network, federated, parts = conditions.architecture, method.federated, method.federated_parts
+    tensors = network_tensors(network, columns=2, outputs=1, common=1)
+    if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
+        yield f"the network {network.name} has no tensor known as a normalisation, so none would stay private"
+    # Of a hospital's own module the plan lists what is federated; the private rest is not in the list.
+    is_whole = not isinstance(network, NamedTensors) and all(tensor.part in parts for tensor in tensors)
+    if isinstance(federated, Parts) and is_whole:
+        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
 
 
 def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:

@@ -53,6 +53,7 @@ NETWORK: Final = {
 COLUMNS: Final = ("age", "chol", "cp")
 TWO_EXTRACTORS: Final = {"name": "parallel", "common": [4, 3], "unique": [3]}
 TWO_COLUMNS: Final = {"name": "columns", "hidden": [5, 4], "lateral": 0.5}
+NORMALISED: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
 PLAIN_DESCENT: Final = {"name": "sgd", "learning_rate": 0.1}
 BY_EPOCH: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
 # What a plan of a method has to say that others need not.
@@ -60,6 +61,7 @@ COMPANIONS: Final[dict[str, dict[str, Any]]] = {
     "chfl": {"architecture": TWO_COLUMNS},
     "fenda-fl": {"architecture": TWO_EXTRACTORS},
     "perfcl": {"architecture": TWO_EXTRACTORS},
+    "fedbn": {"architecture": NORMALISED},
     "scaffold": {"optimiser": PLAIN_DESCENT},
     "fedrep": {"schedule": BY_EPOCH},
 }

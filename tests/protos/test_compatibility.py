@@ -59,6 +59,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "so there is no prefix",
     ),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
+    "private normalisations where there are none": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
+    "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor known as a normalisation"),
+    "private lower layers where there are none": (of("lg-fedavg"), LOGISTIC, "nothing would stay private"),
     "private epochs after single batches": (
         of("fedrep"),
         {"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}},
@@ -148,6 +151,7 @@ ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "alone, with gains summed": (of("local"), {"gain": "sums"}),
     "an early end with a probe": (of("player-fl"), STOPPING | CHAIN),
     "logistic regression for all": (of("fedavg"), LOGISTIC),
+    "shared inner layers of a network of one's own": (of("global-layers"), NAMED),
     "a mixture by rows": (of("apfl"), ROWS),
     "a personal model of a network of one's own": (of("ditto"), NAMED),
 }
