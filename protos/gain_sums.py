@@ -4,8 +4,8 @@ A site turns its figures into four integers, which travel masked; the coordinato
 metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
 
 * a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures;
-* squares travel, and a variance is computed, only where colluders leave at least three sites: with two
-  sums and two unknown values each could be worked out.
+* squares travel only where the quorum less the colluders is three or more, and a variance is computed for
+  four sites or more: with two sums and two unknown values each could be worked out.
 """
 
 from __future__ import annotations

@@ -229,7 +229,8 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     if plan.gain == "sums":
         yield Scalar("sites with a metric", 1, Occasion.REPORT)
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        if len(plan.sites) - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
+        # A report may be summed over no more sites than the quorum.
+        if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
 

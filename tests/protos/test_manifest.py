@@ -88,13 +88,16 @@ def test_what_a_plan_measures_is_in_its_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sites", "colluders", "has_squares"), [(3, 1, False), (4, 1, True), (4, 2, False), (5, 2, True)]
+    ("sites", "quorum", "colluders", "has_squares"),
+    [(3, 3, 1, False), (4, 4, 1, True), (4, 3, 1, False), (5, 4, 1, True), (4, 4, 2, False), (5, 5, 2, True)],
 )
-def test_squares_travel_where_colluders_leave_three_sites(sites: int, colluders: int, has_squares: bool) -> None:
-    """Of two unknown figures a sum and a sum of squares would tell each."""
+def test_squares_travel_where_colluders_leave_three_sites_of_a_quorum(
+    sites: int, quorum: int, colluders: int, has_squares: bool
+) -> None:
+    """Of two unknown figures a sum and a sum of squares would tell each, and a quorum may be all that is summed."""
     names = [f"site-{number}" for number in range(sites)]
     listed = [{"name": name, "identity": "-".join([f"aaa{'abcde'[place]}"] * 8)} for place, name in enumerate(names)]
-    plan = plan_with(gain="sums", sites=listed, quorum=sites, assumed_colluders=colluders)
+    plan = plan_with(gain="sums", sites=listed, quorum=quorum, assumed_colluders=colluders)
 
     assert ("metric squared" in {scalar.name for scalar in manifest_of(plan).scalars}) is has_squares
 
