@@ -41,7 +41,8 @@ class FlatNetwork:
     def __init__(self, network: nn.Module, federated: Sequence[str], copies: int | None = None) -> None:
         """`federated` names the parameters that travel, in the manifest's order."""
         by_name = dict(network.named_parameters())
-        private = [name for name in by_name if name not in set(federated)]
+        shared = set(federated)
+        private = [name for name in by_name if name not in shared]
         if len(federated) + len(private) != len(by_name):
             raise ValueError("a federated parameter that the network does not have, or one named twice")
         self.network, self.copies = network, copies
