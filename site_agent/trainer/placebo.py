@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.exchange import Exchange, Exchanges
-from protos.fixed_point import FixedPoint
+from protos.fixed_point import FixedPoint, NotFinite
 from protos.ingredients import LayerIntervals, Nothing, SensitivePrefix
-from protos.manifest import ROWS
+from protos.manifest import ROWS, Manifest, largest_weight
 from protos.messages import Stage
 from protos.plan import Plan
 from protos.server_rules import apply_rule, begin_rule
@@ -46,26 +46,35 @@ def train_placebo(study: Study) -> Outcome | None:
     plan = study.plan.model_copy(update={"checkpoint": checkpoint, "early_stopping": None, "gain": "private"})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     members = [Study(plan, study.own, site=name, own_module=study.own_module, advice=study.advice) for name in names]
-    manifest = study.manifest if plan == study.plan else members[0].manifest
-    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    manifest = members[0].manifest
     parameters = manifest.initial_parameters(plan.seed)
+    try:
+        _train_together(plan, manifest, members, parameters)
+        members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
+        return members[0].conclude()
+    except (NotFinite, TrainingDiverged):
+        return None  # as in a run, where the gate lets no such change out
+
+
+def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
+    """All rounds; the shared parameters, float32 of shape (manifest.parameters,), are moved in place.
+
+    Raises:
+        NotFinite: training diverged at one of the members.
+    """
+    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     state = begin_rule(plan.ingredients.server_rule, manifest.parameters)
     for number in range(plan.schedule.rounds):
         exchange = exchanges.of(number, Stage.TRAINING, b"")
         controls = [state["control"].astype(np.float32)] if exchange.has_controls else []
         sent = np.concatenate([parameters, *controls])
         answers = [member.train(Asked(round=number), sent) for member in members]
-        apply_rule(plan, manifest, _sum(exchange, answers, study.rows, fixed_point, plan), parameters, state)
-    members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
-    try:
-        return members[0].conclude()
-    except TrainingDiverged:
-        return None
+        sums = _sum(exchange, answers, members[0].rows, fixed_point, largest_weight(plan))
+        apply_rule(plan, manifest, sums, parameters, state)
 
 
-def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, plan: Plan) -> Sums:
+def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: FixedPoint, largest: int) -> Sums:
     """What the copies' contributions add up to, integer by integer as in a run."""
-    largest = plan.weighting.largest_rows if plan.weighting.name == "rows" else 1
     weight = rows / largest if rows else 1.0
     total = np.zeros(exchange.layout.parameters, np.int32)
     encoded = np.empty_like(total)

@@ -53,6 +53,24 @@ def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, me
     assert not np.array_equal(once.test_outputs, alone.test_outputs)
 
 
+def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a copy's change is no number, there is no placebo; the site's report goes on without it."""
+    from site_agent.config import read_hospital
+    from site_agent.trainer.study import Answer, Asked, Study
+
+    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
+    train = Study.train
+
+    def diverging(member: Study, asked: Asked, received: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Answer:
+        answer = train(member, asked, received)
+        answer.changes[-1] = np.nan
+        return answer
+
+    monkeypatch.setattr(Study, "train", diverging)
+
+    assert train_placebo(study) is None
+
+
 def test_what_follows_from_many_sites_measurements_has_no_placebo() -> None:
     """Copies of one site would measure the same, so such methods say that they have none."""
     keys = {"columns": ["a", "b"], "outputs": 1}
