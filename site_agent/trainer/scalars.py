@@ -75,7 +75,8 @@ class Measures:
 
 
 def _squared(parts: Sequence[npt.NDArray[np.float32]]) -> float:
-    return float(sum(np.dot(part.astype(np.float64), part.astype(np.float64)) for part in parts))
+    # Not a dot product, whose last bits follow from how many threads the math library takes.
+    return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
 
 
 def _or_largest(loss: float) -> float:
