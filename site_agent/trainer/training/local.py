@@ -30,7 +30,7 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 
 # Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
 # holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
-MOST_EVALUATION_ROWS: Final = 4096
+_MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
 
 
@@ -116,12 +116,17 @@ class LocalTraining:
             self._dropout = torch.get_rng_state()
 
 
+def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
+    """How many rows of (rows, columns), or (copies, rows, columns), may go through a network in one piece."""
+    return max(1, min(_MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[-1] ** 2) // (flat.copies or 1))
+
+
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
     """The network's outputs, float32 (rows, outputs), for at least one row; of a stack (copies, rows, outputs).
 
     Rows go through in blocks, whose size depends on the numbers of columns and copies alone.
     """
-    block = max(1, min(MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[-1] ** 2) // (flat.copies or 1))
+    block = rows_at_once(flat, features)
     flat.network.eval()
     with torch.no_grad():
         parts = [flat.network(rows).contiguous().numpy() for rows in torch.split(features, block, dim=-2)]

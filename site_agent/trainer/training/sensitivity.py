@@ -2,7 +2,8 @@
 
 Source: Elhussein and Gürsoy 2025, as METHODS.md states it: F_l = sum over layers k <= l of the mean over the
 layer's parameters of (value * gradient)^2, after the first local epoch. The gradient is that of the mean
-loss over all training rows, so that it does not depend on a draw.
+loss over all training rows, so that it does not depend on a draw. More rows than go through a network at
+once are taken in blocks; with class weights, whose sum differs between blocks, it is then the mean of theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from protos.architecture import TensorSpec
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import MOST_EVALUATION_ROWS
+from site_agent.trainer.training.local import rows_at_once
 from site_agent.trainer.training.losses import LossFunction
 
 
@@ -31,11 +32,10 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
     Returns:
         float64 of shape (layers,), never falling; of a stack (copies, layers).
     """
+    block = rows_at_once(flat, rows.features)
     flat.zero_gradients()
     flat.network.eval()
-    for features, targets in zip(
-        *(torch.split(part, MOST_EVALUATION_ROWS, dim=axis) for part, axis in _parts(rows)), strict=True
-    ):
+    for features, targets in zip(*(torch.split(part, block, dim=axis) for part, axis in _parts(rows)), strict=True):
         share = features.shape[-2] / len(rows)
         torch.autograd.backward(share * loss(flat.network(features), targets))
     flat.network.train()  # it is the one that training goes on with
