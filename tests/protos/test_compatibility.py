@@ -42,6 +42,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"architecture": TWO_COLUMNS},
         "goes with the network columns",
     ),
+    "two columns for a site alone": (of("local"), {"architecture": TWO_COLUMNS}, "goes with the network columns"),
     "columns one after the other in one chain": (of("chfl"), CHAIN, "goes with the network columns"),
     "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "they have no prefix"),
     "a prefix beside a linear path": (
