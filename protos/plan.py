@@ -126,6 +126,7 @@ class Plan(Document):
     loss: Loss = TaskDefault(name="task-default")
     weighting: Weighting
     seed: int = Field(ge=0, lt=1 << 63)
+    start: Literal["equal", "own"] = "equal"
     sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
     quorum: int = Field(ge=1)
     assumed_colluders: int = Field(default=1, ge=0)
@@ -147,6 +148,10 @@ class Plan(Document):
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
         self._check_rate_schedule()
+        if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
+            raise ValueError("start: own goes with methods that differ from fedavg in what is federated alone")
+        if self.start == "own" and self.has_probe:
+            raise ValueError("start: own leaves no common start from which layers could be measured")
         reason = why_impossible(self.ingredients, self.conditions)
         if reason is None and self.expert is not None:
             reason = self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))

@@ -134,7 +134,8 @@ class StackedSite:
             return np.empty((copies, 0), np.float32), self._scalars(copies, is_due=True)
         plan, numbers = self._plan, self._training.flat.federated_values.shape[-1]
         values, controls = received[:, :numbers], received[:, numbers:]
-        self._take_in(values)
+        if plan.start == "equal" or number > 0:
+            self._take_in(values)
         self._choice.follow(best)
         if is_measured(plan, number) and plan.checkpoint != "latest":  # the last model is measured at the end
             self._measure(number)

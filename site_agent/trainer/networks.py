@@ -93,7 +93,13 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """First values: public tensors and what starts equal from the plan's seed, all others from the site's own."""
+        """First values: public tensors and what starts equal from the plan's seed, all others from the site's own.
+
+        Where the plan says `start: own`, all are the site's own, as in the authors' experiment.
+        """
+        if self.plan.start == "own":
+            flat.start(self.tensors, seeds.own("private start"), copy)
+            return
         equal = {Part.BODY, *self.plan.ingredients.starts_equal}
         names = {tensor.name for tensor in public} | {tensor.name for tensor in self.tensors if tensor.part in equal}
         flat.start([tensor for tensor in self.tensors if tensor.name in names], seeds.plan, copy)

@@ -310,6 +310,8 @@ class Study:
         self._training = self._begin_training(self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
+        if self.plan.start == "own" and asked.round == 0:
+            return  # nobody has trained these values; each site's own first ones enter the first mean
         # A late entrant has no shared values of its own yet, only first values to be replaced.
         rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
         flat = self._training.flat

@@ -37,8 +37,9 @@ class Paper:
 class Authors:
     """By inferred type: what is written as a number is z-scored as one, a "?" being -1 before; words are positions.
 
-    Differs from `Paper` in `thal` alone, whose codes 3, 6, 7 stay those numbers, and in a code that the
-    training rows lack, which stays a number too; and in Cleveland's label, where 1 is no disease.
+    Differs from `Paper` in words, whose positions are not scaled; in `thal`, whose codes 3, 6, 7 stay
+    those numbers, and in a code that the training rows lack, which stays a number too; and in
+    Cleveland's label, where 1 is no disease.
     """
 
 

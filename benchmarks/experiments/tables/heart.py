@@ -1,7 +1,7 @@
 """Global Layers' heart table: three hospitals with other columns, patients and outcomes, 101 seeds.
 
 Source: Obeidi, "Global Layers"; the readings of paper and authors as GLOBAL_LAYERS.md lists them. Each variant
-says in its name which reading it is. What both leave open is the default's: equal starts at all sites.
+says in its name which reading it is.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Reading:
 READINGS: Final = {
     "local, authors": Reading(method="local", recipe=Authors()),
     "fedavg, authors": Reading(method="fedavg", recipe=Authors(), view=aligned_as_authors),
-    "global-layers, authors": Reading(method="global-layers", recipe=Authors()),
+    "global-layers, authors": Reading(method="global-layers", recipe=Authors(), keys={"start": "own"}),
+    "global-layers, authors, equal start": Reading(method="global-layers", recipe=Authors()),
     "fedavg, authors, private input": Reading(method="lg-fedavg", recipe=Authors(), view=aligned_as_authors),
     "fedavg, aligned": Reading(
         method="fedavg",
@@ -63,18 +64,22 @@ READINGS: Final = {
     "local, declared": Reading(method="local", recipe=Default(one_hot=False)),
     "global-layers, declared": Reading(method="global-layers", recipe=Default(one_hot=False)),
 }
-PLACEBO: Final = "placebo, authors"
+# Whose federation each placebo imitates.
+PLACEBOS: Final = {
+    "placebo, authors": "global-layers, authors",
+    "placebo, authors, equal start": "global-layers, authors, equal start",
+}
 
 
 def variants() -> list[Variant]:
-    """Every reading, and the placebo of the authors'."""
+    """Every reading, and the placebos of the authors' network."""
     found = [Variant(name=name, run=_Readings(name).run, seeds_at_once=5) for name in READINGS]
-    return [*found, Variant(name=PLACEBO, run=_run_placebo, seeds_at_once=5)]
+    return found + [Variant(name=name, run=_Placebo(name).run, seeds_at_once=5) for name in PLACEBOS]
 
 
 def variant_names() -> list[str]:
     """In the order in which they are shown."""
-    return [*READINGS, PLACEBO]
+    return [*READINGS, *PLACEBOS]
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,19 @@ def _sites(folder: Path, seed: int, reading: Reading) -> Sites:
     return sites if reading.view is None else reading.view(sites)
 
 
-def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+@dataclass(frozen=True)
+class _Placebo:
     """Each site among two copies of itself: what averaging does where nobody brings anything new."""
-    reading = READINGS["global-layers, authors"]
-    data = {seed: heart(folder, seed, reading.recipe) for seed in seeds}
-    for site in FILES:
-        federations = [placebo(data[seed][site], 2, seed) for seed in seeds]
-        plans = [heart_plan(each, seed, reading) for each, seed in zip(federations, seeds, strict=True)]
-        for predicted in run_plans(plans, federations):
-            if predicted.site == "itself":
-                yield row_of(PLACEBO, replace(predicted, site=site), data[predicted.seed][site])
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        reading = READINGS[PLACEBOS[self.name]]
+        data = {seed: heart(folder, seed, reading.recipe) for seed in seeds}
+        for site in FILES:
+            federations = [placebo(data[seed][site], 2, seed) for seed in seeds]
+            plans = [heart_plan(each, seed, reading) for each, seed in zip(federations, seeds, strict=True)]
+            for predicted in run_plans(plans, federations):
+                if predicted.site == "itself":
+                    yield row_of(self.name, replace(predicted, site=site), data[predicted.seed][site])
