@@ -32,8 +32,7 @@ _EARLY: Final = 2
 # What the table of other rates and the two central lines say; to be read again where they change.
 _NOTES: Final = (
     "* FedProx meets the paper at ten and at a hundred times the rate that the paper names: at 0.001 the model of the "
-    "first round is still near its random start, and a start that happens to call everyone ill has the lowest loss "
-    "on Switzerland's 6 rows.",
+    "first round is still near its random start and undecided, at the others it is trained.",
     "* FedAdam stays where it is whatever the rates, so they do not explain the paper's column local. Its columns "
     "global and latest are met; the coordinator's step is 0.1 in every number of the model whatever the sites "
     "send, so the model keeps moving to and fro, and which round a small centre keeps is chance.",
@@ -108,10 +107,11 @@ def _below(rows: list[Row]) -> list[str]:
     return [
         *lines,
         "",
-        "The checkpoint `local` is chosen on 6 rows at Switzerland and 17 at VA. Where the loss of a model that has "
-        "hardly been trained happens to be the lowest there, that model is kept; one Swiss patient moves the mean by "
-        ".016. With the checkpoint `global`, whose loss is summed over all centres, the same runs come out at the "
-        "paper's figures, as the table above shows.",
+        "The checkpoint `local` is chosen by the loss on 6 rows at Switzerland and 17 at VA. An undecided model of the "
+        "first rounds can have a lower loss there than a later one that is sure and often wrong for these "
+        "centres, and is then kept, with the accuracy of a coin; one Swiss patient moves the mean by .016. With the "
+        "checkpoint `global`, whose loss is summed over all centres, the same runs come out at the paper's "
+        "figures, as the table above shows.",
         "",
     ]
 
