@@ -1,0 +1,371 @@
+"""A coordinator, agents and trainers in one process, each of which dies where it writes to its disk, and starts again.
+
+Engine, agents, gates, ledgers, workers and studies are the programs' own. Lines are in memory and the clock is
+made up. A death takes effect at once: nothing that the dead part was about to say is heard, its memory is dropped,
+and what takes its place knows only the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import site_agent.trainer.report
+import site_agent.trainer.worker
+from coordinator.engine import Engine
+from protos.gain_sums import GainSums
+from protos.messages import SiteMessage
+from protos.plan import Plan
+from site_agent.boundary.agent import Agent
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection
+from site_agent.config import Hospital
+from site_agent.hatch import AgentEnd, Check, TrainerEnd, TrainerGone
+from site_agent.hatch import Message as HatchMessage
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.worker import Worker
+from tests.hostile.masking_federation import Line, Site, identity_key, identity_of
+from tests.hostile.masking_network import Network, StreamEnd
+from tests.laws.catalogue import COLUMNS, catalogue_plan
+from tests.rehearsal.made_up_time import play
+
+SITES = ("ahus", "berlin", "cluj")
+Listener = Callable[[str, str], None]
+
+
+class Killed(BaseException):  # as a signal is: no handler of the programs sees it
+    """This part of the federation is gone."""
+
+
+class Disk:
+    """Every call that makes a write durable, by its owner and name; `reached` may kill the owner there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.reached: Callable[[str, str], None] = lambda owner, point: None
+        self.points: list[tuple[str, str]] = []
+        self._directory = directory
+        replace = Path.replace
+
+        def synced(descriptor: int) -> None:
+            self._at(Path(f"/proc/self/fd/{descriptor}").readlink(), "sync", lambda: None)
+
+        def replaced(path: Path, target: Path) -> Path:
+            self._at(target, "rename", lambda: replace(path, target))
+            return target
+
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, synced)
+        patch.setattr(Path, "replace", replaced)
+
+    def _at(self, path: Path, what: str, act: Callable[[], Any]) -> None:
+        place = path.relative_to(self._directory).parts if path.is_relative_to(self._directory) else ()
+        if len(place) < 2:
+            act()
+            return
+        role = "coordinator" if place[0] == "coordinator" else "trainer" if "saves" in place else "agent"
+        owner = role if role == "coordinator" else f"{role} {place[0]}"
+        kind = next(
+            (
+                word
+                for word in ("journal", "snapshots", "saves", "audit", "masking", "record")
+                if word in "/".join(place)
+            ),
+            "other",
+        )
+        for when in ("before", "after"):
+            if when == "after":
+                act()
+            self.points.append((owner, f"{role}: {when} {what} of {kind}"))
+            self.reached(*self.points[-1])
+
+
+class LiveTrainer:
+    """The worker of a site behind its hatch; when it has died, whoever asks learns that it is gone."""
+
+    def __init__(self, hospital: Hospital) -> None:
+        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoHatch()))
+
+    async def ask(self, message: HatchMessage, largest_payload: int = 0) -> HatchMessage:
+        """What the worker answers."""
+        await asyncio.sleep(0)
+        if self._worker is None:
+            raise _gone()
+        try:
+            answer = self._worker._answer(message)
+        except Killed:
+            self._worker = None
+            raise _gone() from None
+        assert isinstance(message, Check) or len(answer.payload) <= largest_payload
+        return answer
+
+    def die(self) -> None:
+        """The process is gone."""
+        self._worker = None
+
+    def close(self) -> None:
+        """The agent hangs up."""
+        self._worker = None
+
+
+class _NoHatch:
+    largest_payload = 0
+
+
+def _gone() -> TrainerGone:
+    return TrainerGone(what="The trainer is gone.", consequence="Nothing is lost.", remedy="Nothing has to be done.")
+
+
+class MortalSite(Site):
+    """A hospital whose agent starts trainers."""
+
+    live: LiveTrainer
+
+    def start(self) -> None:
+        """The operator starts the agent; it starts a trainer."""
+        self.error = None
+        self.audit = AuditLog(self.directory / "audit.jsonl", site=self.name, now=lambda: datetime.now(UTC))
+        self.live = LiveTrainer(self._hospital)
+        self.agent = Agent(
+            self._hospital,
+            identity_key=identity_key(self.name),
+            trainer=cast(AgentEnd, self.live),
+            audit=self.audit,
+            connect=lambda: cast(Connection, Line(self._hear, self._open)),
+            software="test",
+            renew_trainer=self._renew,
+        )
+        self._task = asyncio.create_task(self._live(self.agent))
+
+    async def _renew(self) -> AgentEnd:
+        self.live = LiveTrainer(self._hospital)
+        return cast(AgentEnd, self.live)
+
+    async def _live(self, agent: Agent) -> None:
+        try:
+            await super()._live(agent)
+        except Killed:
+            return
+
+
+class Mortal(Network):
+    """A network of which every part may die and is started again after a while."""
+
+    def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:
+        self.is_down = False
+        self.deaths: list[str] = []
+        self._plan = plan
+        self._reviving: set[asyncio.Task[None]] = set()
+        self._cutting: set[str] = set()
+        self.luck = random.Random(seed)
+        disk.reached = self._reached
+        self.strikes: Callable[[str, str], bool] = lambda owner, point: False
+        super().__init__(directory, plan, seed)
+
+    def add_site(self, name: str, **policy: Any) -> None:
+        """Start a hospital's agent; it connects by itself."""
+        allowed = {"smallest_sites": 1, "secure_aggregation": "not-required"} | policy
+        self.sites[name] = MortalSite(
+            name, self._plan, self.directory / name, heard=self._hear, opened=self._open, **allowed
+        )
+
+    async def finish(self, seconds: float = 1e7) -> None:
+        """Wait for the end of the run, in whichever engine it comes."""
+        async with asyncio.timeout(seconds):
+            while self.is_down or not self.engine.finished.is_set():
+                errors = {name: site.error for name, site in self.sites.items() if site.error is not None}
+                assert errors == {}
+                assert self.engine.failure is None
+                await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)
+
+    async def close(self) -> None:
+        """Stop everything."""
+        for task in self._reviving:
+            task.cancel()
+        await super().close()
+
+    def cut(self, name: str) -> None:
+        """A site's line breaks."""
+        if name in self._cutting:
+            return
+        self._cutting.add(name)
+        try:
+            super().cut(name)
+        except Killed:
+            pass
+        finally:
+            self._cutting.discard(name)
+
+    def kill(self, owner: str) -> None:
+        """A part dies now; whatever is still on its way up in it says nothing to anybody."""
+        self.deaths.append(owner)
+        role, _, site = owner.partition(" ")
+        if role == "coordinator":
+            self.is_down = True
+            engine = self.engine
+            if engine._timer is not None:
+                engine._timer.cancel()
+            ends, self._ends = self._ends, {}
+            for name, end in ends.items():
+                self._heard[name].clear()
+                end.is_ending = True
+                end.line.cut()
+        elif role == "agent":
+            self._silence(site)
+            self.sites[site].live.die()  # type: ignore[attr-defined]  # sites here are mortal
+        else:
+            self.sites[site].live.die()  # type: ignore[attr-defined]
+            return  # its agent starts another one
+        task = asyncio.ensure_future(self._revive(role, site))
+        self._reviving.add(task)
+        task.add_done_callback(self._reviving.discard)
+
+    def _silence(self, name: str) -> None:
+        end = self._ends.pop(name, None)
+        if end is not None:
+            self._heard[name].clear()
+            end.line.cut()
+            if not self.is_down:
+                with suppress(Killed):
+                    self.engine.disconnected(name, end)
+
+    async def _revive(self, role: str, name: str) -> None:
+        await asyncio.sleep(self.luck.uniform(0.1, 20.0))
+        if role == "agent":
+            await self.sites[name].stop()
+            self._silence(name)
+            try:
+                self.sites[name].start()
+            except Killed:
+                return
+            return
+        self.engine = Engine(
+            plans=[self._plan],
+            state=self.directory / "coordinator",
+            identity_of=identity_of,
+            clock=asyncio.get_running_loop().time,
+        )
+        self.is_down = False
+        try:
+            self.engine.start()
+        except Killed:
+            return
+
+    def _reached(self, owner: str, point: str) -> None:
+        is_dead = self.is_down if owner == "coordinator" else False
+        if is_dead or (owner != "coordinator" and owner.partition(" ")[2] not in self.sites):
+            return
+        if self.strikes(owner, point):
+            self.kill(owner)
+            raise Killed
+
+    def _open(self, name: str, line: Line) -> None:
+        if not self.is_down:
+            super()._open(name, line)
+        if self.is_down:  # now, too: what it hears of the line before may have killed it
+            self._ends.pop(name, None)
+            line.cut()
+
+    def _deliver(self, name: str, end: StreamEnd, message: SiteMessage) -> None:
+        try:
+            if not self.is_down:
+                super()._deliver(name, end, message)
+        except Killed:
+            pass
+
+
+def rows_at(site: str) -> Dataset:
+    """Rows of three columns with an outcome that follows two of them, others at each site."""
+    generator = np.random.default_rng(list(site.encode()))
+
+    def examples(count: int) -> Examples:
+        features = generator.normal(size=(count, len(COLUMNS))).astype(np.float32)
+        hidden = features[:, 0] - features[:, 1 + SITES.index(site) % 2] + 0.3 * generator.normal(size=count)
+        return Examples(features=features, targets=(hidden > 0).astype(np.float32))
+
+    return Dataset(
+        training=examples(13), validation=examples(7), test=examples(5), columns=COLUMNS,
+        task="binary", classes=("no", "yes"),
+    )  # fmt: skip
+
+
+def plan_of(name: str, **changes: Any) -> Plan:
+    """A method's plan for three sites with real identities."""
+    sites = [{"name": site, "identity": identity_of(site)} for site in SITES]
+    return catalogue_plan(name, dropout=0.2, **({"sites": sites, "quorum": 3} | changes))
+
+
+class Results:
+    """What every site's study came to, by site; a report that is made again replaces the one before."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.of: dict[str, str] = {}
+
+        def begin(hospital: Hospital, plan: Plan) -> tuple[Study, Any]:
+            budget = hospital.policy.lost_site_budget
+            return Study(plan, rows_at(hospital.site), site=hospital.site, redraw_budget=budget), object()
+
+        def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> Any:
+            outcome = study.conclude()
+            self.of[hospital.site] = bits_of(outcome)
+            metric = int(hashlib.sha256(self.of[hospital.site].encode()).hexdigest()[:4], 16)  # of 2 ** 16
+            return SimpleNamespace(gain=GainSums(1, metric, metric * metric >> 16, metric % 2))
+
+        patch.setattr(site_agent.trainer.worker, "begin_study", begin)
+        patch.setattr(site_agent.trainer.report, "make_report", report)
+
+
+def bits_of(outcome: Outcome) -> str:
+    """A digest over a chosen model, its evidence and its predictions."""
+    digest = hashlib.sha256(json.dumps(outcome.choice, sort_keys=True).encode())
+    for name, array in sorted(outcome.values.items()):
+        digest.update(name.encode() + array.tobytes())
+    digest.update(outcome.validation_outputs.tobytes() + outcome.test_outputs.tobytes())
+    return digest.hexdigest()
+
+
+def to_the_end(
+    directory: Path, plan: Plan, seed: int, strikes: Callable[[Mortal], Callable[[str, str], bool]] | None = None
+) -> tuple[dict[str, str], Mortal, Disk]:
+    """Run a plan with all its sites, in made-up time, parts of it dying; what came out, and what happened."""
+    found: list[tuple[dict[str, str], Mortal, Disk]] = []
+
+    async def scene() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            results = Results(patch)
+            directory.mkdir()
+            disk = Disk(patch, directory)
+            random.seed(seed)
+            network = Mortal(directory, plan, disk, seed)
+            if strikes is not None:
+                network.strikes = strikes(network)
+            for site in plan.site_names:
+                network.add_site(site)
+            await network.finish()
+            await network.close()
+            found.append((results.of | what_came_out(network), network, disk))
+
+    play(scene())
+    return found[0]
+
+
+def what_came_out(network: Mortal) -> dict[str, str]:
+    """The run's last parameters, and what its sums have decided."""
+    (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
+    record = json.loads(path.read_text())
+    assert record["is_complete"], record["reason"]
+    keys = ("shared_parameters_sha256", "validation_curve", "best_round", "training_rounds", "gain", "sensitivities")
+    return {key: json.dumps(record[key]) for key in keys}

@@ -1,0 +1,146 @@
+"""Kill is no kill: whichever part dies at whichever write, the run ends by itself in the bits of an undisturbed one.
+
+The write points are every call that makes something durable (a sync, a rename), before and after it, by what it is
+of. Deaths are drawn from a seed; parameters, decisions and every site's chosen model and predictions are compared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from protos.plan import Plan
+from tests.chaos.in_process import Mortal, plan_of, to_the_end
+from tests.laws.catalogue import NAMES
+
+Strikes = Callable[[str, str], bool]
+MEASURING: dict[str, Any] = {
+    "checkpoint": "global",
+    "gain": "sums",
+    "early_stopping": {"signal": "global", "patience": 1},
+}
+# What a method cannot be planned with: training alone sums nothing, a layer that waits needs the planned last round.
+CANNOT = {"local": set(MEASURING), "fedlama": {"early_stopping"}}
+# At which writes a process can be killed in a masked run that measures; each is tried below.
+POINTS = [
+    f"{role}: {when} {what}"
+    for role, writes in {
+        "coordinator": (
+            "sync of journal",
+            "sync of snapshots",
+            "rename of snapshots",
+            "sync of record",
+            "rename of record",
+        ),
+        "agent": ("sync of audit", "sync of masking", "rename of masking"),
+        "trainer": ("sync of saves", "rename of saves"),
+    }.items()
+    for what in writes
+    for when in ("before", "after")
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """What the programs say of thousands of deaths is not asked for here."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+
+
+def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -> Plan:
+    """A method's plan that saves after so many rounds."""
+    keys = {key: MEASURING[key] for key in MEASURING if measures and key not in CANNOT.get(method, ())}
+    saving = {"every_rounds": every_rounds, "every_seconds": None}
+    return plan_of(method, secure_aggregation="required" if is_masked else "off", snapshots=saving, **keys)
+
+
+def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:
+    """Whoever makes these writes, counted over all of them, dies there."""
+
+    def strikes(network: Mortal) -> Strikes:
+        count = 0
+
+        def strike(owner: str, point: str) -> bool:
+            nonlocal count
+            count += 1
+            return count - 1 in numbers
+
+        return strike
+
+    return strikes
+
+
+def at_point(wanted: str, occurrence: int) -> Callable[[Mortal], Strikes]:
+    """Whoever reaches a named point for the so-and-so-manieth time dies there, once."""
+
+    def strikes(network: Mortal) -> Strikes:
+        count = 0
+
+        def strike(owner: str, point: str) -> bool:
+            nonlocal count
+            count += point == wanted
+            return point == wanted and count == occurrence
+
+        return strike
+
+    return strikes
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
+@pytest.mark.parametrize("method", NAMES)
+def test_deaths_change_no_bit_for_any_method(tmp_path: Path, method: str, is_masked: bool) -> None:
+    """Over the catalogue: several parts die in one run, and every result is what it would have been."""
+    number = NAMES.index(method)
+    plan = a_plan(method, is_masked=is_masked, measures=is_masked == number % 2, every_rounds=1 + number % 3)
+    expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, number)
+    luck = random.Random(2 * number + is_masked)
+    numbers = set(luck.sample(range(20, len(disk.points)), 5))
+
+    found, network, _ = to_the_end(tmp_path / "killed", plan, number, at_writes(numbers))
+
+    assert len(network.deaths) >= 4
+    assert found == expected
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str) -> None:
+    """Early, in the middle and late in a run: whoever dies at such a point goes on as if nothing had been."""
+    plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
+    expected, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
+    times = [name for _, name in disk.points].count(point)
+    assert times
+
+    for occurrence in sorted({1, 1 + times // 3, 1 + 2 * times // 3} & {*range(1, times + 1)}):
+        found, network, _ = to_the_end(tmp_path / str(occurrence), plan, 0, at_point(point, occurrence))
+
+        assert network.deaths
+        assert found == expected
+
+
+def test_the_points_are_all_there_are(tmp_path: Path) -> None:
+    """A write that the programs make and that no test above names would show here."""
+    plan = a_plan("ditto", is_masked=True, measures=True, every_rounds=2)
+
+    _, _, disk = to_the_end(tmp_path / "undisturbed", plan, 0)
+
+    assert {name for _, name in disk.points if not name.endswith("of other")} == set(POINTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_hundred_deaths(tmp_path: Path) -> None:
+    """In many short runs of many methods, masked and not: no run lost, no bit differs; the figures are printed."""
+    deaths, runs = 0, 0
+    while deaths < 200:
+        method, seed = NAMES[runs % len(NAMES)], runs
+        plan = a_plan(method, is_masked=runs % 3 > 0, measures=runs % 2 > 0, every_rounds=1 + runs % 3)
+        expected, _, disk = to_the_end(tmp_path / f"{runs}-undisturbed", plan, seed)
+        numbers = set(random.Random(seed).sample(range(10, len(disk.points)), 8))
+        found, network, _ = to_the_end(tmp_path / f"{runs}-killed", plan, seed, at_writes(numbers))
+        assert found == expected, (method, seed)
+        deaths, runs = deaths + len(network.deaths), runs + 1
+    print(f"\n{deaths} deaths in {runs} runs: no run lost, no bit different")
