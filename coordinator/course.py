@@ -214,7 +214,8 @@ def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
     for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
         for start in range(part.start, part.stop, BLOCK):
             mean = fixed_point.decode(sums.changes[start : min(start + BLOCK, part.stop)], weight)
-            found[tensor.layer] -= float(np.dot(mean, mean))
+            # Not a dot product, whose last bits follow the number of threads.
+            found[tensor.layer] -= float(np.square(mean).sum())
     return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can leave it below 0
 
 

@@ -1,9 +1,10 @@
 """What sites gained, as sums over all of them: mean, fairness and incentive, and no site's own figure.
 
-A site turns its figures into four integers, which travel masked; the coordinator sees their sums. The
+A site turns its figures into three or four integers, which travel masked; the coordinator sees their sums. The
 metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
 
-* a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures;
+* a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures, so
+  of the sums of sites where one alone has a metric that one's can be read;
 * squares travel only where the quorum less the colluders is three or more, and a variance is computed for
   four sites or more: with two sums and two unknown values each could be worked out.
 """

@@ -7,8 +7,8 @@ is the proximal term with Global Layers. Two methods that speak of the same ingr
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,8 @@ from protos.personal_methods import (
     PLayerFLRandom,
 )
 
+Value = TypeVar("Value")
+
 SingleMethod: TypeAlias = Annotated[
     GlobalLayers
     | CHFL
@@ -78,16 +80,6 @@ METHOD_NAMES: Final[tuple[str, ...]] = tuple(
     get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
 )
 
-# What each ingredient decides, in the words of the refusal of two methods that both decide it.
-_DECIDES: Final = {
-    "federated": "which parameters are federated",
-    "procedure": "how a site trains in one round",
-    "server_rule": "how the coordinator uses the aggregate",
-    "update_rate": "how a site takes in shared values",
-    "fine_tuning_epochs": "the fine-tuning at the end",
-    "starts_equal": "which private parts start equal",
-}
-
 
 class Composition(Document):
     """Several methods at once, each giving what it says differently from FedAvg."""
@@ -108,17 +100,28 @@ class Composition(Document):
         Raises:
             ValueError: two of them decide the same thing differently.
         """
-        chosen: dict[str, Any] = {}
-        by: dict[str, str] = {}
-        for choice in self.of:
-            for name, value in _differences(choice.method()):
-                if chosen.setdefault(name, value) != value:
-                    raise ValueError(f"{by[name]} and {choice.name} both say {_DECIDES[name]}; leave one of them out")
-                by.setdefault(name, choice.name)
-        penalties = tuple(penalty for choice in self.of for penalty in choice.method().penalties)
+        named = [(choice.name, choice.method()) for choice in self.of]
+        penalties = tuple(penalty for _, method in named for penalty in method.penalties)
         if len({type(penalty) for penalty in penalties}) != len(penalties):
             raise ValueError("two methods add the same penalty; leave one of them out")
-        return Method(penalties=penalties, **chosen)
+        plain = Method()
+        return Method(
+            federated=_one("which parameters are federated", [(n, m.federated) for n, m in named], plain.federated),
+            procedure=_one("how a site trains in one round", [(n, m.procedure) for n, m in named], plain.procedure),
+            server_rule=_one(
+                "how the coordinator uses the aggregate", [(n, m.server_rule) for n, m in named], plain.server_rule
+            ),
+            penalties=penalties,
+            update_rate=_one(
+                "how a site takes in shared values", [(n, m.update_rate) for n, m in named], plain.update_rate
+            ),
+            fine_tuning_epochs=_one(
+                "the fine-tuning at the end", [(n, m.fine_tuning_epochs) for n, m in named], plain.fine_tuning_epochs
+            ),
+            starts_equal=_one(
+                "which private parts start equal", [(n, m.starts_equal) for n, m in named], plain.starts_equal
+            ),
+        )
 
 
 MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discriminator="name")]
@@ -129,8 +132,10 @@ def method_names(choice: MethodChoice) -> tuple[str, ...]:
     return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
 
 
-def _differences(method: Method) -> list[tuple[str, Any]]:
-    """The ingredients, penalties apart, that are not FedAvg's."""
-    plain = Method()
-    names = [item.name for item in fields(Method) if item.name != "penalties"]
-    return [(name, getattr(method, name)) for name in names if getattr(method, name) != getattr(plain, name)]
+def _one(decides: str, named: Sequence[tuple[str, Value]], plain: Value) -> Value:
+    """The ingredient that is not FedAvg's, where some method has one and no two differ."""
+    chosen = [(name, value) for name, value in named if value != plain]
+    for name, value in chosen[1:]:
+        if value != chosen[0][1]:
+            raise ValueError(f"{chosen[0][0]} and {name} both say {decides}; leave one of them out")
+    return chosen[0][1] if chosen else plain

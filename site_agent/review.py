@@ -75,7 +75,8 @@ def _rounds(plan: Plan) -> Iterator[str]:
     yield f"{plan.rounds} rounds{' at most' if plan.early_stopping else ''}:"
     if plan.has_probe:
         yield "  1 probe: one epoch is trained, measured and undone; only the numbers below leave"
-    yield f"  {plan.schedule.rounds} of training: changes leave"
+    what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes leave"
+    yield f"  {plan.schedule.rounds} of training: {what}"
     if plan.has_validation_round:
         yield "  1 of validation: the last shared model is measured; only the numbers below leave"
     if plan.gain == "sums":

@@ -11,7 +11,7 @@ The rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,8 @@ def taught(rows: Rows, opinions: Opinions, task: Task, share: float) -> Rows:
             targets = functional.one_hot(targets, said.shape[-1]).float()
         case "regression":
             said = said.squeeze(-1)
+        case _:
+            assert_never(task)
     return Rows(rows.features, torch.lerp(targets, said, share))
 
 

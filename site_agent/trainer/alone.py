@@ -24,7 +24,8 @@ from site_agent.trainer.study import Outcome, Study, conclude
 def train_alone(study: Study) -> Outcome | None:
     """The same network on this site's own columns, as often considered, and nobody else.
 
-    It does not depend on the plan's method: for method local it is the study itself, to the bit.
+    Of the plan's method only the fine-tuning and what starts equal are kept: for method local it is the study
+    itself, to the bit. Epochs that FedRep spends on the head alone are not in its budget.
 
     Returns:
         None where training diverged.

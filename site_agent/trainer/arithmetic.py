@@ -19,10 +19,15 @@ def prepare_arithmetic(threads: int) -> None:
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
 
+    import numpy as np  # noqa: F401  # what is limited below has to be loaded
     import torch
     import torch.utils.deterministic
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(threads)
+    # numpy's and scikit-learn's products, whose last bits follow the number of threads too; numpy is loaded
+    # by now, so an environment variable would come too late.
+    threadpool_limits(threads, user_api="blas")
     torch.use_deterministic_algorithms(True)
     # Determinism would otherwise fill every new tensor before it is written; nothing here reads one unwritten.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs

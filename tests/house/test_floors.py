@@ -50,7 +50,20 @@ TABLE = (
     ),
     Room(
         "site_agent.trainer",
-        frozenset({"torch", "pandas", "sklearn", "safetensors", "numpy", "structlog", "pydantic", "click", "blake3"}),
+        frozenset(
+            {
+                "torch",
+                "pandas",
+                "sklearn",
+                "threadpoolctl",
+                "safetensors",
+                "numpy",
+                "structlog",
+                "pydantic",
+                "click",
+                "blake3",
+            }
+        ),
         (
             "site_agent.trainer",
             "site_agent.hatch",

@@ -33,6 +33,7 @@ OTHER_VALUES: dict[str, Any] = {
     "optimiser": {"name": "adamw", "learning_rate": 0.002},
     "weighting": {"name": "rows", "largest_rows": 1024},
     "seed": 8,
+    "start": "own",
     "sites": listed(4),
     "quorum": 2,
     "assumed_colluders": 0,

@@ -84,7 +84,9 @@ class Batches:
         return self._permutation[..., place * self._size : (place + 1) * self._size]
 
     def draw_afresh(self, seed: int) -> None:
-        """From here on draw by another seed, what is left of this epoch included."""
+        """From here on draw by another seed, what is left of this epoch included; not for stacks."""
+        if self._stacked:
+            raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]
         self._permutation = self._permute()
 

@@ -391,3 +391,18 @@ def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
     study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
 
     assert train_alone(study) is None
+
+
+def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -> None:
+    """With `start: own` the received first values are not taken in; from the first mean on all sites agree."""
+    plan = make_plan(start="own")
+    studies = [make_study(make_site(tmp_path / name, name), plan) for name in NAMES]
+    received = first_values(plan, studies[0])
+
+    changes = [study.train(Asked(round=0), received).changes for study in studies]
+    shared = received + np.mean(changes, axis=0)
+    again = [study.train(Asked(round=1), shared.astype(np.float32)).changes for study in studies]
+
+    starts_apart = [np.abs(one - changes[0]).max() for one in changes[1:]]
+    assert min(starts_apart) > 0.05  # of two random first values, not of one epoch
+    assert max(np.abs(change).max() for change in again) < min(starts_apart)
