@@ -1,4 +1,4 @@
-"""The command `coordinator`: start, check, status.
+"""The command `coordinator`: start, check, status, runs, pause, resume, stop.
 
 No traceback reaches an operator: every failure is three sentences on standard error and a documented
 exit status. `check` and `status` start nothing and change nothing.
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.config import read_configuration, read_plans
+from coordinator.control import tell
+from coordinator.runs import known_runs
 from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 from protos.methods import method_names
@@ -92,13 +95,68 @@ def status(path: Path, as_json: bool) -> None:
         _print_status(answer)
 
 
+@cli.command()
+@_config
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def runs(path: Path, as_json: bool) -> None:
+    """List every run that was begun here, also while no coordinator is running.
+
+    Example: coordinator runs --config coordinator.yaml
+    """
+    found = known_runs(Path(read_configuration(path).state))
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in found], indent=2))
+        return
+    table = Table("run", "standing", "rounds made", "void attempts", "times gone back", "restarts", "began")
+    for run in found:
+        counts = (run.rounds_made, run.void_attempts, run.returns, run.restarts)
+        table.add_row(run.name, run.standing, *map(str, counts), run.began)
+    Console().print(table)
+
+
+@cli.command()
+@_config
+def pause(path: Path) -> None:
+    """Let the round under way close and begin no other until `coordinator resume`; it stays so over restarts.
+
+    Example: coordinator pause --config coordinator.yaml
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'pause'))} is paused.")
+
+
+@cli.command()
+@_config
+def resume(path: Path) -> None:
+    """Let a paused run go on.
+
+    Example: coordinator resume --config coordinator.yaml
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'resume'))} goes on.")
+
+
+@cli.command()
+@_config
+@click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
+def stop(path: Path) -> None:
+    """End the run for good; what was made is on record. To interrupt it, end the coordinator instead.
+
+    Example: coordinator stop --config coordinator.yaml --yes
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
+
+
 def _print_status(answer: dict[str, Any]) -> None:
     run = answer["run"]
     console = Console()
     if run is None:
         console.print(f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting.")
         return
-    console.print(f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {run['phase']}")
+    phase = "paused" if answer.get("paused") else run["phase"]
+    console.print(f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {phase}")
+    happened = answer.get("happened")  # a coordinator of an earlier version does not say
+    if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
+        counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
+        console.print(f"So far {counts}; `coordinator status --json` says of whom.")
     if run["chosen_layers"] is not None:
         console.print(f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}")
     if run["best_round"] is not None:

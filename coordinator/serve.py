@@ -19,6 +19,7 @@ import sdnotify
 import structlog
 
 from coordinator.config import CoordinatorConfiguration
+from coordinator.control import control_path, control_server
 from coordinator.engine import Engine
 from coordinator.enrolment import Membership
 from coordinator.service import FederationService, enrolment_server, federation_server
@@ -49,7 +50,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         servers = [federation_server(service, credentials, configuration.listen)]
         if configuration.enrolment_listen is not None:
             servers.append(enrolment_server(membership.enrol, credentials, configuration.enrolment_listen))
-        status = await _status_server(engine, state)
+        status, control = await _status_server(engine, state), await control_server(engine, state)
         for server in servers:
             await server.start()
         if plans:
@@ -69,8 +70,9 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
             watch.cancel()
             engine.stop()
             await asyncio.gather(*(server.stop(_STOPPING_SECONDS) for server in servers))
-            status.close()
-            status_path(state).unlink(missing_ok=True)
+            for local, place in ((status, status_path(state)), (control, control_path(state))):
+                local.close()
+                place.unlink(missing_ok=True)
     if engine.failure is not None:
         raise engine.failure
     if not engine.finished.is_set():
