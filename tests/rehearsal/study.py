@@ -19,6 +19,7 @@ from protos.fingerprints import fingerprint
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
 from protos.messages import (
+    MOST_SAVED,
     Announcement,
     Bind,
     Chunk,
@@ -29,6 +30,7 @@ from protos.messages import (
     Join,
     Offer,
     Ready,
+    Saved,
     SiteMessage,
     Stage,
 )
@@ -159,7 +161,10 @@ class BehavingSite:
                 self._exchanges = Exchanges(self.plan, manifest_of(self.plan))
                 following = 1 + self.offers[-1].round if self.offers and self._run_before == run else 0
                 self._run_before = run
-                return [Join(run, self.plan.digest, manifest_of(self.plan).digest, epoch=0, next_round=following)]
+                # What it adds depends on nothing, so it can go on from any round of this run.
+                saved = tuple(Saved(number) for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
+                digests = (self.plan.digest, manifest_of(self.plan).digest)
+                return [Join(run, *digests, epoch=0, next_round=following, saved=saved if following else ())]
             case Offer() | Finish():
                 self._announced, self._arrived = message, []
                 return self._take_vector()

@@ -1,0 +1,148 @@
+"""Pausing, going on, ending and listing runs; a run that is taken up again after the program has died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.control import control_server, tell
+from coordinator.journal import JournalDamaged
+from coordinator.runs import known_runs
+from protos.errors import UnavailableError, UsageError
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import MEAN, plan_with
+
+
+def connected(stage: Stage) -> list[BehavingSite]:
+    """The three sites, each with a stream."""
+    sites = [BehavingSite(name) for name in "abc"]
+    for site in sites:
+        stage.connect(site)
+    return sites
+
+
+def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> None:
+    """Nothing is offered until it goes on, also by a program that was started in between; then it ends as ever."""
+    plan = plan_with(IDENTITIES, rounds=3)
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan)
+        stage.engine.start()
+        sites = connected(stage)
+        for stream in list(stage.streams):
+            stage._deliver_one(stream)
+        assert stage.engine.pause(pauses=True)
+        assert not stage.engine.pause(pauses=True)
+        stage.deliver()
+
+        assert [offer.round for offer in sites[0].offers] == [0]
+        assert known_runs(tmp_path)[0].standing == "paused"
+        assert stage.engine.pause(pauses=False)
+        stage.deliver()
+        assert [offer.round for offer in sites[0].offers] == [0, 1, 2]
+        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
+        (run,) = known_runs(tmp_path)
+        assert (run.standing, run.rounds_made) == ("complete", 3)
+
+    play(scene())
+
+
+def interrupted(tmp_path: Path, deliveries: int) -> Stage:
+    """A coordinator that died after so many messages; its disk is what is left."""
+    stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=5))
+    stage.engine.start()
+    connected(stage)
+    for number in range(deliveries):
+        stage._deliver_one(stage.streams[number % 3])
+    return stage
+
+
+@pytest.mark.parametrize("deliveries", range(0, 60, 3))
+def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, deliveries: int) -> None:
+    """Another one finds the run on disk, waits for all sites, and makes exactly the rounds that are missing."""
+    plan = plan_with(IDENTITIES, rounds=5)
+
+    async def scene() -> None:
+        before = interrupted(tmp_path, deliveries)
+        stage = Stage(tmp_path, plan)
+        stage.engine.start()
+        for stream in before.streams:
+            stage.connect(stream.site)
+        stage.deliver()
+
+        assert stage.engine.finished.is_set()
+        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 5 * MEAN, np.float32))
+        attempts = {(offer.round, offer.attempt) for offer in before.streams[0].site.offers}
+        assert len(attempts) == len(before.streams[0].site.offers)  # no attempt was offered twice
+
+    play(scene())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
+    """A journal with a changed or missing line ends the start with a clear error; a damaged snapshot costs rounds."""
+    plan, luck = (
+        plan_with(IDENTITIES, rounds=5, changes={"snapshots": {"every_rounds": 1}}),
+        np.random.default_rng(seed),
+    )
+
+    async def scene() -> None:
+        stage = Stage(tmp_path / "one", plan)
+        stage.engine.start()
+        connected(stage)
+        for number in range(30):
+            stage._deliver_one(stage.streams[number % 3])
+        (journal,) = (tmp_path / "one").rglob("journal.jsonl")
+        lines = journal.read_bytes().splitlines(keepends=True)
+        for fault in ("changed", "cut"):
+            shutil.copytree(tmp_path / "one", tmp_path / fault)
+            (copy,) = (tmp_path / fault).rglob("journal.jsonl")
+            place = int(luck.integers(1, len(lines) // 2))
+            kept = lines[:place] if fault == "cut" else [*lines[:place], b"x" + lines[place], *lines[place + 1 :]]
+            copy.write_bytes(b"".join(kept))
+            with pytest.raises(JournalDamaged):
+                Stage(tmp_path / fault, plan).engine.start()
+        newest = sorted((tmp_path / "one").rglob("before-*"))[-1]
+        newest.write_bytes(newest.read_bytes()[:-1])
+        again = Stage(tmp_path / "one", plan)
+        again.engine.start()
+        for stream in stage.streams:
+            again.connect(stream.site)
+        again.deliver()
+
+        np.testing.assert_array_equal(again.vector(plan), np.full(10, 5 * MEAN, np.float32))
+
+    play(scene())
+
+
+def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
+    """Pause, resume and stop reach the run; twice the same is told, and so is a coordinator that is not there."""
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan_with(IDENTITIES))
+        with pytest.raises(UnavailableError):
+            await tell(tmp_path, "pause")
+        server = await control_server(stage.engine, tmp_path)
+        with pytest.raises(UsageError, match="nothing to stop"):
+            await tell(tmp_path, "stop")
+        stage.engine.start()
+        connected(stage)
+
+        assert (await tell(tmp_path, "pause")).startswith("study-v1-")
+        with pytest.raises(UsageError, match="nothing to pause"):
+            await tell(tmp_path, "pause")
+        await tell(tmp_path, "resume")
+        await tell(tmp_path, "stop")
+
+        (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/record.json")]
+        assert record["reason"] == "it was stopped by a person"
+        assert known_runs(tmp_path)[0].standing == "ended: it was stopped by a person"
+        server.close()
+
+    asyncio.run(scene())

@@ -1,0 +1,66 @@
+"""Snapshots: whole or not at all, the last two, and never believed when a bit has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.course import Course
+from coordinator.snapshots import Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
+
+
+def a_snapshot(number: int) -> Snapshot:
+    """A small one, whose values follow from its round."""
+    generator = np.random.default_rng(number)
+    return Snapshot(
+        round=number,
+        contributors=frozenset({"a", "b"}),
+        redraw=2,
+        course=Course(curve=((1, 0.5), (2, 0.25)), best=(2, 0.25)),
+        values=generator.normal(size=20).astype(np.float32),
+        rule_state={"first moment": generator.normal(size=20), "second moment": generator.normal(size=20)},
+        journal_lines=7,
+    )
+
+
+def test_a_snapshot_comes_back_to_the_bit(tmp_path: Path) -> None:
+    """Parameters, the rule's memory in float64, the course and who contributed."""
+    snapshot = a_snapshot(3)
+    write_snapshot(tmp_path, snapshot)
+
+    found = read_snapshot(tmp_path, 3)
+
+    assert found is not None
+    assert (found.round, found.contributors, found.redraw, found.course) == (3, {"a", "b"}, 2, snapshot.course)
+    assert found.journal_lines == 7
+    assert found.values.tobytes() == snapshot.values.tobytes()
+    assert {name: array.tobytes() for name, array in found.rule_state.items()} == {
+        name: array.tobytes() for name, array in snapshot.rule_state.items()
+    }
+
+
+def test_the_last_two_are_kept_and_later_ones_forgotten_on_the_way_back(tmp_path: Path) -> None:
+    """A third snapshot removes the first; whoever goes back removes what comes after."""
+    for number in (1, 4, 9):
+        write_snapshot(tmp_path, a_snapshot(number))
+
+    assert rounds_in(tmp_path) == [4, 9]
+    forget_after(tmp_path, 4)
+    assert rounds_in(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_snapshot_is_not_believed(tmp_path: Path, seed: int) -> None:
+    """A flipped bit or a cut anywhere: it counts as not there, so the run goes back to the one before."""
+    write_snapshot(tmp_path, a_snapshot(3))
+    (path,) = tmp_path.iterdir()
+    content, luck = path.read_bytes(), np.random.default_rng(seed)
+    changed = bytearray(content)
+    changed[int(luck.integers(len(content)))] ^= 1 << int(luck.integers(8))
+
+    for damaged in (bytes(changed), content[: int(luck.integers(len(content)))], b""):
+        path.write_bytes(damaged)
+        assert read_snapshot(tmp_path, 3) is None
+    assert read_snapshot(tmp_path, 4) is None
