@@ -7,10 +7,13 @@ it then stands; time stands before an event, in seconds.
          = gathering anna
 
 `> 5 rounds in all` is the coordinator's decision, when a round closed, that the run has so many rounds.
+`> a joins 3 anew` is a site that lost its memory, `> back to 4.1` the coordinator that has made parameters and
+decisions those before round 4, whose last attempt was 1; `past 5.0 of a b` says how a round was offered before.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -36,6 +39,7 @@ from coordinator.phases import (
     OfferRound,
     OpenEpoch,
     Over,
+    Past,
     SealEpoch,
     SendResult,
     SendRoster,
@@ -45,6 +49,10 @@ from coordinator.phases import (
     TookResult,
     Training,
     VoidRound,
+    WasPaused,
+    WasResumed,
+    WasStopped,
+    WentBack,
 )
 from coordinator.round import advance, begin
 from protos.messages import SiteReason
@@ -86,6 +94,14 @@ def play(rules: Terms, script: str) -> None:
         now = float(time)
         effects: list[Effect] = []
         count, _, rest = words.strip().partition(" ")
+        if count == "past":
+            number, attempt, sites = re.fullmatch(r"(\d+)\.(\d+) of (.*)", rest).groups()  # type: ignore[union-attr]
+            how = Past(attempt=int(attempt), bound=frozenset(sites.split()), was_bound=True)
+            rules = replace(rules, past={**rules.past, int(number): how})
+            acted += [line, f"= {show(state)}"]
+            continue
+        if rest in {"pauses", "goes on"}:
+            rules = replace(rules, is_paused=rest == "pauses")
         if rest == "rounds in all":  # what the engine does while it performs the closing
             rules = replace(rules, rounds=int(count))
             acted += [line, f"= {show(state)}"]
@@ -97,6 +113,11 @@ def play(rules: Terms, script: str) -> None:
     assert "\n".join(acted) == "\n".join(expected)
 
 
+_PERSONS: Final[dict[str, Event]] = {
+    "somebody pauses": WasPaused(),
+    "somebody goes on": WasResumed(),
+    "somebody stops": WasStopped(),
+}
 REASON: Final = SiteReason.DATA_UNFIT
 
 
@@ -106,6 +127,12 @@ def _events(words: str) -> list[Event]:
         return [TimePassed()]
     if words == "sums do not add up":
         return [FoundCorrupted()]
+    if words in _PERSONS:
+        return [_PERSONS[words]]
+    if words.startswith("back to "):
+        place, _, sites = words.removeprefix("back to ").partition(" of ")
+        number, attempt = map(int, place.split("."))
+        return [WentBack(number, Past(attempt=attempt, bound=frozenset(sites.split()), was_bound=True))]
     head, _, rest = words.partition(" ") if "," not in words else _names(words)
     verb, _, argument = rest.partition(" ")
     return [_event(site.strip(), verb.rstrip("s"), argument) for site in head.split(",")]
@@ -120,7 +147,8 @@ def _names(words: str) -> tuple[str, str, str]:
 def _event(site: str, verb: str, argument: str) -> Event:
     match verb:
         case "join":
-            return Joined(site, int(argument or 0))
+            epoch, _, how = argument.partition(" ")
+            return Joined(site, int(epoch or 0), is_current=how != "anew")
         case "leave":
             return Left(site)
         case "advertise":
@@ -183,7 +211,8 @@ def show(state: State) -> str:
             return f"collecting {step.round}.{step.attempt} complete {names(complete)} until {deadline:g}"
         case Interrupted(step=step, deadline=deadline):
             away = step.bound - step.present
-            return f"interrupted {step.round}.{step.attempt} without {names(away)} until {deadline:g}"
+            to_return = ", to go back" if state.returns else ""
+            return f"interrupted {step.round}.{step.attempt} without {names(away)} until {deadline:g}{to_return}"
         case Finishing(done=done, deadline=deadline):
             return f"finishing done {names(done)} until {deadline:g}"
         case Over(is_complete=is_complete):
