@@ -166,7 +166,8 @@ class Mortal(Network):
     def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:
         self.is_down = False
         self.deaths: list[str] = []
-        self._plan = plan
+        self.lost: set[str] = set()  # agents that never come back
+        self._plan, self.disk = plan, disk
         self._reviving: set[asyncio.Task[None]] = set()
         self._cutting: set[str] = set()
         self.luck = random.Random(seed)
@@ -229,6 +230,8 @@ class Mortal(Network):
         else:
             self.sites[site].live.die()  # type: ignore[attr-defined]
             return  # its agent starts another one
+        if site in self.lost:
+            return
         task = asyncio.ensure_future(self._revive(role, site))
         self._reviving.add(task)
         task.add_done_callback(self._reviving.discard)
@@ -293,7 +296,7 @@ def rows_at(site: str) -> Dataset:
 
     def examples(count: int) -> Examples:
         features = generator.normal(size=(count, len(COLUMNS))).astype(np.float32)
-        hidden = features[:, 0] - features[:, 1 + SITES.index(site) % 2] + 0.3 * generator.normal(size=count)
+        hidden = features[:, 0] - features[:, 1 + len(site) % 2] + 0.3 * generator.normal(size=count)
         return Examples(features=features, targets=(hidden > 0).astype(np.float32))
 
     return Dataset(
@@ -302,10 +305,10 @@ def rows_at(site: str) -> Dataset:
     )  # fmt: skip
 
 
-def plan_of(name: str, **changes: Any) -> Plan:
-    """A method's plan for three sites with real identities."""
-    sites = [{"name": site, "identity": identity_of(site)} for site in SITES]
-    return catalogue_plan(name, dropout=0.2, **({"sites": sites, "quorum": 3} | changes))
+def plan_of(name: str, sites: tuple[str, ...] = SITES, **changes: Any) -> Plan:
+    """A method's plan for three sites with real identities, or for others."""
+    listed = [{"name": site, "identity": identity_of(site)} for site in sites]
+    return catalogue_plan(name, dropout=0.2, **({"sites": listed, "quorum": 3} | changes))
 
 
 class Results:
@@ -338,7 +341,11 @@ def bits_of(outcome: Outcome) -> str:
 
 
 def to_the_end(
-    directory: Path, plan: Plan, seed: int, strikes: Callable[[Mortal], Callable[[str, str], bool]] | None = None
+    directory: Path,
+    plan: Plan,
+    seed: int,
+    strikes: Callable[[Mortal], Callable[[str, str], bool]] | None = None,
+    **policy: Any,
 ) -> tuple[dict[str, str], Mortal, Disk]:
     """Run a plan with all its sites, in made-up time, parts of it dying; what came out, and what happened."""
     found: list[tuple[dict[str, str], Mortal, Disk]] = []
@@ -353,7 +360,7 @@ def to_the_end(
             if strikes is not None:
                 network.strikes = strikes(network)
             for site in plan.site_names:
-                network.add_site(site)
+                network.add_site(site, **policy)
             await network.finish()
             await network.close()
             found.append((results.of | what_came_out(network), network, disk))

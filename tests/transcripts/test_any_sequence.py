@@ -91,7 +91,7 @@ RULES = st.builds(
 _SITE = st.sampled_from((*SITES, STRANGER))
 _EPOCH = st.integers(0, 4)
 ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Joined, _SITE, _EPOCH),
+    st.builds(Joined, _SITE, _EPOCH, st.booleans()),
     st.builds(Left, _SITE),
     st.builds(Advertised, _SITE, _EPOCH),
     st.builds(Acknowledged, _SITE, _EPOCH),
