@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
+from site_agent.trainer.models import attention
 from site_agent.trainer.models.attention import attend, attend_backward
 
 
-@pytest.mark.parametrize(("width", "heads"), [(1, 4), (2, 8), (3, 2), (4, 1)])
-@pytest.mark.parametrize("seed", range(5))
-def test_attention_and_its_gradient_equal_the_library(width: int, heads: int, seed: int) -> None:
-    """The result and the hand-written gradient equal the library's attention and its derived gradient."""
-    generator = torch.Generator().manual_seed(seed)
-    projections = torch.randn(3 * width * heads, 7, 5, dtype=torch.float64, generator=generator, requires_grad=True)
-    gradient = torch.randn(width * heads, 7, 5, dtype=torch.float64, generator=generator)
+def library(projections: Tensor, heads: int) -> Tensor:
+    """The library's attention of (3·e, d, B) or (S, 3·e, d, B), laid out as ours."""
+    *stack, rows, tokens, batch = projections.shape
+    # (..., 3, width, heads, tokens, batch) as the library wants it: 3 of (..., batch, heads, tokens, width)
+    by_head = projections.view(*stack, 3, rows // 3 // heads, heads, tokens, batch)
+    queries, keys, values = by_head.movedim((-5, -1, -3, -2, -4), (0, -4, -3, -2, -1)).unbind()
+    result = functional.scaled_dot_product_attention(queries, keys, values)
+    return result.movedim((-1, -3, -2, -4), (-4, -3, -2, -1)).reshape(*stack, rows // 3, tokens, batch)
 
-    # (3, width, heads, tokens, batch) as the library wants it: batch, heads, tokens, width
-    queries, keys, values = projections.view(3, width, heads, 7, 5).permute(0, 4, 2, 3, 1)
-    expected = functional.scaled_dot_product_attention(queries, keys, values).permute(3, 1, 2, 0).reshape(-1, 7, 5)
+
+def check(projections: Tensor, heads: int) -> None:
+    """Ours equals the library's, and so does the hand-written gradient."""
+    *stack, rows, tokens, batch = projections.shape
+    generator = torch.Generator().manual_seed(1)
+    gradient = torch.randn(*stack, rows // 3, tokens, batch, dtype=projections.dtype, generator=generator)
+
+    expected = library(projections.requires_grad_(), heads)
     expected.backward(gradient)
     with torch.no_grad():
         result, kept = attend(projections, heads)
@@ -29,6 +37,54 @@ def test_attention_and_its_gradient_equal_the_library(width: int, heads: int, se
     torch.testing.assert_close(found, projections.grad)
 
 
+@pytest.fixture(params=["few", "many", "many groups"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The three ways are chosen by size; small sizes go through each of them here.
+    if request.param != "few":
+        monkeypatch.setattr(attention, "_MANY", 0)
+    if request.param == "many groups":
+        monkeypatch.setattr(attention, "_IN_A_GROUP", 150)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("stack", [(), (3,)])
+@pytest.mark.parametrize(("width", "heads"), [(1, 4), (2, 8), (3, 2), (4, 1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_attention_and_its_gradient_equal_the_library(
+    stack: tuple[int, ...], width: int, heads: int, seed: int
+) -> None:
+    """The result and the hand-written gradient equal the library's attention and its derived gradient."""
+    generator = torch.Generator().manual_seed(seed)
+
+    check(torch.randn(*stack, 3 * width * heads, 7, 5, dtype=torch.float64, generator=generator), heads)
+
+
+@pytest.mark.parametrize(("stack", "tokens", "batch"), [((), 40, 300), ((5,), 31, 36), ((2,), 3, 3000)])
+def test_sizes_that_are_parted_into_groups_equal_the_library(stack: tuple[int, ...], tokens: int, batch: int) -> None:
+    """Large batches and stacks, computed in groups, give what the library gives."""
+    generator = torch.Generator().manual_seed(tokens)
+
+    check(torch.randn(*stack, 48, tokens, batch, dtype=torch.float64, generator=generator), 8)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("size", [10.0, 50.0])
+def test_bounds_that_are_far_above_every_score_lose_nothing(size: float) -> None:
+    """Where each channel's largest product is at another key, float32 is as exact as elsewhere."""
+    projections = torch.zeros(6, 2, 3)
+    projections[:2] = size  # one head of width 2: queries (size, size)
+    projections[2, 0], projections[3, 0] = size, -size + 1e-3  # keys whose products nearly cancel
+    projections[2, 1], projections[3, 1] = -size, size
+    projections[4:] = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0))
+
+    result, kept = attend(projections, 1)
+
+    exact = library(projections.double(), 1).float()
+    torch.testing.assert_close(result, exact, rtol=2e-3, atol=1e-4)
+    assert attend_backward(torch.ones_like(result), kept, 1).isfinite().all()
+
+
+@pytest.mark.usefixtures("_way")
 def test_enormous_scores_stay_finite() -> None:
     """Scores far beyond the range of exp give finite results and gradients."""
     projections = 1e4 * torch.randn(48, 6, 3, generator=torch.Generator().manual_seed(0))
@@ -37,3 +93,11 @@ def test_enormous_scores_stay_finite() -> None:
 
     assert result.isfinite().all()
     assert attend_backward(torch.ones_like(result), kept, 8).isfinite().all()
+
+
+@pytest.mark.usefixtures("_way")
+def test_what_is_no_number_stays_none() -> None:
+    """A network that nobody started does not look like one that was."""
+    result, _ = attend(torch.full((48, 6, 3), torch.nan), 8)
+
+    assert result.isnan().all()
