@@ -26,10 +26,10 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-# Tokens x lanes: from the smaller number on one token at a time is faster, and groups of the larger one
-# (256 KB of float32) are the fastest; half or twice as many make a tenth of a difference.
-_MANY: Final = 1 << 15
-_IN_A_GROUP: Final = 1 << 16
+# Pairs of tokens x lanes up to which all are computed at once: their probabilities are 2 MB of float32.
+_FEW: Final = 1 << 19
+# Tokens x lanes of a group, 512 KB; half or twice as many make less than a tenth of a difference.
+_IN_A_GROUP: Final = 1 << 17
 # A sum of powers of 2 below this might have lost some of its terms to underflow.
 _SMALLEST_TOTAL: Final = 2.0**-100
 
@@ -64,7 +64,8 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
     for inner, outer in zip(_groups(projections, heads), _groups(result, heads), strict=True):
         unscaled, keys, values = _by_lane(inner, heads, 3).unbind()
         queries = unscaled * (math.log2(math.e) / math.sqrt(len(unscaled)))
-        attended = (_attend_few if queries[0].numel() < _MANY else _attend_many)(queries, keys, values)
+        is_few = tokens * queries[0].numel() <= _FEW
+        attended = (_attend_few if is_few else _attend_many)(queries, keys, values)
         _by_token(attended.result, heads, outer)
         found.append(attended)
     return result, tuple(found)

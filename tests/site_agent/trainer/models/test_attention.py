@@ -41,7 +41,7 @@ def check(projections: Tensor, heads: int) -> None:
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     # The three ways are chosen by size; small sizes go through each of them here.
     if request.param != "few":
-        monkeypatch.setattr(attention, "_MANY", 0)
+        monkeypatch.setattr(attention, "_FEW", 0)
     if request.param == "many groups":
         monkeypatch.setattr(attention, "_IN_A_GROUP", 150)
 
