@@ -93,7 +93,7 @@ def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) 
 
 def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
     """All are (w, d, L)."""
-    scores = _sum_of_products(queries.unsqueeze(2), keys)
+    scores = _sum_of_products(queries.unsqueeze(2).unbind(), keys.unbind())
     powers = scores.sub_(scores.amax(1, keepdim=True)).exp2_()
     probabilities = powers.div_(powers.sum(1, keepdim=True))
     result = (probabilities * values.unsqueeze(1)).sum(2)
@@ -106,7 +106,7 @@ def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lane
     own, probabilities = incoming.unsqueeze(2), attended.kept
     products = probabilities * own
     torch.sum(products, 1, out=of_values)
-    of_scores = _sum_of_products(own, attended.values, start=of_rows.unsqueeze(1)).mul_(probabilities)
+    of_scores = _sum_of_products(own.unbind(), attended.values.unbind(), of_rows.unsqueeze(1)).mul_(probabilities)
     torch.sum(torch.mul(of_scores, attended.keys.unsqueeze(1), out=products), 2, out=of_queries)
     torch.sum(torch.mul(of_scores, attended.queries.unsqueeze(2), out=products), 1, out=of_keys)
 
@@ -114,20 +114,21 @@ def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lane
 def _attend_many(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
     """As `_attend_few`, for one key after the other."""
     # At least the largest score, and cheaper: the largest product of each channel by itself.
-    bounds = torch.maximum(queries * keys.amax(1, keepdim=True), queries * keys.amin(1, keepdim=True)).sum(0)
-    result, totals = _sums_of_powers(queries, keys, values, bounds.neg_())
+    bounds = torch.maximum(queries * keys.amax(1, keepdim=True), queries * keys.amin(1, keepdim=True))
+    starts = bounds.sum(0).neg_()
+    result, totals = _sums_of_powers(queries, keys, values, starts)
     if not totals.min().item() >= _SMALLEST_TOTAL:
-        bounds = _largest_scores(queries, keys)
-        result, totals = _sums_of_powers(queries, keys, values, bounds.neg_())
-    return Attended(queries, keys, values, bounds.sub_(totals.log2()), result.div_(totals))
+        starts = _largest_scores(queries, keys).neg_()
+        result, totals = _sums_of_powers(queries, keys, values, starts)
+    return Attended(queries, keys, values, starts.sub_(totals.log2()), result.div_(totals))
 
 
-def _sums_of_powers(queries: Tensor, keys: Tensor, values: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+def _sums_of_powers(queries: Tensor, keys: Tensor, values: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_k 2^(s + start)·v, (w, d, L), and Σ_k 2^(s + start), (d, L)."""
-    result, totals, powers = torch.zeros_like(queries), torch.zeros_like(start), torch.empty_like(start)
-    of_channels = powers.unsqueeze(0)
-    for key, value in zip(keys.unbind(1), values.unsqueeze(1).unbind(2), strict=True):
-        _sum_of_products(queries, key, start, powers).exp2_()
+    result, totals, powers = torch.zeros_like(queries), torch.zeros_like(starts), torch.empty_like(starts)
+    channels, of_channels = queries.unbind(), powers.unsqueeze(0)
+    for key, value in zip(_tokens(keys), values.unsqueeze(1).unbind(2), strict=True):
+        _sum_of_products(channels, key, starts, powers).exp2_()
         totals.add_(powers)
         result.addcmul_(of_channels, value)
     return result, totals
@@ -135,10 +136,10 @@ def _sums_of_powers(queries: Tensor, keys: Tensor, values: Tensor, start: Tensor
 
 def _largest_scores(queries: Tensor, keys: Tensor) -> Tensor:
     """max_k s, (d, L)."""
-    scores, *others = (_sum_of_products(queries, key) for key in keys.unbind(1))
-    for other in others:
-        torch.maximum(scores, other, out=scores)
-    return scores
+    largest = torch.full_like(queries[0], -math.inf)
+    for key in _tokens(keys):
+        torch.maximum(largest, _sum_of_products(queries.unbind(), key), out=largest)
+    return largest
 
 
 def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
@@ -147,25 +148,38 @@ def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lan
     of_queries, of_keys, of_values = of_lanes.unbind()
     of_keys.zero_()
     of_values.zero_()
-    probabilities, of_scores = torch.empty_like(of_rows), torch.empty_like(of_rows)
+    probabilities, of_scores = of_rows.new_empty((2, 1, *of_rows.shape)).unbind()
     products = torch.empty_like(keys)
-    for query, own, start, of_row, of_query in zip(
-        queries.unbind(1), incoming.unbind(1), starts, of_rows, of_queries.unbind(1), strict=True
-    ):
-        _sum_of_products(keys, query, start, probabilities).exp2_()
-        _sum_of_products(values, own, of_row, of_scores).mul_(probabilities)
-        of_values.addcmul_(probabilities.unsqueeze(0), own.unsqueeze(1))
-        of_keys.addcmul_(of_scores.unsqueeze(0), query.unsqueeze(1))
-        torch.sum(torch.mul(of_scores.unsqueeze(0), keys, out=products), 1, out=of_query)
+    key_channels, value_channels = keys.unbind(), values.unbind()
+    of_tokens = zip(starts.unbind(), of_rows.unbind(), of_queries.unbind(1), strict=True)
+    for query, query_row, own, own_row, (start, of_row, of_query) in zip(
+        _tokens(queries), queries.unsqueeze(1).unbind(2), _tokens(incoming), incoming.unsqueeze(1).unbind(2),
+        of_tokens, strict=True,
+    ):  # fmt: skip
+        _sum_of_products(key_channels, query, start, probabilities[0]).exp2_()
+        _sum_of_products(value_channels, own, of_row, of_scores[0]).mul_(probabilities[0])
+        of_values.addcmul_(probabilities, own_row)
+        of_keys.addcmul_(of_scores, query_row)
+        torch.sum(torch.mul(of_scores, keys, out=products), 1, out=of_query)
 
 
-def _sum_of_products(left: Tensor, right: Tensor, start: Tensor | None = None, result: Tensor | None = None) -> Tensor:
-    """start + Σ_c left[c]·right[c], where the channel c is the first axis; the others are those of torch's rules."""
-    (first, *others), (factor, *factors) = left.unbind(), right.unbind()
-    total = torch.mul(first, factor, out=result) if start is None else torch.addcmul(start, first, factor, out=result)
-    for other, by in zip(others, factors, strict=True):
-        total.addcmul_(other, by)
+def _sum_of_products(
+    left: Sequence[Tensor], right: Sequence[Tensor], start: Tensor | None = None, result: Tensor | None = None
+) -> Tensor:
+    """start + Σ_c left[c]·right[c] over channels, shapes by torch's rules."""
+    if start is None:
+        total = torch.mul(left[0], right[0], out=result)
+    else:
+        total = torch.addcmul(start, left[0], right[0], out=result)
+    for channel in range(1, len(left)):
+        total.addcmul_(left[channel], right[channel])
     return total
+
+
+def _tokens(values: Tensor) -> list[tuple[Tensor, ...]]:
+    """(w, d, L) as w rows (L,) for each of the d tokens."""
+    rows, tokens = values.flatten(0, 1).unbind(), values.shape[1]
+    return [rows[token::tokens] for token in range(tokens)]
 
 
 def _groups(rows: Tensor, heads: int) -> list[Tensor]:
