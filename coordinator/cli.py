@@ -20,16 +20,13 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.commands.options import config_option
 from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
 from coordinator.runs import known_runs
 from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 from protos.methods import method_names
-
-_config = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
-)
 
 
 @click.group()
@@ -42,7 +39,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def start(path: Path) -> None:
     """Run the plans of the configuration; ends when all are over.
 
@@ -58,7 +55,7 @@ def start(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def check(path: Path) -> None:
     """Read the configuration and every plan, and show their digests; nothing is started.
 
@@ -77,7 +74,7 @@ def check(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 def status(path: Path, as_json: bool) -> None:
     """Ask a running coordinator where it stands.
@@ -96,7 +93,7 @@ def status(path: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 def runs(path: Path, as_json: bool) -> None:
     """List every run that was begun here, also while no coordinator is running.
@@ -115,7 +112,7 @@ def runs(path: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def pause(path: Path) -> None:
     """Let the round under way close and begin no other until `coordinator resume`; it stays so over restarts.
 
@@ -125,7 +122,7 @@ def pause(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def resume(path: Path) -> None:
     """Let a paused run go on.
 
@@ -135,7 +132,7 @@ def resume(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
     """End the run for good; what was made is on record. To interrupt it, end the coordinator instead.

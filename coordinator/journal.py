@@ -57,8 +57,8 @@ class Journal:
             self.lines, self._check = 0, _FIRST
             for number, check, _ in _checked_lines(path):
                 self.lines, self._check = number + 1, check
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._size = os.fstat(self._file).st_size
+            self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115 — Path.open takes no opener
+            self._size = os.fstat(self._file.fileno()).st_size
             _sync_folder(path.parent)
         except OSError as cause:
             raise _cannot_write(cause) from cause
@@ -85,18 +85,18 @@ class Journal:
             return
         content = b"".join(self._waiting)
         try:
-            if os.write(self._file, content) != len(content):
+            if os.write(self._file.fileno(), content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fdatasync(self._file)
+            os.fdatasync(self._file.fileno())
         except OSError as cause:
-            os.ftruncate(self._file, self._size)  # a part of a decision is none
+            self._file.truncate(self._size)  # a part of a decision is none
             raise _cannot_write(cause) from cause
         self._size += len(content)
         self._waiting.clear()
 
     def close(self) -> None:
         """Close the file; what was not synced never was."""
-        os.close(self._file)
+        self._file.close()
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
@@ -150,6 +150,10 @@ def _set_torn_tail_aside(path: Path, now: datetime) -> None:
     with path.open("r+b") as file:
         file.truncate(whole)
         os.fsync(file.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _sync_folder(folder: Path) -> None:

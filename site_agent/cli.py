@@ -25,16 +25,10 @@ from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import approve as record_approval
 from site_agent.approval import find_approval
+from site_agent.commands.options import config_option, plan_option
 from site_agent.config import Hospital, read_hospital
 from site_agent.logs import set_up_log
 from site_agent.review import review_lines
-
-_config = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml."
-)
-_plan = click.option(
-    "--plan", "plan_path", type=click.Path(path_type=Path), help="A plan's YAML; without it, the one announced last."
-)
 
 
 @click.group()
@@ -47,7 +41,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def join(path: Path) -> None:
     """Join the federation and train until its studies are over.
 
@@ -65,7 +59,7 @@ def join(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def identity(path: Path) -> None:
     """Show the fingerprint of this site's identity key, making the keys where there are none.
 
@@ -83,7 +77,7 @@ def identity(path: Path) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 def check(path: Path) -> None:
     """Read the configuration and check the table against its contract; nothing is sent.
 
@@ -102,8 +96,8 @@ def check(path: Path) -> None:
 
 
 @cli.command()
-@_config
-@_plan
+@config_option
+@plan_option
 def review(path: Path, plan_path: Path | None) -> None:
     """Show what a plan would make this site send.
 
@@ -118,8 +112,8 @@ def review(path: Path, plan_path: Path | None) -> None:
 
 
 @cli.command()
-@_config
-@_plan
+@config_option
+@plan_option
 @click.option("--by", required=True, help="The name of the person who approves.")
 def approve(path: Path, plan_path: Path | None, by: str) -> None:
     """Record that a person agrees to a plan; without this nothing trains.
@@ -144,7 +138,7 @@ def approve(path: Path, plan_path: Path | None, by: str) -> None:
 
 
 @cli.command()
-@_config
+@config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
 @click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
@@ -171,7 +165,7 @@ def audit() -> None:
 
 
 @audit.command()
-@_config
+@config_option
 def verify(path: Path) -> None:
     """Check every record of the audit log.
 

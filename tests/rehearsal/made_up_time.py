@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class _Jumping(selectors.SelectSelector):
+class _Jumping(selectors.DefaultSelector):
     """Nothing waits: where the loop would sleep, the clock moves instead."""
 
     def __init__(self) -> None:

@@ -222,7 +222,7 @@ def test_what_may_leave_follows_the_comparison() -> None:
     number = assess(bloods, {FEDERATED: bloods.targets, SILOED: bloods.targets + 1.0}, 0, resamples=50)
 
     def scalars(assessment: Assessment) -> tuple[int, ...]:
-        return assessment.sums.scalars
+        return tuple(assessment.sums.by_name.values())
 
     assert (scalars(won)[0], scalars(won)[3]) == (1, 1)
     assert (scalars(alone)[0], scalars(alone)[3]) == (1, 0)

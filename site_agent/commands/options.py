@@ -1,0 +1,14 @@
+"""Options that many commands of `site-agent` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+config_option = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml."
+)
+plan_option = click.option(
+    "--plan", "plan_path", type=click.Path(path_type=Path), help="A plan's YAML; without it, the one announced last."
+)
