@@ -38,6 +38,7 @@ class Setting:
     rounds: int
     is_masked: bool
     is_early: bool
+    study: str = "round-overhead"
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
     enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
 
@@ -73,14 +74,14 @@ def prepare(setting: Setting) -> None:
     for name in setting.site_names:
         config = folder / name / "hospital.yaml"
         config.parent.mkdir()
-        config.write_text(yaml.safe_dump(_hospital(setting, name), sort_keys=False))
+        config.write_text(yaml.safe_dump(hospital_document(setting, name), sort_keys=False))
         identities[name] = _command("site-agent", "identity", "--config", config).strip()
         invitation = folder / name / "invitation.json"
         _command("pki", "invite", name, "--directory", authority, "--pre-approved", "--output", invitation)
     for name, parameters in (("idle", 1), ("run", setting.parameters)):
         plan = folder / f"{name}-plan.yaml"
-        plan.write_text(yaml.safe_dump(_plan(setting, parameters, identities), sort_keys=False))
-        configuration = _coordinator(setting) | {"state": f"{name}-state", "plans": [plan.name]}
+        plan.write_text(yaml.safe_dump(plan_document(setting, parameters, identities), sort_keys=False))
+        configuration = coordinator_document(setting) | {"state": f"{name}-state", "plans": [plan.name]}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
     for name in setting.site_names:
         config = folder / name / "hospital.yaml"
@@ -118,7 +119,7 @@ def agent_command(setting: Setting, site: str) -> list[str | Path]:
 def trainer_command(setting: Setting, site: str) -> list[str | Path]:
     """The trainer of a site."""
     program = Path(__file__).with_name("plus_one_trainer.py")
-    return [sys.executable, program, _socket(setting, site), str(setting.parameters), str(setting.rounds)]
+    return [sys.executable, program, hatch_path(setting, site), str(setting.parameters), str(setting.rounds)]
 
 
 def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], deadline: float) -> None:
@@ -141,11 +142,13 @@ def _command(*words: object) -> str:
     return done.stdout
 
 
-def _socket(setting: Setting, site: str) -> Path:
+def hatch_path(setting: Setting, site: str) -> Path:
+    """Where a site's trainer listens."""
     return setting.folder / site / "hatch"
 
 
-def _hospital(setting: Setting, name: str) -> dict[str, object]:
+def hospital_document(setting: Setting, name: str) -> dict[str, object]:
+    """A site's hospital.yaml."""
     return {
         "site": name,
         "invitation": "invitation.json",
@@ -163,17 +166,19 @@ def _hospital(setting: Setting, name: str) -> dict[str, object]:
     }
 
 
-def _coordinator(setting: Setting) -> dict[str, object]:
+def coordinator_document(setting: Setting) -> dict[str, object]:
+    """What coordinator.yaml has beside state and plans."""
     return {"listen": setting.address, "enrolment_listen": setting.enrolment, "authority": "authority"}
 
 
-def _plan(setting: Setting, parameters: int, identities: dict[str, str]) -> dict[str, object]:
+def plan_document(setting: Setting, parameters: int, identities: dict[str, str]) -> dict[str, object]:
+    """A plan of zeros, for sites with these identities."""
     tensors = [
         {"name": f"block{start // LARGEST_TENSOR}", "shape": [min(LARGEST_TENSOR, parameters - start)], "bound": 0.0}
         for start in range(0, parameters, LARGEST_TENSOR)
     ]
     return {
-        "study": "round-overhead",
+        "study": setting.study,
         "version": 1,
         "method": {"name": "fedavg"},
         "architecture": {"name": "named-tensors", "tensors": tensors},

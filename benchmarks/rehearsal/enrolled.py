@@ -1,0 +1,78 @@
+"""A federation of many sites, made in this process: `prepare` starts three programs for every site instead.
+
+Authority, invitations, enrolment and approvals are the programs' own functions, in the order in which people
+would call them.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import yaml
+
+from benchmarks.rehearsal.federation import Setting, coordinator_document, hospital_document, plan_document
+from pki.authority import Authority, FederationRecord
+from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
+from pki.names import Address, FederationName, SiteName
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.plan import Plan
+from site_agent.approval import approve
+from site_agent.boundary.connection import Credentials
+from site_agent.config import Hospital
+
+
+def enrol_all(setting: Setting) -> dict[str, str]:
+    """An authority in the setting's folder, and every site with its certificate; the fingerprints of their keys."""
+    now, (host, _, port) = datetime.now(UTC), setting.address.rpartition(":")
+    address = Address(host, int(port))
+    record = FederationRecord(FederationName("benchmark"), address, address, ())
+    authority = Authority.create(setting.folder / "authority", record, passphrase="correct horse battery", now=now)
+    return {name: _enrol(authority, setting, name, now) for name in setting.site_names}
+
+
+def _enrol(authority: Authority, setting: Setting, name: str, now: datetime) -> str:
+    site, state = SiteName(name), setting.folder / name / "state"
+    state.mkdir(parents=True, mode=0o700)
+    keys = SiteKeys.create(state / "keys")
+    with Register(authority.register_path) as register:
+        invitation = invite_site(authority, register, site, valid_for=timedelta(hours=1), is_pre_approved=True, now=now)
+        request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+        answer = handle_request(authority, register, request, now)
+    assert isinstance(answer, Issued)
+    keys.install(answer.chain_pem, authority.root_pem(), site=site, federation=invitation.federation, now=now)
+    (state / "keys" / "federation.json").write_text(json.dumps({"coordinator": setting.address}))
+    return keys.identity_fingerprint()
+
+
+def write_run(setting: Setting, identities: dict[str, str], **changes: object) -> Plan:
+    """Plan, configurations and approvals of one run for the setting's sites, in the setting's folder.
+
+    Args:
+        setting: the run; its folder holds what `enrol_all` has made.
+        identities: of every site, by name.
+        changes: keys of the plan that are not what `plan_document` says.
+    """
+    listed = {name: identities[name] for name in setting.site_names}
+    document = plan_document(setting, setting.parameters, listed) | changes
+    plan = Plan.model_validate_json(json.dumps(document))
+    (setting.folder / "run-plan.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    configuration = coordinator_document(setting) | {"state": "run-state", "plans": ["run-plan.yaml"]}
+    (setting.folder / "run.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
+    for name in setting.site_names:
+        config = setting.folder / name / "hospital.yaml"
+        document = hospital_document(setting, name) | {"coordinator": setting.address}
+        config.write_text(yaml.safe_dump(document, sort_keys=False))
+        approve(config.with_name("state"), plan, by="the benchmark", at=datetime.now(UTC))
+    return plan
+
+
+def credentials_of(hospital: Hospital) -> Credentials:
+    """What an enrolled site shows and trusts."""
+    keys = SiteKeys.load(hospital.state_path / "keys")
+    return Credentials(
+        key=keys.tls_key_path.read_bytes(),
+        chain=keys.certificate_path.read_bytes(),
+        root=keys.root_certificate_path.read_bytes(),
+    )

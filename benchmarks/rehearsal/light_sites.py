@@ -1,0 +1,190 @@
+"""Several sites in one process: `python -m benchmarks.rehearsal.light_sites --folder F --kind agents SITE...`.
+
+Two kinds, both over mutual TLS with certificates of their own:
+
+* `agents`: the deployed agent of each site with its gate, audit log and masks; only the trainer is replaced, by one
+  in memory that returns its input plus one;
+* `streams`: nothing of the agent. What comes down is counted and dropped, what goes up is made chunk by chunk from
+  two chunks that all sites of the process share, so that a site needs no memory for a model. In the clear only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import click
+import numpy as np
+
+from benchmarks.rehearsal.enrolled import credentials_of
+from pki.site_keys import SiteKeys
+from protos.exchange import Exchange, Exchanges
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.messages import (
+    PROTOCOL_VERSION,
+    Announcement,
+    Bind,
+    Chunk,
+    Done,
+    Farewell,
+    Finish,
+    Hello,
+    Join,
+    MalformedMessage,
+    Offer,
+    Ready,
+    SiteMessage,
+)
+from protos.plan import Plan, plan_from_wire
+from protos.tensors import Layout
+from site_agent.boundary.agent import Agent
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection
+from site_agent.config import Hospital, read_hospital
+from site_agent.hatch import AgentEnd, Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained
+
+
+class LightTrainer:
+    """What an agent asks, answered at once: every parameter becomes one more than it was."""
+
+    def __init__(self) -> None:
+        self._change = memoryview(b"")
+
+    async def ask(self, question: Message, largest_payload: int = 0) -> Message:  # noqa: ARG002 — as AgentEnd has it
+        """The answer of a trainer whose training adds one."""
+        await asyncio.sleep(0)
+        match question:
+            case Check() | Conclude():
+                return Agreed()
+            case Prepare(payload=payload):
+                return Prepared(manifest_of(plan_from_wire(bytes(payload))).digest.hex())
+            case Train(round=number, payload=payload):
+                if len(payload) != len(self._change):
+                    self._change = memoryview(np.ones(len(payload) // 4, np.float32)).cast("B")
+                return Trained(number, 0, self._change)
+            case _:
+                raise ValueError("an answer where a question belongs")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def take_part_as_agent(hospital: Hospital) -> None:
+    """The deployed agent, until the coordinator parts."""
+    assert hospital.coordinator is not None
+    address, credentials = hospital.coordinator, credentials_of(hospital)
+    audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    agent = Agent(
+        hospital,
+        identity_key=SiteKeys.load(hospital.state_path / "keys").identity_key(),
+        trainer=cast(AgentEnd, LightTrainer()),
+        audit=audit,
+        connect=lambda: Connection(address, credentials),
+        software="benchmark",
+    )
+    await agent.run()
+    audit.close()
+
+
+class Bodies:
+    """The chunks of a contribution that adds one to every parameter; they are all alike, but for the last one."""
+
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        self._encoding = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+        self.layout = layout
+        self._first, self._last = (self._made(index) for index in (0, layout.chunks - 1))
+
+    def body(self, index: int) -> memoryview:
+        """The bytes of one chunk."""
+        return self._last if index == self.layout.chunks - 1 else self._first
+
+    def _made(self, index: int) -> memoryview:
+        body = memoryview(bytearray(self.layout.chunk_bytes(index)))
+        words, changes = self.layout.words(body, index), self.layout.changes(body, index)
+        words[0], words[1:] = 1, 0
+        self._encoding.encode(np.ones(changes.size, np.float32), 1.0, changes)
+        return body
+
+
+class Stream:
+    """What a site says that holds nothing; see `streams` in the first lines."""
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._missing = 0
+        self._announced: Offer | Finish | None = None
+        self._bodies: Bodies | None = None
+        self._exchange: Exchange | None = None
+        self.is_over = False
+
+    def answer(self, message: object) -> Iterator[SiteMessage]:
+        """What goes back for a message; chunks are made while they are taken."""
+        match message:
+            case Announcement(run=run, plan=raw):
+                self._run, self._plan = run, plan_from_wire(raw)
+                self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
+                yield Join(run, self._plan.digest, manifest_of(self._plan).digest, epoch=0)
+            case Offer(round=number, stage=stage, layers=layers):
+                self._announced, self._exchange = message, self._exchanges.of(number, stage, layers)
+                self._missing = self._exchange.down_numbers
+                yield from self._arrived(0)
+            case Finish(layers=layers):
+                self._announced = message
+                self._missing = sum(tensor.number_count for tensor in self._exchanges.result(layers))
+                yield from self._arrived(0)
+            case Chunk(body=body):
+                yield from self._arrived(len(body) // 4)
+            case Bind():
+                yield from self._contribution(message)
+            case Farewell():
+                self.is_over = True
+            case _:
+                raise MalformedMessage("something that a site in the clear is never told")
+
+    def _arrived(self, numbers: int) -> Iterator[SiteMessage]:
+        self._missing -= numbers
+        if self._missing == 0 and isinstance(self._announced, Finish):
+            yield Done(self._run)
+        elif self._missing == 0 and self._announced is not None:
+            yield Ready(self._announced.round, self._announced.attempt)
+
+    def _contribution(self, bind: Bind) -> Iterator[Chunk]:
+        assert self._exchange is not None
+        if self._bodies is None or self._bodies.layout != self._exchange.layout:
+            self._bodies = Bodies(self._plan, self._exchange.layout)
+        for index in range(bind.first_chunk, self._exchange.layout.chunks):
+            yield Chunk(bind.round, bind.attempt, index, self._bodies.body(index))
+
+
+async def take_part_as_stream(hospital: Hospital) -> None:
+    """Answer the coordinator without holding anything, until it parts."""
+    assert hospital.coordinator is not None
+    stream = Stream()
+    async with Connection(hospital.coordinator, credentials_of(hospital)) as connection:
+        await connection.send(Hello(PROTOCOL_VERSION, "benchmark"))
+        while not stream.is_over:
+            for answer in stream.answer(await connection.receive()):
+                await connection.send(answer)
+
+
+@click.command()
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False, exists=True), required=True)
+@click.option("--kind", type=click.Choice(["agents", "streams"]), required=True)
+@click.argument("sites", nargs=-1, required=True)
+def main(folder: Path, kind: str, sites: tuple[str, ...]) -> None:
+    """Take part as these sites until the coordinator says that everything is over."""
+    take_part = take_part_as_agent if kind == "agents" else take_part_as_stream
+
+    async def all_of_them() -> None:
+        hospitals = [read_hospital(folder / site / "hospital.yaml") for site in sites]
+        await asyncio.gather(*(take_part(hospital) for hospital in hospitals))
+
+    asyncio.run(all_of_them())
+
+
+if __name__ == "__main__":
+    main()
