@@ -1,8 +1,8 @@
 """The failures that a person can do something about, in three sentences.
 
 What happened, what it means for the data, what to do. Each kind names who can act and carries the
-exit status with which a program ends; a programmer's mistake is a plain ValueError and never
-caught.
+exit status with which a program ends, and the identifier under which protos/catalogue.py explains it; a
+programmer's mistake is a plain ValueError and never caught.
 """
 
 from __future__ import annotations
@@ -15,52 +15,65 @@ class OperatorError(Exception):
     """A failure that a person running this program can do something about."""
 
     exit_status: int = 1
+    code: str = "E001"
 
-    def __init__(self, *, what: str, consequence: str, remedy: str) -> None:
+    def __init__(self, *, what: str, consequence: str, remedy: str, code: str | None = None) -> None:
+        """`code` is an identifier of the catalogue where this failure has one of its own."""
         super().__init__(f"{what} {consequence} {remedy}")
         self.what, self.consequence, self.remedy = what, consequence, remedy
+        self.code = code or self.code
 
     def lines(self, program: str) -> str:
-        """The error as an operator reads it: the program and what happened, then one line each."""
-        return f"{program}: {self.what}\n  {self.consequence}\n  {self.remedy}"
+        """The error as an operator reads it: the program, what happened and its identifier, then one line each."""
+        first, *more = self.what.split("\n")
+        return "\n".join((f"{program}: {first} [{self.code}]", *more, f"  {self.consequence}", f"  {self.remedy}"))
 
 
 class UsageError(OperatorError):
     """The command was called with words that do not fit; nobody else needs to be called."""
 
     exit_status = 2
+    code = "E002"
 
 
 class RefusedError(OperatorError):
     """The other side, the policy or the register says no; a person there has to change that."""
 
     exit_status = 77
+    code = "E003"
 
 
 class ConfigurationError(OperatorError):
     """The operator's own file is wrong; no one else needs to be called."""
 
     exit_status = 78
+    code = "E004"
 
 
 class DataError(OperatorError):
     """The hospital's table does not meet its declaration; the data manager can mend it."""
 
     exit_status = 78
+    code = "E005"
 
 
 class ProtocolError(OperatorError):
     """A peer sent what no honest peer of this version sends; the stream with it ends."""
 
+    code = "E006"
+
 
 class UnavailableError(OperatorError):
     """A peer, a disk or a process is not there at the moment; trying again later is sensible."""
+
+    code = "E007"
 
 
 class DefectError(OperatorError):
     """A programmer's mistake; an operator sees its kind and place, never its words or a traceback."""
 
     exit_status = 70
+    code = "E008"
 
 
 def explained(error: Exception) -> OperatorError:
@@ -76,6 +89,7 @@ def explained(error: Exception) -> OperatorError:
                 what=f"The operating system refused: {error.strerror or type(error).__name__}.",
                 consequence="The command did not finish; what was recorded before is unchanged.",
                 remedy="Check the disk's free space and the permissions of the paths in use, then try again.",
+                code="E009",
             )
         case _:
             frames = traceback.extract_tb(error.__traceback__)[-4:]

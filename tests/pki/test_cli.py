@@ -161,7 +161,7 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
     monkeypatch.setattr(cli.inspection, "describe", full)
 
     assert pki("inspect", directory / "root.crt") == 1
-    assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device."
+    assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device. [E009]"
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands.commands))

@@ -38,7 +38,7 @@ def test_an_operator_reads_program_and_three_sentences() -> None:
     """What happened stands behind the program's name, then what it means, then what to do."""
     error = OperatorError(what="It broke.", consequence="Nothing left.", remedy="Mend it.")
 
-    assert error.lines("site-agent") == "site-agent: It broke.\n  Nothing left.\n  Mend it."
+    assert error.lines("site-agent") == "site-agent: It broke. [E001]\n  Nothing left.\n  Mend it."
     assert str(error) == "It broke. Nothing left. Mend it."
 
 
