@@ -24,14 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
-from protos.manifest import manifest_of
 from site_agent.config import Hospital, Training
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import place_columns
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.files import write_whole
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model, other_version
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -70,33 +68,10 @@ def _scores(
 ) -> npt.NDArray[np.float64]:
     prepare_arithmetic(training.threads)
 
-    import torch
-
-    from site_agent.trainer.advice import added_columns, beside, joined
+    from site_agent.trainer.applied import AppliedModel
     from site_agent.trainer.evaluation import scores_of
-    from site_agent.trainer.networks import SiteNetworks
-    from site_agent.trainer.training.local import predict
 
-    networks = SiteNetworks(
-        plan=model.plan,
-        columns=len(model.columns) + added_columns(model.plan, model.outputs),
-        outputs=model.outputs,
-        common=model.common,
-        own_module=Path(training.own_module) if training.own_module else None,
-    )
-    # Laid out in memory as in training, so that not even a library's alignment can differ.
-    flat = networks.lay(manifest_of(model.plan).tensors)
-    try:
-        flat.load(model.values)
-    except ValueError as cause:
-        raise other_version(run) from cause
-    placed = place_columns(features, model.preprocessing.columns, model.columns) if model.plan.columns else features
-    if model.expert is None or model.plan.expert is None:
-        outputs = predict(flat, torch.from_numpy(placed))
-    else:
-        said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert
-        read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
-        outputs = joined(predict(flat, read), said, use.result_share)
+    outputs = AppliedModel(model, run, training).outputs(features)
     failed = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
     if failed.size:
         raise DataError(

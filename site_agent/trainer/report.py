@@ -2,7 +2,8 @@
 
 Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
 of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
-headline metric and the verdict alone.
+headline metric and the verdict alone. What each model said of the test rows is kept too, for the page that
+`site-agent report` makes of it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import held_out_rows, scores_of
+from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
 from site_agent.trainer.files import write_whole
+from site_agent.trainer.findings.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.trainer.networks import Seeds
 from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import simple_scores
-from site_agent.trainer.study import Study
+from site_agent.trainer.study import Outcome, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     advice = study.advice
-    expert = advice.fitted.expert if advice is not None else None
-    model = SavedModel(
-        plan=study.plan, preprocessing=preprocessing, values=outcome.values, report=facts | reached, expert=expert
-    )
-    save_model(hospital.state_path, run, model)
+    save_model(hospital.state_path, run, _saved(study, preprocessing, outcome, facts | reached))
     if advice is not None:
         models["expert"], facts["expert"] = scores_of(preprocessing, advice.test), advice.fitted.evidence
     reason = "this site did not train alone"
@@ -78,11 +76,33 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     seeds = Seeds(study.plan.seed, study.site)
     if hospital.training.simple_models:
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+    keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))
     assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
     facts |= _compared(assessment, choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     _log(run, assessment.gain)
     return Report(facts=facts, gain=assessment.sums)
+
+
+def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
+    return SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values=outcome.values,
+        report=reached,
+        expert=study.advice.fitted.expert if study.advice is not None else None,
+        profile=study.own.profile,
+    )
+
+
+def _scored(study: Study, preprocessing: Preprocessing, outcome: Outcome, models: Mapping[str, Scores]) -> ScoredRows:
+    return ScoredRows(
+        test=held_out_rows(study.own, preprocessing),
+        scores=models,
+        validation=validation_rows(study.own, preprocessing),
+        validation_scores=scores_of(preprocessing, outcome.validation_outputs),
+        dataset=study.own.digest,
+    )
 
 
 def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:

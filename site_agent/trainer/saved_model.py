@@ -20,6 +20,7 @@ from protos.plan import Plan, plan_from_wire
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.profile import Profile
 from site_agent.trainer.experts import Expert, expert_of
 
 _EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
@@ -37,6 +38,7 @@ class SavedModel:
         values: every parameter by name, float32.
         report: what the model reached on the site's own test rows.
         expert: the site's own, where the plan has one.
+        profile: of the training rows; None in a model that was saved before there were profiles.
     """
 
     plan: Plan
@@ -44,6 +46,7 @@ class SavedModel:
     values: Mapping[str, npt.NDArray[np.generic]]
     report: Json
     expert: Expert | None = None
+    profile: Profile | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -75,6 +78,7 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "columns": list(model.columns),
         "outputs": model.outputs,
         "report": model.report,
+        "profile": None if model.profile is None else model.profile.model_dump_json(),
     }
     expert = {} if model.expert is None else model.expert.arrays()
     tensors = {**model.values, **{f"{_EXPERT}{name}": array for name, array in expert.items()}}
@@ -104,9 +108,14 @@ def load_model(state: Path, run: str) -> SavedModel:
             values={name: array for name, array in checkpoint.tensors.items() if not name.startswith(_EXPERT)},
             report=checkpoint.facts["report"],
             expert=_expert(plan, preprocessing, checkpoint.tensors),
+            profile=_profile(checkpoint.facts.get("profile")),
         )
     except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
+
+
+def _profile(text: Json) -> Profile | None:
+    return None if text is None else Profile.model_validate_json(str(text))
 
 
 def _expert(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Expert | None:

@@ -21,6 +21,7 @@ from protos.plan import Plan
 from site_agent.config import Split
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
+from site_agent.trainer.data.profile import Profile, profile_of
 from site_agent.trainer.data.splits import Rows, SplitRows, split_rows
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.files import array_digest
@@ -52,7 +53,7 @@ class Dataset:
     """What training, choosing and testing read; `classes` is empty for regression.
 
     `training_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one patient; None
-    where the contract declares no patient column.
+    where the contract declares no patient column. `profile` is of the training rows.
     """
 
     training: Examples
@@ -63,6 +64,7 @@ class Dataset:
     classes: tuple[str, ...]
     training_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
+    profile: Profile | None = None
 
     @property
     def outputs(self) -> int:
@@ -116,6 +118,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         classes=target.classes,
         training_patients=_patients(table, rows.training),
         test_patients=_patients(table, rows.test),
+        profile=profile_of(table.contract, table, rows.training),
     )
     return dataset, preprocessing
 

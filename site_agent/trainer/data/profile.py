@@ -1,0 +1,130 @@
+"""What the training rows looked like, column by column: kept with a model, to know what is foreign to it.
+
+A profile is shares and rounded limits, not rows. It stays at the site with the model; of it only the limits enter
+an export, and those are rounded outward so that they are no patient's own value. Predictions abstain outside of
+the limits, and monitoring compares new rows with the shares. The rules:
+
+* only training rows are looked at;
+* everything is counted before preprocessing, as the contract reads a cell, so it does not depend on an encoding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.documents import Document
+from site_agent.trainer.data.contract import Contract, NumericFeature
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Numbers, Table
+
+BINS: Final = 10
+
+
+class ColumnProfile(Document):
+    """One feature in the training rows.
+
+    Attributes:
+        name: as declared.
+        kind: a number, or a position among declared codes.
+        low, high: a number's limits, rounded outward to between a tenth and a hundredth of their distance; None for
+            codes, and where no row has a value.
+        edges: of a number's bins, rising; bin i holds values above edges[i - 1] up to edges[i]. Those of a code
+            are empty: its bins are the positions of the declared codes.
+        shares: of each bin among the rows that have a value.
+        missing: the share of rows without a value, or with an unknown code.
+    """
+
+    name: str
+    kind: Literal["number", "code"]
+    low: float | None
+    high: float | None
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    missing: float
+
+    def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
+        """The shares of this profile's bins among the values that are there; zeros where none is.
+
+        Args:
+            values: float64 of shape (rows,), as `Table.features` has them.
+
+        Returns:
+            float64 of shape (bins,).
+        """
+        is_code = self.kind == "code"
+        there = present(values, is_code=is_code)
+        places = there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left")
+        counts = np.bincount(places, minlength=len(self.shares)).astype(np.float64)
+        return counts / max(1, len(there))
+
+    def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
+        """Which values, of shape (rows,), are numbers beyond the limits; missing ones are not."""
+        if self.low is None or self.high is None:
+            return np.zeros(len(values), dtype=bool)
+        return np.asarray((values < self.low) | (values > self.high))
+
+
+class Profile(Document):
+    """Every feature of the training rows, in declared order."""
+
+    rows: int
+    columns: tuple[ColumnProfile, ...]
+
+
+def profile_of(contract: Contract, table: Table, training_rows: Rows) -> Profile:
+    """Count the training rows of a table; no other row is looked at.
+
+    Args:
+        contract: the declaration the table was read under.
+        table: the whole table.
+        training_rows: int64 of shape (training rows,).
+    """
+    columns = []
+    for feature in contract.features:
+        values = table.features[feature.name][training_rows]
+        if isinstance(feature, NumericFeature):
+            columns.append(_numeric(feature.name, values))
+        else:
+            columns.append(_coded(feature.name, values, len(feature.codes)))
+    return Profile(rows=len(training_rows), columns=tuple(columns))
+
+
+def present(values: Numbers, *, is_code: bool) -> Numbers:
+    """The values that are there: numbers that are not NaN, or positions of known codes."""
+    return values[values >= 0] if is_code else values[~np.isnan(values)]
+
+
+def rounded_outward(low: float, high: float) -> tuple[float, float]:
+    """Limits that hold both, at a round number of steps of between a tenth and a hundredth of their distance."""
+    distance = high - low or abs(high) or 1.0
+    digits = 1 - math.floor(math.log10(distance))
+    step = 10.0**-digits
+    down, up = math.floor(low / step) * step, math.ceil(high / step) * step
+    return min(low, round(down, max(digits, 0))), max(high, round(up, max(digits, 0)))
+
+
+def _numeric(name: str, values: Numbers) -> ColumnProfile:
+    there = present(values, is_code=False)
+    missing = 1.0 - len(there) / len(values)
+    if not len(there):
+        return ColumnProfile(name=name, kind="number", low=None, high=None, edges=(), shares=(), missing=missing)
+    low, high = rounded_outward(float(there.min()), float(there.max()))
+    edges = np.unique(np.quantile(there, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+    counts = np.bincount(np.searchsorted(edges, there, side="left"), minlength=len(edges) + 1)
+    shares = tuple(float(count) / len(there) for count in counts)
+    return ColumnProfile(
+        name=name, kind="number", low=low, high=high, edges=tuple(map(float, edges)), shares=shares, missing=missing
+    )
+
+
+def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
+    there = present(values, is_code=True)
+    counts = np.bincount(there.astype(np.int64), minlength=codes)
+    shares = tuple(float(count) / max(1, len(there)) for count in counts)
+    return ColumnProfile(
+        name=name, kind="code", low=None, high=None, edges=(), shares=shares, missing=1.0 - len(there) / len(values)
+    )

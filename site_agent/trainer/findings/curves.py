@@ -1,0 +1,131 @@
+"""Curves of one outcome's probabilities on rows with known outcomes; pure functions of the two.
+
+All take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape (rows,). A
+curve that is undefined because all rows are of one class is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import precision_recall_curve, roc_curve
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.calibration import BINS, smoothed
+from site_agent.trainer.evaluation import Scores
+
+MOST_POINTS: Final = 200
+THRESHOLDS: Final = tuple(round(0.01 * percent, 2) for percent in range(1, 100))
+Happened = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Points from left to right, equally many of both; at most MOST_POINTS of them."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationCurve:
+    """Predicted against what happened.
+
+    Attributes:
+        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost
+            equal size; rows of equal probabilities share a group.
+        rows: how many rows each group has.
+        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None where
+            the rows are of one class.
+    """
+
+    groups: Curve
+    rows: tuple[int, ...]
+    smooth: Curve | None
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        return {
+            "groups": self.groups.to_json(),
+            "rows": list(self.rows),
+            "smooth": self.smooth.to_json() if self.smooth else None,
+        }
+
+
+def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Curve | None:
+    """False positive rate against sensitivity, over all thresholds."""
+    if not _has_both(happened):
+        return None
+    false, true, _ = roc_curve(happened.astype(np.int64), scores)
+    return _thinned(false, true)
+
+
+def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
+    """Sensitivity (recall) against positive predictive value (precision), over all thresholds."""
+    if not _has_both(happened):
+        return None
+    precision, recall, _ = precision_recall_curve(happened.astype(np.int64), scores)
+    return _thinned(recall[::-1], precision[::-1])
+
+
+def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
+    """See `CalibrationCurve`; defined for rows of one class too, without the smooth curve."""
+    # The first rank among equal scores decides, as in the expected calibration error.
+    ranks = np.searchsorted(np.sort(scores), scores, side="left")
+    groups = ranks * BINS // len(scores)
+    rows = np.bincount(groups, minlength=BINS)
+    is_used = rows > 0
+    predicted = np.bincount(groups, weights=scores, minlength=BINS)[is_used] / rows[is_used]
+    observed = np.bincount(groups, weights=happened.astype(np.float64), minlength=BINS)[is_used] / rows[is_used]
+    smooth = smoothed(happened, scores)
+    order = np.argsort(scores, kind="stable")
+    return CalibrationCurve(
+        groups=Curve(xs=_plain(predicted), ys=_plain(observed)),
+        rows=tuple(int(count) for count in rows[is_used]),
+        smooth=None if smooth is None else _thinned(scores[order], smooth[order]),
+    )
+
+
+def decision_curve(happened: Happened, scores: Scores) -> Curve:
+    """Net benefit of treating whoever has at least the threshold's probability, over THRESHOLDS.
+
+    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a
+    threshold p. In units of true positives per row; treating nobody has 0.
+    """
+    outcome = happened.astype(bool)
+    thresholds = np.array(THRESHOLDS)
+    # Rows at or above each threshold, counted in the sorted scores of each class.
+    true = _at_least(scores[outcome], thresholds)
+    false = _at_least(scores[~outcome], thresholds)
+    benefit = (true - false * thresholds / (1.0 - thresholds)) / len(scores)
+    return Curve(xs=THRESHOLDS, ys=_plain(benefit))
+
+
+def benefit_of_treating_all(happened: Happened) -> Curve:
+    """The decision curve of treating everybody."""
+    return decision_curve(happened, np.ones(len(happened)))
+
+
+def _at_least(scores: Scores, thresholds: Scores) -> Scores:
+    return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
+
+
+def _has_both(happened: Happened) -> bool:
+    return len(np.unique(happened)) == 2
+
+
+def _thinned(xs: Scores, ys: Scores) -> Curve:
+    """At most MOST_POINTS of the points, evenly spread over them, both ends included."""
+    kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS)).round().astype(np.int64))
+    return Curve(xs=_plain(xs[kept]), ys=_plain(ys[kept]))
+
+
+def _plain(values: Scores) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,109 @@
+"""What every model of a run said about this site's test rows, kept at the site for its report.
+
+A run's models are forgotten when they were tested; what they said of each test row is not, so that curves and
+subgroups can be drawn later and nothing has to be trained again. One checkpoint of mode 0600 per run: numbers
+without identifiers, never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError
+from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+
+_NAME: Final = "rows"
+_MODEL: Final = "model "  # with a blank, which no other array has in its name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ScoredRows:
+    """Test rows with every model's scores, and validation rows with the federated model's.
+
+    Attributes:
+        test: the test rows.
+        scores: by the model's name, as the report has them, in its order.
+        validation: the validation rows; patients are not known there.
+        validation_scores: the federated model's.
+        dataset: digest of the encoded table, so that a table that changed since is noticed.
+    """
+
+    test: HeldOutRows
+    scores: Mapping[str, Scores]
+    validation: HeldOutRows
+    validation_scores: Scores
+    dataset: str
+
+    def __repr__(self) -> str:
+        """Without a value of any patient."""
+        return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
+
+
+def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
+    """Write them below the state directory, whole, mode 0600."""
+    facts: dict[str, Json] = {
+        "task": kept.test.task,
+        "classes": list(kept.test.classes),
+        "unit": kept.test.unit,
+        "models": list(kept.scores),
+        "dataset": kept.dataset,
+    }
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "test": kept.test.targets,
+        "validation": kept.validation.targets,
+        "validation scores": kept.validation_scores,
+        **{f"{_MODEL}{name}": scores for name, scores in kept.scores.items()},
+    }
+    if kept.test.patients is not None:
+        arrays["patients"] = kept.test.patients
+    return save(_folder(state, run), _NAME, arrays, facts)
+
+
+def scored_rows(state: Path, run: str) -> ScoredRows:
+    """Those of a run.
+
+    Raises:
+        ConfigurationError: none were kept, or the file is damaged or of another version.
+    """
+    if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
+        raise ConfigurationError(
+            what=f"What the models said of the test rows was not kept for the run {run}.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Give the name of a run that ended with this version of the program, or take part in a new one.",
+        )
+    try:
+        return _read(load(_folder(state, run), _NAME))
+    except (KeyError, ValueError, TypeError) as cause:
+        raise ConfigurationError(
+            what=f"The scores of the run {run} were kept by another version of this program.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Install the version that trained the model, or take part in a new run.",
+        ) from cause
+
+
+def _read(found: Checkpoint) -> ScoredRows:
+    facts, arrays = found.facts, found.tensors
+    task = cast(Task, facts["task"])
+    classes = tuple(str(name) for name in cast(Sequence[Json], facts["classes"]))
+    unit = None if facts["unit"] is None else str(facts["unit"])
+    patients = arrays["patients"].astype(np.int64) if "patients" in arrays else None
+    names = [str(name) for name in cast(Sequence[Json], facts["models"])]
+    return ScoredRows(
+        test=HeldOutRows(task=task, targets=arrays["test"], classes=classes, patients=patients, unit=unit),
+        scores={name: arrays[f"{_MODEL}{name}"].astype(np.float64) for name in names},
+        validation=HeldOutRows(task=task, targets=arrays["validation"], classes=classes, unit=unit),
+        validation_scores=arrays["validation scores"].astype(np.float64),
+        dataset=str(facts["dataset"]),
+    )
+
+
+def _folder(state: Path, run: str) -> Path:
+    return state / "scores" / run

@@ -1,0 +1,110 @@
+"""One self-contained HTML page: text, tables and plots, for a screen by day, by night, and for paper.
+
+A page asks for nothing from anywhere, and its own policy forbids it: no script, no font, no picture, no style
+from elsewhere. Every text from a table or a contract is escaped here, in `cell` and `paragraph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+# Colours of lines are those of Okabe and Ito 2008, which people with colour blindness tell apart.
+_STYLE: Final = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--rule:#d0d7de;--card:#f6f8fa;--warn:#8a4600;
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#56606b}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--rule:#30363d;
+--card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#a9b4bf}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem;max-width:64rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
+background:var(--ground)}
+h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.2rem;margin:2rem 0 .5rem;border-top:1px solid var(--rule);
+padding-top:1rem}
+p{max-width:46rem;margin:.4rem 0}.soft{color:var(--soft);font-size:.9rem}
+.lead{font-size:1.1rem;background:var(--card);border-left:4px solid var(--c0);padding:.7rem 1rem;margin:1rem 0}
+.warning{color:var(--warn);border-left:4px solid var(--warn);padding:.2rem .8rem;margin:.5rem 0}
+.warning::before{content:"Warning: ";font-weight:600}
+.plots{display:flex;flex-wrap:wrap;gap:1.2rem}figure{margin:0;flex:0 1 auto;max-width:100%}
+figcaption{font-weight:600;margin:.3rem 0}svg.plot{max-width:100%;height:auto;display:block}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;margin:.6rem 0}
+th,td{padding:.25rem .7rem;text-align:left;border-bottom:1px solid var(--rule);vertical-align:top}
+td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.axis,.grid,.line,.reference,.span{fill:none}.axis{stroke:var(--soft)}.grid{stroke:var(--rule);stroke-width:.6}
+.line{stroke-width:1.8}.reference{stroke:var(--soft);stroke-dasharray:2 4;stroke-width:1.4}
+.span{stroke:var(--c0);stroke-width:2.4}.words,.tick{fill:var(--ink);font:12px system-ui,sans-serif}
+.tick{fill:var(--soft);font-size:11px}
+.line.c0{stroke:var(--c0)}.line.c1{stroke:var(--c1)}.line.c2{stroke:var(--c2)}.line.c3{stroke:var(--c3)}
+.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}
+.dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}.dot.c4{fill:var(--c4)}
+.dot.c5{fill:var(--c5)}
+.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}.d4{stroke-dasharray:4 4}
+.d5{stroke-dasharray:1 3}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
+.key{display:inline-flex;align-items:center;gap:.35rem}
+@media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
+figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
+svg.plot{width:86mm}svg.plot.wide,figure.wide svg.plot{width:100%}}
+"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A heading and what stands below it, as markup made by the functions of this file and of `plots`."""
+
+    heading: str
+    parts: Sequence[str]
+
+
+def page(title: str, opening: Sequence[str], sections: Sequence[Section]) -> str:
+    """The whole document.
+
+    Args:
+        title: in the head and as the first heading.
+        opening: markup between the title and the first section.
+        sections: those without parts are left out.
+    """
+    body = [f"<h1>{escape(title)}</h1>", *opening]
+    for section in sections:
+        if section.parts:
+            body.append(f"<section><h2>{escape(section.heading)}</h2>{''.join(section.parts)}</section>")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def paragraph(text: str, style: str = "") -> str:
+    """A paragraph of plain text; `style` is one of soft, lead, warning, or empty."""
+    return f'<p class="{style}">{escape(text)}</p>' if style else f"<p>{escape(text)}</p>"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
+    """A table; numbers stand to the right with three digits after the point, None as a dash."""
+    titles = "".join(f"<th>{escape(text)}</th>" for text in head)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
+    """A plot with its caption; a wide one takes the width of the paper."""
+    style = ' class="wide"' if is_wide else ""
+    return f"<figure{style}><figcaption>{escape(caption)}</figcaption>{drawing}</figure>"
+
+
+def figures(*drawn: str) -> str:
+    """Plots side by side where there is room."""
+    return f'<div class="plots">{"".join(drawn)}</div>'
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return '<td class="number">–</td>'
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    return f'<td class="number">{value}</td>' if isinstance(value, int) else f'<td class="number">{value:.3f}</td>'

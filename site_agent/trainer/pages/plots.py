@@ -1,0 +1,217 @@
+"""Plots as SVG inside a page: lines, points, bars and intervals, with axes and words.
+
+A plot is text that takes its colours from the page's style, so that one page serves a bright screen, a dark one
+and paper. The rules:
+
+* lines differ in their dashes too, so that nobody needs to see colours;
+* every plot says in words what it shows, for those who listen to a page;
+* nothing is loaded: no font, no script, no picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["line", "points", "points and line"]
+COLOURS: Final = 6
+_WIDTH: Final = 460
+_HEIGHT: Final = 330
+_LEFT: Final = 58
+_RIGHT: Final = 12
+_TOP: Final = 12
+_BOTTOM: Final = 46
+_ROW: Final = 26
+_LABELS: Final = 190
+_FIGURES: Final = 170
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line or cloud of points.
+
+    Attributes:
+        label: as the legend says it; empty for none.
+        xs, ys: of the points, of equal length.
+        colour: from 0; COLOURS of them, -1 for the grey of what is only a reference.
+        kind: how the points are drawn.
+    """
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    colour: int
+    kind: Kind = "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis: its words, and from where to where."""
+
+    label: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of an interval plot: a figure, and its interval where there is one."""
+
+    label: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
+    """Series over two axes; what lies outside of an axis is cut off.
+
+    Args:
+        about: what the plot shows, in one sentence.
+        x, y: the axes.
+        series: drawn in this order, the last one on top.
+
+    Returns:
+        an `svg` element followed by its legend.
+    """
+    parts = [_frame(), *_grid(x, y)]
+    for one in series:
+        parts.extend(_drawn(one, x, y))
+    legend = "".join(
+        f'<span class="key"><svg width="26" height="10" aria-hidden="true"><path class="{_style(one)}" d="M1 5H25"/>'
+        f"</svg>{escape(one.label)}</span>"
+        for one in series
+        if one.label
+    )
+    return f'{_svg(about, _WIDTH, _HEIGHT, parts)}<div class="legend">{legend}</div>'
+
+
+def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
+    """Figures with their intervals, one below the other, and a line where "none" or "equal" is.
+
+    Args:
+        about: what the plot shows, in one sentence.
+        label: of the axis.
+        rows: from top to bottom; one without a value says so.
+        reference: where the line stands.
+    """
+    shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
+    low, high = _room([*shown, *([] if reference is None else [reference])])
+    width, height = _LABELS + 340 + _FIGURES, _ROW * len(rows) + 52
+    floor = height - 44
+
+    def place(value: float) -> float:
+        return _LABELS + 340 * (value - low) / (high - low)
+
+    parts = [f'<path class="axis" d="M{_LABELS} {floor}H{_LABELS + 340}"/>']
+    for tick in ticks(low, high):
+        parts.append(f'<path class="grid" d="M{place(tick):.1f} 4V{floor}"/>')
+        parts.append(f'<text class="tick" x="{place(tick):.1f}" y="{floor + 16}" text-anchor="middle">{tick:g}</text>')
+    if reference is not None:
+        parts.append(f'<path class="reference" d="M{place(reference):.1f} 4V{floor}"/>')
+    for number, row in enumerate(rows):
+        parts.extend(_interval_row(row, 18 + _ROW * number, place))
+    parts.append(_words(_LABELS + 170, height - 8, label, "middle"))
+    return _svg(about, width, height, parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Four to ten round numbers between two others, both included where they are round."""
+    step = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (step * factor) <= 6)
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor((high - first * step) / step + 1e-9)
+    return [round((first + number) * step, 12) for number in range(count + 1)]
+
+
+def axis_over(label: str, numbers: Sequence[float]) -> Axis:
+    """An axis that has room for all numbers."""
+    low, high = _room(list(numbers))
+    return Axis(label=label, low=low, high=high)
+
+
+def _room(numbers: Sequence[float]) -> tuple[float, float]:
+    if not numbers:
+        return 0.0, 1.0
+    low, high = min(numbers), max(numbers)
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+    return low - margin, high + margin
+
+
+def _svg(about: str, width: int, height: int, parts: Sequence[str]) -> str:
+    return (
+        f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(about)}">'
+        f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
+    )
+
+
+def _frame() -> str:
+    return f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
+
+
+def _grid(x: Axis, y: Axis) -> list[str]:
+    bottom, parts = _HEIGHT - _BOTTOM, []
+    for tick in ticks(x.low, x.high):
+        at = f"{_across(tick, x):.1f}"
+        parts.append(f'<path class="grid" d="M{at} {_TOP}V{bottom}"/>')
+        parts.append(f'<text class="tick" x="{at}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
+    for tick in ticks(y.low, y.high):
+        at = f"{_up(tick, y):.1f}"
+        parts.append(f'<path class="grid" d="M{_LEFT} {at}H{_WIDTH - _RIGHT}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{float(at) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    middle = (_TOP + bottom) / 2
+    parts.append(_words((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x.label, "middle"))
+    parts.append(
+        f'<text class="words" transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y.label)}</text>"
+    )
+    return parts
+
+
+def _drawn(one: Series, x: Axis, y: Axis) -> list[str]:
+    inside = [
+        (_across(_within(across, x), x), _up(_within(up, y), y)) for across, up in zip(one.xs, one.ys, strict=True)
+    ]
+    parts = []
+    if one.kind != "points" and inside:
+        path = "L".join(f"{across:.1f} {up:.1f}" for across, up in inside)
+        parts.append(f'<path class="{_style(one)}" d="M{path}"/>')
+    if one.kind != "line":
+        style = f"dot c{one.colour % COLOURS}"
+        parts.extend(f'<circle class="{style}" cx="{across:.1f}" cy="{up:.1f}" r="3"/>' for across, up in inside)
+    return parts
+
+
+def _interval_row(row: Row, middle: int, place: Callable[[float], float]) -> list[str]:
+    parts = [_words(_LABELS - 10, middle + 4, row.label, "end")]
+    if row.value is None:
+        return [*parts, _words(_LABELS + 350, middle + 4, "not defined", "start")]
+    figures = f"{row.value:.3f}"
+    if row.low is not None and row.high is not None:
+        parts.append(f'<path class="span" d="M{place(row.low):.1f} {middle}H{place(row.high):.1f}"/>')
+        figures += f" ({row.low:.3f} to {row.high:.3f})"
+    parts.append(f'<circle class="dot c0" cx="{place(row.value):.1f}" cy="{middle}" r="4"/>')
+    return [*parts, _words(_LABELS + 350, middle + 4, figures, "start")]
+
+
+def _words(across: float, up: float, text: str, anchor: str) -> str:
+    return f'<text class="words" x="{across:.0f}" y="{up:.0f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _style(one: Series) -> str:
+    return "line reference" if one.colour < 0 else f"line c{one.colour % COLOURS} d{one.colour % COLOURS}"
+
+
+def _within(value: float, axis: Axis) -> float:
+    return min(max(value, axis.low), axis.high)
+
+
+def _across(value: float, axis: Axis) -> float:
+    return _LEFT + (_WIDTH - _RIGHT - _LEFT) * (value - axis.low) / (axis.high - axis.low)
+
+
+def _up(value: float, axis: Axis) -> float:
+    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * (value - axis.low) / (axis.high - axis.low)
