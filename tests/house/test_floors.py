@@ -36,16 +36,29 @@ class Room:
 
 
 TABLE = (
-    Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
+    Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3", "click"}), ("protos",)),
     Room("pki", frozenset({"cryptography", "click"}), ("pki", "protos")),
     Room(
         "coordinator",
-        frozenset({"numpy", "grpc", "structlog", "click", "rich", "yaml", "pydantic", "safetensors", "sdnotify"}),
+        frozenset(
+            {
+                "numpy",
+                "grpc",
+                "structlog",
+                "click",
+                "rich",
+                "yaml",
+                "pydantic",
+                "safetensors",
+                "sdnotify",
+                "prometheus_client",
+            }
+        ),
         ("coordinator", "pki", "protos"),
     ),
     Room(
         "site_agent.boundary",
-        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify"}),
+        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify", "prometheus_client"}),
         ("site_agent.boundary", "site_agent.hatch", "site_agent.config", "site_agent.approval", "pki", "protos"),
     ),
     Room(
@@ -62,6 +75,7 @@ TABLE = (
                 "pydantic",
                 "click",
                 "blake3",
+                "sdnotify",
             }
         ),
         (
@@ -82,8 +96,9 @@ ONE_PLACE = {
     "protos.generated": {"protos.wire"},
     "protos.generated.federation_pb2": {"protos.wire"},
 }
-# Who may open a socket. The hatch is a pair between the site's two processes.
-SOCKET_FILES = {"site_agent.hatch", "site_agent.boundary.join", "site_agent.trainer.__main__"}
+# Who may open a socket. The hatch is a pair between the site's two processes; pki.reach is how a doctor looks who
+# answers at an address.
+SOCKET_FILES = {"site_agent.hatch", "site_agent.boundary.join", "site_agent.trainer.__main__", "pki.reach"}
 
 
 def room_of(module: str) -> Room:
@@ -149,7 +164,7 @@ def test_what_has_one_place_is_imported_nowhere_else(imported: str) -> None:
 
 
 def test_no_file_opens_a_socket_of_its_own() -> None:
-    """Beside gRPC's two files only the hatch's ends touch sockets, and nothing speaks HTTP or TLS."""
+    """Beside gRPC's two files only the hatch's ends and the doctor's look at an address touch sockets."""
     importers = {found.importer for found in all_imports() if found.package in SOCKETS}
 
     assert importers <= SOCKET_FILES
