@@ -11,6 +11,7 @@ Two kinds, both over mutual TLS with certificates of their own:
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import cast
 
 import click
 import numpy as np
+import structlog
 
 from benchmarks.rehearsal.enrolled import credentials_of
 from pki.site_keys import SiteKeys
@@ -177,6 +179,11 @@ async def take_part_as_stream(hospital: Hospital) -> None:
 @click.argument("sites", nargs=-1, required=True)
 def main(folder: Path, kind: str, sites: tuple[str, ...]) -> None:
     """Take part as these sites until the coordinator says that everything is over."""
+    # On the error stream, as the agent's own log is; whoever has started this may read no other one.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(30),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     take_part = take_part_as_agent if kind == "agents" else take_part_as_stream
 
     async def all_of_them() -> None:
