@@ -132,13 +132,14 @@ class Study:
         self._due_before: tuple[int, bytes] | None = None
         self._rounds_taken, self._is_closed = 0, False
         self._redraw_budget = redraw_budget
+        self._trains = plan.tier_of(site) == "training"
         self._redrawn: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
 
     @property
     def rows(self) -> int:
-        """Training rows on the public grid where the plan weighs by them, otherwise 0."""
-        return self._measures.rows
+        """Training rows on the public grid where the plan weighs by them and this site trains, otherwise 0."""
+        return self._measures.rows if self._trains else 0
 
     def exchange(self, asked: Asked) -> Exchange:
         """What travels in a round.
@@ -170,6 +171,8 @@ class Study:
             case Stage.VALIDATION:
                 self.close(asked, received)
                 return Answer(changes=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
+            case Stage.STATISTICS:
+                raise MalformedMessage("statistics under a plan that trains")
             case Stage.REPORT:
                 raise ValueError("reports are made where the site's report is")
 
@@ -243,7 +246,8 @@ class Study:
         local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
         if asked.redraw:
             local.draw_afresh(self._seeds.own(draw))
-        local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
+        if self._trains:  # otherwise the values stay as they were received, and their change is zeros
+            local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         self._due_before = (asked.round, asked.layers)
         return self._contribution(exchange, self._training.flat.change(values).numpy(), draw)
 
@@ -261,11 +265,11 @@ class Study:
                 parts[tensor.name] *= kept[tensor.layer]  # in place: the change itself
             own = self._measures.kept({layer: bool(is_kept) for layer, is_kept in kept.items()})
             return Answer(changes=change, scalars=self._scalars(exchange, own))
-        due = {tensor.name: parts[tensor.name] for tensor in exchange.up}
-        own = self._measures.distances(
-            {layer: [due[tensor.name] for tensor in exchange.up if tensor.layer == layer] for layer in layers}
-        )
-        return Answer(changes=np.concatenate(list(due.values())), scalars=self._scalars(exchange, own))
+        due: dict[str, list[Vector]] = {layer: [] for layer in layers}
+        for tensor in exchange.up:
+            due[tensor.layer].append(parts[tensor.name])
+        changes = np.concatenate([parts[tensor.name] for tensor in exchange.up])
+        return Answer(changes=changes, scalars=self._scalars(exchange, self._measures.distances(due)))
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}

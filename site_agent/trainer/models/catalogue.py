@@ -1,17 +1,15 @@
-"""From the architecture a plan names to a network, and to its first values.
+"""From the architecture a plan names to a network.
 
 The one place that knows every network. The rules:
 
 * a network's parameters are exactly `network_tensors`, in that order, and it has no buffers;
-* a fresh network holds NaN until `start` or the caller has filled every tensor.
+* a fresh network holds NaN until the caller has filled every tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import assert_never
 
-import torch
 from torch import nn
 
 from protos.architecture import (
@@ -22,11 +20,9 @@ from protos.architecture import (
     GlobalLayersNetwork,
     NamedTensors,
     ParallelNetwork,
-    TensorSpec,
     network_tensors,
 )
 from protos.errors import ConfigurationError
-from protos.initial_values import initial_values
 from site_agent.trainer.models.columns import Columns
 from site_agent.trainer.models.dense import Dense, Parallel
 from site_agent.trainer.models.feature_tokens import FeatureTokens
@@ -68,13 +64,3 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             )
         case _:
             assert_never(architecture)
-
-
-def start(network: nn.Module, tensors: Iterable[TensorSpec], seed: int) -> None:
-    """Fill these parameters of the network with their first values, in place.
-
-    Shared tensors take the plan's seed. Private ones may take another, so a caller may call twice.
-    """
-    with torch.no_grad():
-        for spec in tensors:
-            network.get_parameter(spec.name).copy_(torch.from_numpy(initial_values(spec, seed)))

@@ -12,7 +12,8 @@ from torch import nn
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters, reference_tensors
 from protos.architecture import Architecture, GlobalLayersNetwork, NamedTensor, NamedTensors, network_tensors
 from protos.errors import ConfigurationError
-from site_agent.trainer.models.catalogue import build_network, start
+from site_agent.trainer.models.catalogue import build_network
+from tests.site_agent.trainer.models.starting import start
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from protos.architecture import ColumnsNetwork, DenseNetwork, FeatureTokensNetwork, network_tensors
-from site_agent.trainer.models.catalogue import build_network, start
+from site_agent.trainer.models.catalogue import build_network
 from site_agent.trainer.models.columns import Columns
 from site_agent.trainer.models.network import Represents
 from tests.protos.architectures import KINDS, Drawn, drawn
+from tests.site_agent.trainer.models.starting import start
 
 
 def built(network: Drawn) -> nn.Module:
