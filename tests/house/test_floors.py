@@ -74,6 +74,9 @@ TABLE = (
                 "structlog",
                 "pydantic",
                 "click",
+                "sqlalchemy",
+                "pyarrow",
+                "openpyxl",
                 "blake3",
                 "sdnotify",
             }

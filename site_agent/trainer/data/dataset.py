@@ -7,10 +7,11 @@ by one: here a column finds its place by its name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,7 @@ class Dataset:
     classes: tuple[str, ...]
     training_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
+    test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     profile: Profile | None = None
 
     @property
@@ -97,7 +99,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         DataError: the training rows are all of one class, or a column has no value in them.
     """
     preprocessing = fit(table.contract, table, rows.training)
-    features, targets = preprocessing.encode(table), preprocessing.targets(table)
+    targets = preprocessing.targets(table)
     target = table.contract.target
     if target.task != "regression" and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
@@ -106,7 +108,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
             remedy="Choose another seed or smaller shares for the split, or give a table with more rows.",
         )
     training, validation, test = (
-        Examples(features=np.ascontiguousarray(features[part]), targets=targets[part])
+        Examples(features=preprocessing.encode(table, part), targets=targets[part])
         for part in (rows.training, rows.validation, rows.test)
     )
     dataset = Dataset(
@@ -118,6 +120,9 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         classes=target.classes,
         training_patients=_patients(table, rows.training),
         test_patients=_patients(table, rows.test),
+        test_groups=MappingProxyType(
+            {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
+        ),
         profile=profile_of(table.contract, table, rows.training),
     )
     return dataset, preprocessing

@@ -2,15 +2,13 @@
 
 The same code encodes for training, testing and prediction. Saved as JSON together with the contract
 it was fitted under, so that a prediction needs no second file that could have changed; every float
-survives the text exactly.
-
-A feature's columns and their names follow from the contract alone. Numbers and ordinal positions are
-z-scored with the population deviation (scikit-learn's StandardScaler); a column that is constant in
-training is only centred. Columns of one-hot and of missing flags stay 0 and 1.
+survives the text exactly. A feature's columns and their names follow from the contract alone; how they
+are made is in encodings.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
@@ -19,58 +17,50 @@ from pydantic import Field, ValidationError
 
 from protos.documents import Document
 from protos.errors import ConfigurationError, DataError
-from site_agent.trainer.data.cells import UNKNOWN_POSITION
 from site_agent.trainer.data.contract import (
     BinaryTarget,
     CategoricalFeature,
     Contract,
     Feature,
+    MeasuredFeature,
     MultiClassTarget,
-    NumericFeature,
     RegressionTarget,
+)
+from site_agent.trainer.data.encodings import (
+    EmbeddingEncoding,
+    Encoding,
+    NumericEncoding,
+    OneHotEncoding,
+    OrdinalEncoding,
+    PiecewiseEncoding,
+    QuantileEncoding,
+    Scale,
+    encode,
+    fit_coded,
+    fit_measured,
+    fit_scale,
+    kind_of,
 )
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 
+__all__ = [
+    "EmbeddingEncoding",
+    "Encoding",
+    "Features",
+    "NumericEncoding",
+    "OneHotEncoding",
+    "OrdinalEncoding",
+    "PiecewiseEncoding",
+    "Preprocessing",
+    "QuantileEncoding",
+    "Scale",
+    "Targets",
+    "fit",
+]
+
 Features: TypeAlias = npt.NDArray[np.float32]
 Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
-
-
-class Scale(Document):
-    """z = (value - mean) / deviation; the deviation is 1 where the training rows are all equal."""
-
-    mean: float
-    deviation: Annotated[float, Field(gt=0)]
-
-    def apply(self, values: Numbers) -> Numbers:
-        """The z-scores of float64 values of any shape."""
-        return (values - self.mean) / self.deviation
-
-
-class NumericEncoding(Document):
-    """A number; `fill` stands for a missing one, None where those are refused."""
-
-    kind: Literal["numeric"] = "numeric"
-    fill: float | None
-    scale: Scale
-
-
-class OrdinalEncoding(Document):
-    """A position; `seen` are those present in training, all others are unknown."""
-
-    kind: Literal["ordinal"] = "ordinal"
-    seen: tuple[int, ...]
-    scale: Scale
-
-
-class OneHotEncoding(Document):
-    """A column per code and one for unknown; `seen` as for ordinal."""
-
-    kind: Literal["one-hot"] = "one-hot"
-    seen: tuple[int, ...]
-
-
-Encoding: TypeAlias = NumericEncoding | OrdinalEncoding | OneHotEncoding
 
 
 class Preprocessing(Document):
@@ -90,22 +80,26 @@ class Preprocessing(Document):
         """The names of the encoded columns, in order."""
         return self.contract.encoded_columns
 
-    def encode(self, table: Table) -> Features:
+    def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """The table's features as C-contiguous float32 of shape (rows, columns).
+
+        Args:
+            table: read under a contract with the same features and codes.
+            rows: int64, those wanted, in order; None takes all.
 
         Raises:
             ConfigurationError: the table was read under a contract with other features or codes.
             DataError: a value is so far from the training rows that float32 cannot hold it.
         """
         self._check_layout(table.contract)
-        encoded = np.empty((table.rows, len(self.columns)), dtype=np.float32)
+        encoded = np.empty((table.rows if rows is None else len(rows), len(self.columns)), dtype=np.float32)
         place = 0
         too_far = []
         for feature, encoding in zip(self.contract.features, self.encodings, strict=True):
             width = len(feature.encoded_columns)
-            values = _encode(feature, encoding, table.features[feature.name])
+            values = table.features[feature.name]
             with np.errstate(over="ignore"):
-                encoded[:, place : place + width] = values
+                encoded[:, place : place + width] = encode(feature, encoding, values if rows is None else values[rows])
             if not np.isfinite(encoded[:, place : place + width]).all():
                 too_far.append(feature.name)
             place += width
@@ -187,11 +181,11 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     """
     if not len(training_rows):
         raise ValueError("at least one training row is needed")
-    values = [table.features[feature.name][training_rows] for feature in contract.features]
+    values = {feature.name: table.features[feature.name][training_rows] for feature in contract.features}
     empty = [
         feature.name
-        for feature, column in zip(contract.features, values, strict=True)
-        if isinstance(feature, NumericFeature) and np.isnan(column).all()
+        for feature in contract.features
+        if isinstance(feature, MeasuredFeature) and np.isnan(values[feature.name]).all()
     ]
     if empty:
         raise DataError(
@@ -199,55 +193,30 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
             consequence="Training did not start and nothing left this site.",
             remedy="Give these columns the role ignore in the contract.",
         )
+    encodings = []
+    for feature in contract.features:
+        if isinstance(feature, MeasuredFeature):
+            encodings.append(fit_measured(feature, values[feature.name]))
+        else:
+            others = [other for other in contract.features if other is not feature]
+            is_told = feature.encoding == "embedding"
+            context = [column for other in others for column in _context(other, values[other.name])] if is_told else []
+            encodings.append(fit_coded(feature, values[feature.name], context))
     has_scale = isinstance(contract.target, RegressionTarget) and table.target is not None
     return Preprocessing(
         contract=contract,
-        encodings=tuple(_fit(feature, column) for feature, column in zip(contract.features, values, strict=True)),
-        target_scale=_fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
+        encodings=tuple(encodings),
+        target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
     )
 
 
-def _fit(feature: Feature, values: Numbers) -> Encoding:
-    match feature:
-        case NumericFeature(missing="refuse"):
-            return NumericEncoding(fill=None, scale=_fit_scale(values))
-        case NumericFeature():
-            fill = float(np.nanmedian(values))
-            return NumericEncoding(fill=fill, scale=_fit_scale(np.where(np.isnan(values), fill, values)))
-        case CategoricalFeature():
-            seen = tuple(int(position) for position in np.unique(values) if position != UNKNOWN_POSITION)
-            if feature.encoding == "one-hot":
-                return OneHotEncoding(seen=seen)
-            return OrdinalEncoding(seen=seen, scale=_fit_scale(values))
-        case _:
-            assert_never(feature)
-
-
-def _fit_scale(values: Numbers) -> Scale:
-    # Rounding gives a constant column a tiny deviation, and dividing by it would blow up noise.
-    constant = values.min() == values.max()
-    deviation = 1.0 if constant else float(values.std())
-    return Scale(mean=float(values[0] if constant else values.mean()), deviation=deviation or 1.0)
-
-
-def _encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
-    """One feature's columns: float64 of shape (rows, columns of the feature)."""
-    match encoding:
-        case NumericEncoding(fill=fill, scale=scale):
-            absent = np.isnan(values)
-            columns = [scale.apply(values if fill is None else np.where(absent, fill, values))]
-            if len(feature.encoded_columns) == 2:
-                columns.append(absent.astype(np.float64))
-            return np.stack(columns, axis=1)
-        case OrdinalEncoding(seen=seen, scale=scale):
-            known = np.isin(values, seen)
-            return scale.apply(np.where(known, values, UNKNOWN_POSITION))[:, None]
-        case OneHotEncoding(seen=seen):
-            width = len(feature.encoded_columns)
-            positions = np.where(np.isin(values, seen), values, width - 1).astype(np.int64)
-            return np.eye(width)[positions]
-        case _:
-            assert_never(encoding)
+def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
+    """A feature as the embeddings of others see it: columns of mean 0 and deviation 1, or constant 0."""
+    if isinstance(feature, CategoricalFeature):
+        columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
+    else:
+        columns = [np.where(np.isnan(values), np.nanmean(values), values)]
+    return [fit_scale(column).apply(column) for column in columns]
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
@@ -261,6 +230,15 @@ def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
 def _fits(loaded: Preprocessing) -> bool:
     """Whether a record that came from a file has the encodings its contract asks for."""
     features = loaded.contract.features
-    kinds = [item.encoding if isinstance(item, CategoricalFeature) else "numeric" for item in features]
+    kinds = [kind_of(item) for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)
-    return kinds == [item.kind for item in loaded.encodings] and regression == (loaded.target_scale is not None)
+    widths = [item.width if isinstance(item, CategoricalFeature) else None for item in features]
+    has_points = all(
+        not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
+        for item, width in zip(loaded.encodings, widths, strict=False)
+    )
+    return (
+        has_points
+        and kinds == [item.kind for item in loaded.encodings]
+        and regression == (loaded.target_scale is not None)
+    )

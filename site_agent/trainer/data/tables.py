@@ -6,37 +6,47 @@ site's `63` are the same. The rules:
 * all mistakes are told at once, each with its column and at most five rows;
 * no cell reaches an error. Not even a header the contract does not know is repeated, as a file
   without a header would show its first patient there;
-* a row's number is the one a spreadsheet shows: counted from 1, the header included.
+* a row's number is the one a spreadsheet shows: counted from 1, the header included;
+* rows are read in blocks, and only parsed numbers stay in memory: eight bytes for each cell that is read.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
-import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NoReturn, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError
-from site_agent.trainer.data.cells import Flaw, Parser, feature_parser, target_parser
+from site_agent.trainer.data.cells import (
+    BlockParser,
+    Numbers,
+    Spelling,
+    date_parser,
+    feature_parser,
+    group_parser,
+    target_parser,
+)
+from site_agent.trainer.data.codes import UNKNOWN
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn, GroupColumn, MeasuredFeature
 from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
+from site_agent.trainer.data.intervals import interval_of
+from site_agent.trainer.data.mistakes import Mistake, Mistakes, refuse
+from site_agent.trainer.data.sources.opening import open_records
+from site_agent.trainer.data.sources.records import Record
+from site_agent.trainer.files import array_digest
+
+__all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
 _BLOCK_CELLS: Final = 1 << 19
-_SHOWN_ROWS: Final = 5
-_SHOWN_MISTAKES: Final = 20
-_UNDECODED: Final = re.compile("[\udc80-\udcff]")
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
-_Record: TypeAlias = tuple[int, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -47,10 +57,13 @@ class Table:
         contract: what the table was checked against.
         rows: how many.
         features: by declared name one float64 array of shape (rows,). Numeric: the value, NaN where
-            missing. Categorical: the position among the declared codes, -1 where unknown.
+            missing. Date: the interval in its unit, NaN where missing. Categorical: the position among the
+            declared codes, -1 where unknown.
         target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None when
             read for prediction.
         patients: one identifier per row, None if the table has no such column.
+        group_positions: by name of a column of role group, positions as for categorical features.
+        row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
     """
 
     contract: Contract
@@ -58,98 +71,103 @@ class Table:
     features: Mapping[str, Numbers]
     target: Numbers | None
     patients: tuple[str, ...] | None
+    group_positions: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
+    row_numbers: npt.NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
         return f"Table(rows={self.rows}, features={len(self.features)})"
 
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """By name of each group that the table has, one label per row: its label, else its code, else "unknown"."""
+        labels = {}
+        for column in self.contract.groups:
+            positions = self.features.get(column.name, self.group_positions.get(column.name))
+            if positions is not None:
+                names = (*(column.labels or column.codes), UNKNOWN)
+                labels[column.name] = tuple(names[int(position)] for position in positions)
+        return MappingProxyType(labels)
 
-def read_table(path: Path, contract: Contract, *, for_prediction: bool = False) -> Table:
+    @cached_property
+    def digest(self) -> str:
+        """BLAKE3 of everything that was read, the contract included, in hexadecimal. It stays at the site."""
+        numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
+        arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
+        if self.target is not None:
+            arrays.append(("target", self.target))
+        patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
+        arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
+        return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Survey:
+    """A table as far as it can be read, and what is wrong with it; a wrong cell is missing in the table."""
+
+    table: Table
+    mistakes: tuple[Mistake, ...]
+
+
+def read_table(path: Path, contract: Contract, *, for_prediction: bool = False, today: date | None = None) -> Table:
     """The table at `path`, checked against `contract`.
 
     Args:
-        path: a delimited text file. It is read in blocks: only parsed numbers stay in memory.
+        path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
         contract: its declaration.
         for_prediction: new patients, whose target nobody knows yet. With a header the columns of
-            target, patient and ignored may be absent, without one the target; an undeclared code
+            target, patient, group and ignored may be absent, without one the target; an undeclared code
             of a feature becomes unknown; a single row is enough.
+        today: after which a date lies in the future; None asks the clock.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all that was found is told.
     """
-    encoding = "utf-8-sig" if contract.format.encoding == "utf-8" else contract.format.encoding
-    try:
-        # Undecodable bytes come through as marked characters, so that their line can be told and
-        # no decoding error, which carries the file's bytes, ever exists.
-        with path.open(encoding=encoding, errors="surrogateescape", newline="") as file:
-            return _Reading(contract, for_prediction=for_prediction).run(file)
-    except OSError as cause:
-        raise DataError(
-            what=f"The table cannot be read: {cause.strerror}.",
-            consequence="The table was not used and nothing left this site.",
-            remedy="Give the path of an existing file that the trainer's user may read.",
-        ) from cause
+    reading = _Reading(contract, for_prediction=for_prediction, today=today)
+    table = reading.run(path)
+    reading.mistakes.stop_if_any()
+    return table
 
 
-class _Mistakes:
-    """What was found, in order; of each kind the first rows and how many more."""
+def survey_table(path: Path, contract: Contract, *, today: date | None = None) -> Survey:
+    """As `read_table`, with the mistakes as a result.
 
-    def __init__(self) -> None:
-        self._rows: dict[str, list[int]] = {}
-        self._counts: Counter[str] = Counter()
-
-    def add(self, words: str, rows: Sequence[int] = ()) -> None:
-        shown = self._rows.setdefault(words, [])
-        shown.extend(rows[: _SHOWN_ROWS - len(shown)])
-        self._counts[words] += len(rows)
-
-    def stop_if_any(self) -> None:
-        if self._rows:
-            _refuse([self._line(words, rows) for words, rows in self._rows.items()])
-
-    def _line(self, words: str, rows: list[int]) -> str:
-        others = self._counts[words] - len(rows)
-        where = f" in row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows))}" if rows else ""
-        return f"{words}{where}{f' and {others} more' if others else ''}"
-
-
-def _refuse(lines: Sequence[str]) -> NoReturn:
-    shown = list(lines[:_SHOWN_MISTAKES])
-    if len(lines) > len(shown):
-        shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
-    raise DataError(
-        what="The table does not meet its contract:\n" + "\n".join(f"    {line}" for line in shown),
-        consequence="The table was not used and nothing left this site.",
-        remedy="Correct the table, or its contract where the table is right, and start again.",
-    )
+    Raises:
+        DataError: the source cannot be read at all, or its columns are not those declared.
+    """
+    reading = _Reading(contract, for_prediction=False, today=today)
+    table = reading.run(path)
+    return Survey(table=table, mistakes=reading.mistakes.found)
 
 
 class _Reading:
-    """The reading of one file: what was parsed and what was wrong so far."""
+    """The reading of one table: what was parsed and what was wrong so far."""
 
-    def __init__(self, contract: Contract, *, for_prediction: bool) -> None:
+    def __init__(self, contract: Contract, *, for_prediction: bool, today: date | None) -> None:
         self.contract, self.for_prediction = contract, for_prediction
-        self.mistakes = _Mistakes()
+        self.today = today or date.today()
+        self.mistakes = Mistakes()
         self.parsed: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
-        self.rows: list[int] = []
+        self.rows: list[npt.NDArray[np.int64]] = []
 
-    def run(self, file: Iterable[str]) -> Table:
-        records = _records(file, self.contract.format.delimiter)
-        first = next(records, None)
-        if first is None:
-            _refuse(["the file has no rows"])
-        if self.contract.format.header:
-            width, positions = len(first[1]), self._positions_by_name(first[1])
-        else:
-            positions = self._positions_by_order(len(first[1]))
-            width, records = len(positions), itertools.chain([first], records)
-        self.mistakes.stop_if_any()
-        parsers = self._parsers(positions)
-        self.parsed = {name: [np.empty(0)] for name in parsers}
-        block_rows = max(1, _BLOCK_CELLS // max(1, width))
-        while block := list(itertools.islice(records, block_rows)):
-            self._take(block, width, positions, parsers)
+    def run(self, path: Path) -> Table:
+        with open_records(path, self.contract.format) as records:
+            first = next(records, None)
+            if first is None:
+                refuse(["the file has no rows"])
+            if self.contract.format.header:
+                width, positions = len(first[1]), self._positions_by_name(first[1])
+                rest: Iterator[Record] = records
+            else:
+                positions = self._positions_by_order(len(first[1]))
+                width, rest = len(positions), itertools.chain([first], records)
+            self.mistakes.stop_if_any()
+            parsers = self._parsers(positions)
+            self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
+            block_rows = max(1, _BLOCK_CELLS // max(1, width))
+            while block := list(itertools.islice(rest, block_rows)):
+                self._take(block, width, positions, parsers)
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -158,17 +176,22 @@ class _Reading:
         declared = {column.name: column for column in self.contract.columns}
         if not counts.keys() & declared.keys():
             words = "the first row holds none of the declared names; if the file has no header, declare header: false"
-            _refuse([words])
+            refuse([words])
+        needed = {feature.other for feature in self.contract.features if isinstance(feature, DateFeature)}
         for name, column in declared.items():
             if counts[name] > 1:
                 self.mistakes.add(f"column {name}: it is there {counts[name]} times")
-            may_be_absent = self.for_prediction and column.role != "feature"
-            if not counts[name] and not may_be_absent and not isinstance(column, IgnoredColumn):
+            if isinstance(column, MeasuredFeature | CategoricalFeature):
+                may_be_absent = not column.required
+            else:
+                may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
+            if not counts[name] and not may_be_absent:
                 self.mistakes.add(f"column {name}: it is missing")
         for place, name in enumerate(found, start=1):
             if name not in declared:
                 self.mistakes.add(f"the header's column number {place} is not declared")
-        return {name: found.index(name) for name in declared if name in counts}
+        places = {name: place for place, name in enumerate(found)}
+        return {name: places[name] for name in declared if name in counts}
 
     def _positions_by_order(self, width: int) -> dict[str, int]:
         names = [column.name for column in self.contract.columns]
@@ -176,84 +199,104 @@ class _Reading:
             names.remove(self.contract.target.name)
         return {name: place for place, name in enumerate(names)}
 
-    def _parsers(self, positions: Mapping[str, int]) -> dict[str, Parser]:
-        form, markers = self.contract.format, self.contract.missing_markers
-        parsers = {
-            feature.name: feature_parser(feature, form, markers, for_prediction=self.for_prediction)
-            for feature in self.contract.features
-        }
-        target = self.contract.target
-        if not self.for_prediction and target.name in positions:
-            parsers[target.name] = target_parser(target, form, markers)
+    def _parsers(self, positions: Mapping[str, int]) -> dict[str, BlockParser]:
+        """By name what parses each column that is read and there, days of intervals included."""
+        spelling = Spelling(self.contract.format.decimal, self.contract.missing_markers)
+        parsers: dict[str, BlockParser] = {}
+        for column in self.contract.columns:
+            if column.name not in positions:
+                continue
+            if isinstance(column, DateFeature | DayColumn):
+                parsers[column.name] = date_parser(column, spelling, self.today)
+            elif isinstance(column, GroupColumn):
+                parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
+            elif column.role == "feature":
+                parsers[column.name] = feature_parser(column, spelling, for_prediction=self.for_prediction)
+            elif column.role == "target" and not self.for_prediction:
+                parsers[column.name] = target_parser(column, spelling)
         return parsers
 
+    def _is_day(self, name: str) -> bool:
+        return isinstance(self.contract.dates.get(name), DayColumn)
+
     def _take(
-        self, block: list[_Record], width: int, positions: Mapping[str, int], parsers: Mapping[str, Parser]
+        self, block: list[Record], width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> None:
         """Parse a block of rows, column by column."""
         ragged = [row for row, cells in block if len(cells) != width]
         if ragged:
             self.mistakes.add(f"not the expected {width} columns; is the delimiter the declared one?", ragged)
             block = [record for record in block if len(record[1]) == width]
-        rows = [row for row, _ in block]
-        self.rows += rows
+        rows, dates = [row for row, _ in block], self.contract.dates
+        self.rows.append(np.array(rows, dtype=np.int64))
+        columns = {name: [cells[positions[name]] for _, cells in block] for name in parsers if name in dates}
+        days = {name: parsers[name](cells) for name, cells in columns.items()}
         for name, parse in parsers.items():
-            place = positions[name]
-            values = [parse(cells[place]) for _, cells in block]
-            flawed: dict[str, list[int]] = {}
-            for row, value in zip(rows, values, strict=True):
-                if isinstance(value, Flaw):
-                    flawed.setdefault(value.words, []).append(row)
-            for words, where in flawed.items():
-                self.mistakes.add(f"column {name}: {words}", where)
-            numbers = [math.nan if isinstance(value, Flaw) else value for value in values]
-            self.parsed[name].append(np.array(numbers, dtype=np.float64))
+            column = dates.get(name)
+            if isinstance(column, DateFeature):
+                parsed = interval_of(column, days[name], days)
+            else:
+                place = positions[name]
+                parsed = days[name] if name in days else parse([cells[place] for _, cells in block])
+            for words, places in parsed.flaws.items():
+                self.mistakes.add(f"column {name}: {words}", [rows[place] for place in places])
+            if name in self.parsed:
+                self.parsed[name].append(parsed.values)
         patient = self.contract.patient
         if patient and patient.name in positions:
             self.patients += [cells[positions[patient.name]].strip() for _, cells in block]
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
-        columns = {name: np.concatenate(blocks) for name, blocks in self.parsed.items()}
-        for values in columns.values():
+        # One column after the other, so that the blocks of only one of them are in memory twice.
+        columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
+        rows = np.concatenate([np.empty(0, np.int64), *self.rows])
+        for feature in self.contract.features:
+            if feature.name not in columns:
+                absent = -1.0 if isinstance(feature, CategoricalFeature) else np.nan
+                columns[feature.name] = np.full(len(rows), absent)
+        for values in (*columns.values(), rows):
             values.flags.writeable = False
         target = columns.pop(self.contract.target.name, None)
         patient = self.contract.patient
         identified = patient is not None and patient.name in positions
         if not self.for_prediction:
-            self._check_patients()
+            self._check_patients(rows)
             # Classes and rows are counted once the cells are right: before, the counts would mislead.
-            self.mistakes.stop_if_any()
-            self._check_counts(target)
-        elif not self.rows:
+            if not self.mistakes.found:
+                self._check_counts(target, len(rows))
+        elif not len(rows):
             self.mistakes.add("the file has no rows of patients")
-        self.mistakes.stop_if_any()
+        features = {feature.name: columns.pop(feature.name) for feature in self.contract.features}
         return Table(
             contract=self.contract,
-            rows=len(self.rows),
-            features=MappingProxyType(columns),
+            rows=len(rows),
+            features=MappingProxyType(features),
             target=target,
             patients=tuple(self.patients) if identified else None,
+            group_positions=MappingProxyType(columns),
+            row_numbers=rows,
         )
 
-    def _check_patients(self) -> None:
+    def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient
         if patient is None:
             return
         markers = {"", *self.contract.missing_markers}
-        anonymous = [row for row, who in zip(self.rows, self.patients, strict=True) if who in markers]
+        anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in markers]
         if anonymous:
             self.mistakes.add(f"column {patient.name}: no patient identifier", anonymous)
         if patient.one_row_per_patient:
             counts = Counter(self.patients)
-            again = [row for row, who in zip(self.rows, self.patients, strict=True) if counts[who] > 1]
-            again = [row for row in again if row not in set(anonymous)]
+            again = [
+                int(rows[place]) for place, who in enumerate(self.patients) if counts[who] > 1 and who not in markers
+            ]
             if again:
                 self.mistakes.add(f"column {patient.name}: a patient identifier that occurs more than once", again)
 
-    def _check_counts(self, values: Numbers | None) -> None:
+    def _check_counts(self, values: Numbers | None, rows: int) -> None:
         target = self.contract.target
-        if len(self.rows) < FEWEST_ROWS:
-            self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {len(self.rows)} are there")
+        if rows < FEWEST_ROWS:
+            self.mistakes.add(f"too few rows: at least {FEWEST_ROWS} are needed, {rows} are there")
         if values is None or isinstance(target, RegressionTarget):
             return
         counts = np.bincount(values.astype(np.int64), minlength=len(target.classes))
@@ -262,24 +305,3 @@ class _Reading:
                 self.mistakes.add(f"column {target.name}: no row is of the class {name}")
         if np.count_nonzero(counts) == 1:
             self.mistakes.add(f"column {target.name}: all rows are of one class, so there is nothing to learn")
-
-
-def _records(lines: Iterable[str], delimiter: str) -> Iterator[_Record]:
-    """The rows that are not blank, each with its number."""
-    reader = csv.reader(_checked(lines), delimiter=delimiter, strict=True)
-    row = 0
-    try:
-        for row, cells in enumerate(reader, start=1):
-            if cells:
-                yield row, cells
-    except csv.Error:
-        _refuse([f"row {row + 1}: a quotation mark is not closed, or a cell is far too long"])
-
-
-def _checked(lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, start=1):
-        if "\0" in line:
-            _refuse([f"line {number}: it holds a NUL byte, as a damaged or binary file does"])
-        if not line.isascii() and _UNDECODED.search(line):
-            _refuse([f"line {number}: it is not text in the declared encoding"])
-        yield line

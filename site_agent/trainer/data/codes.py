@@ -1,0 +1,76 @@
+"""Codes, names and markers as a person writes them and as they are compared."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
+
+UNKNOWN: Final = "unknown"
+
+# Bounded, so that no cell can ask for a number of a million digits; what is longer stays text.
+_PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
+
+
+def canonical_code(text: str, decimal: str = ".") -> str:
+    """A code in the one spelling in which it is compared: `3`, `3.0` and ` 3` are the same code.
+
+    Args:
+        text: a cell or a declared code.
+        decimal: what stands between whole and fraction in `text`, "." or ",".
+
+    Returns:
+        the shortest plain decimal number if the text is one, otherwise the text without
+        surrounding blanks.
+    """
+    stripped = text.strip()
+    number = stripped if decimal == "." else stripped.replace(".", " ").replace(decimal, ".")
+    if not _PLAIN_NUMBER.fullmatch(number):
+        return stripped
+    value = Decimal(number)
+    return f"{value.normalize():f}" if value else "0"
+
+
+def _as_text(value: object) -> object:
+    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number's text is clear; of
+    # the truth value nobody can tell any more how the table spells it.
+    if isinstance(value, bool):
+        raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _name(value: str) -> str:
+    if not value or value != value.strip() or not value.isprintable():
+        raise ValueError("a column's name is printable text without blanks at its ends")
+    return value
+
+
+Code = Annotated[str, BeforeValidator(_as_text), AfterValidator(canonical_code)]
+Name = Annotated[str, AfterValidator(_name)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+def check_codes(codes: Sequence[str], *, fewest: int) -> None:
+    """Raises ValueError where codes are too few, empty or declared twice."""
+    if len(codes) < fewest:
+        raise ValueError(f"at least {fewest} code{'s are' if fewest > 1 else ' is'} needed")
+    if "" in codes:
+        raise ValueError("a code cannot be empty; an empty cell is a missing value")
+    check_distinct(codes, "these codes are the same (numbers compare by value)")
+
+
+def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
+    """Raises ValueError where there is not one label for each code."""
+    if labels is not None and len(labels) != len(codes):
+        raise ValueError(f"labels name each code once, in the order of codes: {len(codes)}, not {len(labels)}")
+
+
+def check_distinct(names: Sequence[str], words: str) -> None:
+    """Raises ValueError with the first names that are there more than once."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(f"{words}: {', '.join(twice[:5])}")

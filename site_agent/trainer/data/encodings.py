@@ -1,0 +1,239 @@
+"""How one feature becomes columns of numbers: what is learnt from the training rows, and its use on any rows.
+
+Numbers and ordinal positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column
+that is constant in training is only centred. Columns of one-hot and of missing flags stay 0 and 1. Everything
+learnt is a few plain numbers, so that it can be read, compared and saved as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Annotated, Final, Literal, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from protos.documents import Document
+from site_agent.trainer.data.cells import UNKNOWN_POSITION, Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, Feature, MeasuredFeature
+
+_KNOTS: Final = 101
+
+
+class Scale(Document):
+    """z = (value - mean) / deviation; the deviation is 1 where the training rows are all equal."""
+
+    mean: float
+    deviation: Annotated[float, Field(gt=0)]
+
+    def apply(self, values: Numbers) -> Numbers:
+        """The z-scores of float64 values of any shape."""
+        return (values - self.mean) / self.deviation
+
+
+class NumericEncoding(Document):
+    """A number; `fill` stands for a missing one, None where those are refused."""
+
+    kind: Literal["numeric"] = "numeric"
+    fill: float | None
+    scale: Scale
+
+
+class QuantileEncoding(Document):
+    """A number by its place among the training rows: `scores` at `values`, straight lines between, flat beyond."""
+
+    kind: Literal["quantile"] = "quantile"
+    fill: float | None
+    values: tuple[float, ...] = Field(min_length=1)
+    scores: tuple[float, ...] = Field(min_length=1)
+
+
+class PiecewiseEncoding(Document):
+    """A number as its share of each bin; `ends` are the training rows' quantiles, bins + 1 of them, rising.
+
+    Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning",
+    equation 1 and section 3.2.1. Differs in one thing: a bin that has collapsed keeps its column and is zero there,
+    so that the number of columns follows from the contract.
+    """
+
+    kind: Literal["piecewise-linear"] = "piecewise-linear"
+    fill: float | None
+    ends: tuple[float, ...] = Field(min_length=3)
+
+
+class OrdinalEncoding(Document):
+    """A position; `seen` are those of the training rows, all others are unknown, for which `fill` may stand."""
+
+    kind: Literal["ordinal"] = "ordinal"
+    seen: tuple[int, ...]
+    scale: Scale
+    fill: int | None = None
+
+
+class OneHotEncoding(Document):
+    """A column per code and one for unknown, unless `fill` stands for that; `seen` as for ordinal."""
+
+    kind: Literal["one-hot"] = "one-hot"
+    seen: tuple[int, ...]
+    fill: int | None = None
+
+
+class EmbeddingEncoding(Document):
+    """A point for each code and, last, one for unknown: `vectors` has a row per code and one more."""
+
+    kind: Literal["embedding"] = "embedding"
+    seen: tuple[int, ...]
+    vectors: tuple[tuple[float, ...], ...]
+    fill: int | None = None
+
+
+Encoding: TypeAlias = (
+    NumericEncoding | QuantileEncoding | PiecewiseEncoding | OrdinalEncoding | OneHotEncoding | EmbeddingEncoding
+)
+
+
+def kind_of(feature: Feature) -> str:
+    """The kind of the encoding that a feature's declaration asks for."""
+    return "numeric" if feature.encoding == "standard" else feature.encoding
+
+
+def fit_scale(values: Numbers) -> Scale:
+    """Mean and population deviation of float64 values of shape (rows,), at least one."""
+    # Rounding gives a constant column a tiny deviation, and dividing by it would blow up noise.
+    constant = values.min() == values.max()
+    deviation = 1.0 if constant else float(values.std())
+    return Scale(mean=float(values[0] if constant else values.mean()), deviation=deviation or 1.0)
+
+
+def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
+    """What is learnt of a number from the training rows: float64 of shape (rows,), NaN where missing."""
+    fill = None if feature.missing == "refuse" else float(np.nanmedian(values))
+    filled = values if fill is None else np.where(np.isnan(values), fill, values)
+    match feature.encoding:
+        case "standard":
+            return NumericEncoding(fill=fill, scale=fit_scale(filled))
+        case "quantile":
+            shares = np.linspace(0.0, 1.0, _KNOTS)
+            knots, place = np.unique(np.quantile(filled, shares), return_inverse=True)
+            # Where many rows have one value, its score is that of the middle one of them.
+            middle = np.bincount(place, weights=shares) / np.bincount(place)
+            scores = [NormalDist().inv_cdf(float(np.clip(share, 0.001, 0.999))) for share in middle]
+            return QuantileEncoding(fill=fill, values=tuple(map(float, knots)), scores=tuple(scores))
+        case "piecewise-linear":
+            ends = np.quantile(filled, np.linspace(0.0, 1.0, feature.bins + 1))
+            return PiecewiseEncoding(fill=fill, ends=tuple(map(float, ends)))
+        case _:
+            assert_never(feature.encoding)
+
+
+def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Numbers]) -> Encoding:
+    """What is learnt of a coded feature from the training rows.
+
+    Args:
+        feature: the declaration.
+        values: float64 of shape (rows,), positions, -1 where unknown.
+        others: the other features' columns for the same rows, of mean 0 and deviation 1; only for embeddings.
+    """
+    known = values[values != UNKNOWN_POSITION].astype(np.int64)
+    counts = np.bincount(known, minlength=len(feature.codes))
+    seen = tuple(np.flatnonzero(counts >= feature.fewest_rows).tolist())
+    # The first of equally common codes, so that the answer is always the same.
+    fill = None if feature.has_unknown else int(np.argmax(counts))
+    match feature.encoding:
+        case "ordinal":
+            placed = np.where(np.isin(values, seen), values, UNKNOWN_POSITION if fill is None else float(fill))
+            return OrdinalEncoding(seen=seen, scale=fit_scale(placed), fill=fill)
+        case "one-hot":
+            return OneHotEncoding(seen=seen, fill=fill)
+        case "embedding":
+            placed = np.where(np.isin(values, seen), values, len(feature.codes)).astype(np.int64)
+            vectors = _points(placed, len(feature.codes) + 1, others, feature.width)
+            return EmbeddingEncoding(seen=seen, vectors=tuple(map(tuple, vectors.tolist())), fill=fill)
+        case _:
+            assert_never(feature.encoding)
+
+
+def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbers], width: int) -> Numbers:
+    """Float64 of shape (codes, width): the codes' mean rows on the axes along which they differ most.
+
+    These are the principal axes of the means of the other features, each code weighted by its rows. Codes without
+    rows lie at the origin, where the mean patient is.
+    """
+    counts = np.bincount(positions, minlength=codes).astype(np.float64)
+    sums = [np.bincount(positions, weights=column, minlength=codes) for column in others]
+    means = np.stack(sums, axis=1) / np.maximum(counts, 1.0)[:, None] if sums else np.zeros((codes, 1))
+    root = np.sqrt(counts / counts.sum())[:, None]
+    axes = np.linalg.svd(root * means, full_matrices=False)[2][:width]
+    # An axis may point either way; here its largest share is positive, so that the answer is always the same.
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
+    points = means @ axes.T
+    spread = np.sqrt((root**2 * points**2).sum(axis=0))
+    points = np.where(spread > 1e-9, points / np.where(spread > 1e-9, spread, 1.0), 0.0)
+    return np.pad(points, ((0, 0), (0, width - points.shape[1])))
+
+
+def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
+    """One feature's columns: float64 of shape (rows, columns of the feature), from values of shape (rows,)."""
+    match encoding:
+        case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
+            absent = np.isnan(values)
+            columns = _measured(encoding, values if encoding.fill is None else np.where(absent, encoding.fill, values))
+        case OrdinalEncoding() | OneHotEncoding() | EmbeddingEncoding():
+            absent = ~np.isin(values, encoding.seen)
+            columns = _coded(feature, encoding, np.where(absent, UNKNOWN_POSITION, values))
+        case _:
+            assert_never(encoding)
+    if feature.missing.endswith("-and-flag"):
+        return np.concatenate([columns, absent[:, None].astype(np.float64)], axis=1)
+    return columns
+
+
+def _measured(encoding: NumericEncoding | QuantileEncoding | PiecewiseEncoding, values: Numbers) -> Numbers:
+    match encoding:
+        case NumericEncoding(scale=scale):
+            return scale.apply(values)[:, None]
+        case QuantileEncoding(values=knots, scores=scores):
+            return np.interp(values, knots, scores)[:, None]
+        case PiecewiseEncoding(ends=ends):
+            return shares_of_bins(values, np.array(ends))
+        case _:
+            assert_never(encoding)
+
+
+def _coded(
+    feature: Feature, encoding: OrdinalEncoding | OneHotEncoding | EmbeddingEncoding, values: Numbers
+) -> Numbers:
+    if encoding.fill is not None:
+        values = np.where(values == UNKNOWN_POSITION, encoding.fill, values)
+    match encoding:
+        case OrdinalEncoding(scale=scale):
+            return scale.apply(values)[:, None]
+        case OneHotEncoding():
+            width = len(feature.encoded_columns) - feature.missing.endswith("-and-flag")
+            return np.eye(width)[np.where(values == UNKNOWN_POSITION, width - 1, values).astype(np.int64)]
+        case EmbeddingEncoding(vectors=vectors):
+            return np.array(vectors)[values.astype(np.int64)]  # unknown, -1, is the last one
+        case _:
+            assert_never(encoding)
+
+
+def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
+    """Equation 1 for one column.
+
+    Args:
+        values: shape (rows,).
+        ends: shape (bins + 1,), rising, not necessarily strictly.
+
+    Returns:
+        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own. The first
+        open bin falls below 0 and the last rises above 1 for values beyond those of the training rows.
+    """
+    low, width = ends[:-1], np.diff(ends)
+    is_open = width > 0
+    share = (values[:, None] - low) / np.where(is_open, width, 1.0)
+    floor, ceiling = np.zeros(len(width)), np.ones(len(width))
+    if is_open.any():
+        floor[np.flatnonzero(is_open)[0]], ceiling[np.flatnonzero(is_open)[-1]] = -np.inf, np.inf
+    return np.where(is_open, np.clip(share, floor, ceiling), 0.0)

@@ -1,0 +1,110 @@
+"""Where a table's rows come from: a text file, a spreadsheet, a Parquet file, or one query to a database.
+
+Each form says how its cells are spelt. All of them become text and are parsed as the columns declare, so that
+a value means the same whichever way it came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Discriminator, StringConstraints, Tag, model_validator
+
+from protos.documents import Document
+
+_READS: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
+
+
+def _one_reading_query(text: str) -> str:
+    if not _READS.match(text) or ";" in text.strip().removesuffix(";"):
+        raise ValueError("one query that begins with SELECT or WITH, without a semicolon inside")
+    return text
+
+
+class TableFormat(Document):
+    """How a text file is written; the encoding utf-8 accepts a byte order mark."""
+
+    kind: Literal["text"] = "text"
+    header: bool
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    encoding: Literal["utf-8", "utf-16", "iso-8859-1", "windows-1252"] = "utf-8"
+    decimal: Literal[".", ","] = "."
+
+    @model_validator(mode="after")
+    def _distinct(self) -> TableFormat:
+        if self.decimal == self.delimiter:
+            raise ValueError("delimiter and decimal cannot be the same character")
+        return self
+
+
+class ExcelFormat(Document):
+    """A sheet of an Excel workbook (xlsx), its first row the names; without `sheet` the first one.
+
+    `decimal` is for numbers that were typed as text. Of a formula the value counts that Excel saved.
+    """
+
+    kind: Literal["excel"]
+    sheet: Annotated[str, StringConstraints(min_length=1, max_length=31)] | None = None
+    decimal: Literal[".", ","] = "."
+
+    @property
+    def header(self) -> Literal[True]:
+        """Always: the first row names the columns."""
+        return True
+
+
+class ParquetFormat(Document):
+    """A Parquet file; its own column names count."""
+
+    kind: Literal["parquet"]
+
+    @property
+    def header(self) -> Literal[True]:
+        """Always: the file names its columns."""
+        return True
+
+    @property
+    def decimal(self) -> Literal["."]:
+        """Numbers come as numbers."""
+        return "."
+
+
+class SqlFormat(Document):
+    """One query that only reads. The table in hospital.yaml is an SQLite file, or a file with one line: the URL.
+
+    The query runs in a transaction that the database itself keeps from writing. The columns are those the query
+    names.
+    """
+
+    kind: Literal["sql"]
+    query: Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_one_reading_query)]
+
+    @property
+    def header(self) -> Literal[True]:
+        """Always: the query names its columns."""
+        return True
+
+    @property
+    def decimal(self) -> Literal["."]:
+        """Numbers come as numbers."""
+        return "."
+
+    @property
+    def query_digest(self) -> str:
+        """SHA-256 of the query's text, in hexadecimal; it is recorded wherever the data is spoken of."""
+        return hashlib.sha256(self.query.encode()).hexdigest()
+
+
+def _kind(value: Any) -> str:  # what pydantic hands in before anything is checked
+    return str(value.get("kind", "text") if isinstance(value, dict) else getattr(value, "kind", "text"))
+
+
+Format = Annotated[
+    Annotated[TableFormat, Tag("text")]
+    | Annotated[ExcelFormat, Tag("excel")]
+    | Annotated[ParquetFormat, Tag("parquet")]
+    | Annotated[SqlFormat, Tag("sql")],
+    Discriminator(_kind),
+]

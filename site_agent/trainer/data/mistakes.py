@@ -1,0 +1,77 @@
+"""What is wrong with a table, told by column, kind and row, and never by value.
+
+Of each kind the first rows are kept and the others counted, so that a table with a million wrong cells is
+told in as little memory as one with five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from protos.errors import DataError
+
+KEPT_ROWS: Final = 20
+_SHOWN_ROWS: Final = 5
+_SHOWN_MISTAKES: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One kind of mistake: its words, the first rows as a spreadsheet counts them, and how many rows in all."""
+
+    words: str
+    rows: tuple[int, ...] = ()
+    count: int = 0
+
+    @property
+    def line(self) -> str:
+        """The mistake as a person reads it."""
+        return self.words + where(self.rows, self.count)
+
+
+class Mistakes:
+    """What was found, in order."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, words: str, rows: Sequence[int] = ()) -> None:
+        """Note a kind of mistake in some more rows."""
+        kept = self._rows.setdefault(words, [])
+        kept.extend(rows[: KEPT_ROWS - len(kept)])
+        self._counts[words] = self._counts.get(words, 0) + len(rows)
+
+    @property
+    def found(self) -> tuple[Mistake, ...]:
+        """All kinds, in the order in which they were met."""
+        return tuple(
+            Mistake(words=words, rows=tuple(rows), count=self._counts[words]) for words, rows in self._rows.items()
+        )
+
+    def stop_if_any(self) -> None:
+        """Raises DataError with everything found."""
+        if self._rows:
+            refuse([mistake.line for mistake in self.found])
+
+
+def where(rows: Sequence[int], count: int) -> str:
+    """The first rows in words, and how many more there are; empty where there is none."""
+    shown = rows[:_SHOWN_ROWS]
+    words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
+    others = count - len(shown)
+    return f"{words}{f' and {others} more' if others > 0 else ''}"
+
+
+def refuse(lines: Sequence[str]) -> NoReturn:
+    """Raises DataError with the first lines and the number of the others."""
+    shown = list(lines[:_SHOWN_MISTAKES])
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
+    raise DataError(
+        what="The table does not meet its contract:\n" + "\n".join(f"    {line}" for line in shown),
+        consequence="The table was not used and nothing left this site.",
+        remedy="Correct the table, or its contract where the table is right, and start again.",
+    )

@@ -1,0 +1,91 @@
+"""Rows of one declared query, read in a transaction that the database itself keeps from writing.
+
+The trainer has no network, and a database is no reason to give it one. So the database is a file (SQLite), or a
+server behind a Unix socket on this machine (PostgreSQL); one on another machine is brought here as a socket by
+whoever runs it. The rules:
+
+* the URL stands in a file of its own, which only the trainer's user may read, as it may hold a password;
+* no word of a driver's error is repeated, as it may quote the URL or a patient;
+* rows come a few thousand at a time, and the transaction is rolled back at the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from protos.errors import ConfigurationError, DataError
+from site_agent.trainer.data.formats import SqlFormat
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.records import Record, text_of
+
+_SQLITE: Final = b"SQLite format 3\0"
+_ROWS_AT_ONCE: Final = 5000
+_LARGEST_URL_BYTES: Final = 4096
+
+
+def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
+    """The names of the query's columns as row 1, then its rows, counted from 2.
+
+    Raises:
+        DataError: the query fails, or gives something that is no cell.
+        ConfigurationError: the file holds no URL of a kind of database that is known to keep from writing.
+        OSError: the file cannot be read.
+    """
+    engine = _engine(path)
+    try:
+        with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                connection = connection.execution_options(postgresql_readonly=True)
+            yield from _rows(connection, form)
+        return
+    except SQLAlchemyError:
+        pass  # its words quote the query and perhaps a value
+    finally:
+        engine.dispose()
+    raise DataError(
+        what="The database cannot be reached, or does not run the contract's query.",
+        consequence="Nothing was read or changed and nothing left this site.",
+        remedy="Run the query there by hand; a server has to listen on a Unix socket of this machine.",
+    )
+
+
+def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, None]:
+    query = text(form.query.strip().removesuffix(";").replace(":", r"\:"))
+    result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
+    yield 1, list(result.keys())
+    for row, values in enumerate(result, start=2):
+        cells = [text_of(value) for value in values]
+        texts = [cell for cell in cells if cell is not None]
+        if len(texts) < len(cells):
+            refuse([f"row {row}: the query gives something that is neither text, number nor date"])
+        yield row, texts
+    connection.rollback()
+
+
+def _engine(path: Path) -> Engine:
+    with path.open("rb") as file:
+        start = file.read(_LARGEST_URL_BYTES)
+    if start.startswith(_SQLITE):
+        place = f"{path.resolve().as_uri()}?mode=ro"
+        engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(place, uri=True), poolclass=NullPool)
+        event.listen(engine, "connect", lambda handle, _: handle.execute("PRAGMA query_only = ON"))
+        return engine
+    try:
+        url = make_url(start.decode("ascii").strip())
+        if url.drivername in ("postgresql", "postgresql+psycopg"):
+            return create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    except (ArgumentError, UnicodeDecodeError):
+        pass
+    raise ConfigurationError(
+        what="The contract declares a query, and the table names neither an SQLite file nor the URL of a PostgreSQL.",
+        consequence="Nothing was read and nothing left this site.",
+        remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name it as table.",
+    )

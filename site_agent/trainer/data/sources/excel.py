@@ -1,0 +1,74 @@
+"""Rows of a sheet of an Excel workbook, read row by row.
+
+Of a formula the value that Excel saved is read; nothing is computed here and no macro runs.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+from xml.etree.ElementTree import ParseError
+
+from openpyxl import load_workbook
+from openpyxl.utils.exceptions import InvalidFileException
+
+from site_agent.trainer.data.formats import ExcelFormat
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.records import Record, text_of
+
+# A workbook is a packed archive. A small one can be made that unpacks to more than any memory.
+_LARGEST_UNPACKED_BYTES: Final = 1 << 32
+_DAMAGED: Final = (zipfile.BadZipFile, InvalidFileException, KeyError, ValueError, ParseError, EOFError, IndexError)
+
+
+def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None]:
+    """The rows that are not blank, each with its number, the header among them.
+
+    Raises:
+        DataError: the file is no workbook, or the sheet is not there.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                unpacked = sum(entry.file_size for entry in archive.infolist())
+        except zipfile.BadZipFile:
+            unpacked = -1
+        if unpacked < 0:
+            refuse(["the file is no Excel workbook (xlsx); save one of the older form xls as xlsx"])
+        if unpacked > _LARGEST_UNPACKED_BYTES:
+            refuse([f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"])
+        file.seek(0)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of styles and extensions, which play no part here
+                workbook = load_workbook(file, read_only=True, data_only=True)
+        except _DAMAGED:
+            workbook = None
+        if workbook is None:
+            refuse(["the workbook is damaged"])
+        try:
+            if form.sheet is not None and form.sheet not in workbook.sheetnames:
+                refuse([f"the workbook has no sheet of the declared name, but {len(workbook.sheetnames)} others"])
+            sheet = workbook[form.sheet] if form.sheet is not None else workbook.worksheets[0]
+            yield from _rows(sheet.iter_rows(values_only=True))
+        finally:
+            workbook.close()
+
+
+def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
+    width = 0
+    for row, values in enumerate(rows, start=1):
+        cells = [text_of(value) for value in values]
+        while cells and cells[-1] == "":
+            cells.pop()  # empty cells at the end of a row are there or not, as the sheet was edited
+        if not cells:
+            continue
+        width = width or len(cells)
+        texts = [cell for cell in cells if cell is not None]
+        if len(texts) < len(cells):
+            refuse([f"row {row}: a cell holds something that is neither text, number nor date"])
+        yield row, texts + [""] * (width - len(texts))

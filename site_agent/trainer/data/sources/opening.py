@@ -1,0 +1,54 @@
+"""One way in for every form of table: a path and a format become rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import assert_never
+
+from protos.errors import DataError
+from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.sources.records import Record
+
+
+@contextmanager
+def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
+    """Rows with their numbers, counted as a spreadsheet does: from 1, a row of names included.
+
+    Raises:
+        DataError: the source cannot be read or is damaged.
+        ConfigurationError: it is not of the declared kind.
+    """
+    try:
+        with closing(_records(path, form)) as records:
+            yield records
+    except OSError as cause:
+        raise DataError(
+            what=f"The table cannot be read: {cause.strerror or type(cause).__name__}.",
+            consequence="The table was not used and nothing left this site.",
+            remedy="Give the path of an existing file that the trainer's user may read.",
+        ) from cause
+
+
+def _records(path: Path, form: Format) -> Generator[Record, None, None]:
+    # Each library is loaded only by the sites whose tables need it.
+    match form:
+        case TableFormat():
+            from site_agent.trainer.data.sources.text import text_records
+
+            return text_records(path, form)
+        case ExcelFormat():
+            from site_agent.trainer.data.sources.excel import excel_records
+
+            return excel_records(path, form)
+        case ParquetFormat():
+            from site_agent.trainer.data.sources.parquet import parquet_records
+
+            return parquet_records(path)
+        case SqlFormat():
+            from site_agent.trainer.data.sources.database import query_records
+
+            return query_records(path, form)
+        case _:
+            assert_never(form)
