@@ -28,7 +28,8 @@ check() {
 check "ruff check" "$python" -m ruff check .
 check "ruff format" "$python" -m ruff format --check .
 check "mypy" "$python" -m mypy
-check "pytest" "$python" -m pytest -m "not slow" "$@"
+# Two at once: the suite is made for two cores. --dist worksteal keeps both busy to the end.
+check "pytest" "$python" -m pytest -m "not slow" --numprocesses 2 --dist worksteal "$@"
 
 if ((${#failed[@]})); then
     printf 'tests: failed: %s\n' "$(IFS=,; echo "${failed[*]}")" >&2
