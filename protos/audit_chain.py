@@ -65,8 +65,9 @@ def relink(head: Head, leaves: Iterable[bytes]) -> Head:
 
 @dataclass(frozen=True)
 class Record:
-    """One checked line: where the chain stands after it, its leaf (32 bytes) and its facts."""
+    """One checked line: where the chain stands before and after it, its leaf (32 bytes) and its facts."""
 
+    before: Head
     head: Head
     leaf: bytes
     facts: dict[str, Any]  # Any: whatever JSON holds
@@ -127,7 +128,7 @@ def _step(head: Head, line: bytes, number: int) -> Record:
     # twice, would be read by a person and by no check.
     if not hmac.compare_digest(line, expected):
         raise BrokenChain(number, "the record was changed or torn")
-    return Record(after, leaf, facts)
+    return Record(head, after, leaf, facts)
 
 
 def _line(head: Head, text: str, salt: str) -> tuple[Head, bytes, bytes]:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SiteMessage(_message.Message):
-    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal", "advert", "acknowledgement")
+    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal", "advert", "acknowledgement", "upkeep")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class SiteMessage(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ADVERT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGEMENT_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     ready: Ready
@@ -24,10 +25,11 @@ class SiteMessage(_message.Message):
     refusal: Refusal
     advert: KeyAdvert
     acknowledgement: EpochAcknowledgement
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[EpochAcknowledgement, _Mapping]] = ...) -> None: ...
+    upkeep: Upkeep
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[EpochAcknowledgement, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "epoch_open", "epoch_roster", "epoch_seal")
+    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "epoch_open", "epoch_roster", "epoch_seal", "upkeep")
     ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +39,7 @@ class CoordinatorMessage(_message.Message):
     EPOCH_OPEN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_ROSTER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SEAL_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
     announcement: Announcement
     offer: Offer
     chunk: Chunk
@@ -46,15 +49,18 @@ class CoordinatorMessage(_message.Message):
     epoch_open: EpochOpen
     epoch_roster: EpochRoster
     epoch_seal: EpochSeal
-    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., epoch_open: _Optional[_Union[EpochOpen, _Mapping]] = ..., epoch_roster: _Optional[_Union[EpochRoster, _Mapping]] = ..., epoch_seal: _Optional[_Union[EpochSeal, _Mapping]] = ...) -> None: ...
+    upkeep: Upkeep
+    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., epoch_open: _Optional[_Union[EpochOpen, _Mapping]] = ..., epoch_roster: _Optional[_Union[EpochRoster, _Mapping]] = ..., epoch_seal: _Optional[_Union[EpochSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software")
+    __slots__ = ("protocol", "software", "upkeep")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+    upkeep: int
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")
@@ -251,3 +257,87 @@ class EnrolmentReply(_message.Message):
     fingerprint: str
     refusal: str
     def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class Upkeep(_message.Message):
+    __slots__ = ("standing", "growth", "countersignature", "renewal", "renewed")
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
+    COUNTERSIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    standing: LogStanding
+    growth: LogGrowth
+    countersignature: LogCountersignature
+    renewal: RenewalRequest
+    renewed: RenewalReply
+    def __init__(self, standing: _Optional[_Union[LogStanding, _Mapping]] = ..., growth: _Optional[_Union[LogGrowth, _Mapping]] = ..., countersignature: _Optional[_Union[LogCountersignature, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
+
+class SignedHead(_message.Message):
+    __slots__ = ("owner", "epoch", "size", "hash", "time", "key", "signature")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    epoch: int
+    size: int
+    hash: bytes
+    time: str
+    key: bytes
+    signature: bytes
+    def __init__(self, owner: _Optional[str] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class LogStanding(_message.Message):
+    __slots__ = ("key", "head")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    head: SignedHead
+    def __init__(self, key: _Optional[bytes] = ..., head: _Optional[_Union[SignedHead, _Mapping]] = ...) -> None: ...
+
+class LogGrowth(_message.Message):
+    __slots__ = ("head", "start", "leaves")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    head: SignedHead
+    start: int
+    leaves: bytes
+    def __init__(self, head: _Optional[_Union[SignedHead, _Mapping]] = ..., start: _Optional[int] = ..., leaves: _Optional[bytes] = ...) -> None: ...
+
+class LogCountersignature(_message.Message):
+    __slots__ = ("size", "witness", "time", "key", "signature")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    witness: str
+    time: str
+    key: bytes
+    signature: bytes
+    def __init__(self, size: _Optional[int] = ..., witness: _Optional[str] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RenewalRequest(_message.Message):
+    __slots__ = ("site", "signing_request", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    signing_request: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RenewalReply(_message.Message):
+    __slots__ = ("chain", "roots", "refusal")
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    ROOTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    chain: bytes
+    roots: bytes
+    refusal: str
+    def __init__(self, chain: _Optional[bytes] = ..., roots: _Optional[bytes] = ..., refusal: _Optional[str] = ...) -> None: ...

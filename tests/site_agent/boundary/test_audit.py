@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from protos.audit_chain import Head, append
-from site_agent.boundary.audit import AuditError, AuditLog, verify_log
+from protos.audit_desk import Desk
+from protos.audit_verification import KnownKeys
+from protos.errors import ConfigurationError
+from site_agent.boundary.audit import AuditError, AuditLog
 
 RECORDS = 6
 
@@ -26,6 +29,11 @@ def now() -> datetime:
 def opened(path: Path) -> AuditLog:
     """The log at a path."""
     return AuditLog(path, site="a", now=now)
+
+
+def verify_log(path: Path) -> Head:
+    """Where a log stands, after checking all of it."""
+    return Desk(path, "site/a", KnownKeys()).verification().head
 
 
 @pytest.fixture
@@ -253,6 +261,7 @@ def test_a_log_that_cannot_be_made_is_an_error_in_three_sentences(tmp_path: Path
         opened(tmp_path / "file" / "audit.log")
 
 
-def test_no_log_yet_is_an_empty_chain(tmp_path: Path) -> None:
-    """A site that has done nothing has nothing to verify."""
-    assert verify_log(tmp_path / "audit.log") == Head()
+def test_a_log_that_is_missing_is_told_so(tmp_path: Path) -> None:
+    """Where there is no log nothing is verified, and the operator reads that an absent log proves nothing."""
+    with pytest.raises(ConfigurationError, match=r"There is no audit log at .*proves nothing"):
+        verify_log(tmp_path / "audit.log")
