@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -50,7 +51,7 @@ def key_from_pem(pem: bytes) -> Key:
     """The P-256 private key in a PEM; a ConfigurationError when there is none."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as cause:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
         raise _no_key() from cause
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not is_p256(key.public_key()):
         raise _no_key()

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -96,7 +97,7 @@ class SiteKeys:
         """The site's long-term identity key; a secret."""
         try:
             key = serialization.load_pem_private_key(store.read_secret(self.identity_key_path), password=None)
-        except (ValueError, TypeError) as cause:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
             raise _no_identity(self.identity_key_path) from cause
         if not isinstance(key, Ed25519PrivateKey):
             raise _no_identity(self.identity_key_path)

@@ -8,6 +8,7 @@ and never predicts for a patient. Nothing is unpickled.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ def load(directory: Path, name: str) -> Checkpoint:
     path = _path(directory, name)
     try:
         with path.open("rb") as file:
-            raw = file.read(LARGEST_CHECKPOINT_BYTES + 1)
+            # The file's own size and not the largest: so much is reserved, and a small computer has not that much.
+            raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_CHECKPOINT_BYTES) + 1)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",

@@ -1,0 +1,354 @@
+"""What is fed: every decoder of bytes that somebody else has written, with the errors that it may end in.
+
+A target takes bytes and returns a word for what became of them. It raises its declared errors and nothing else; what it
+accepts it also holds to a law, such as that the same bytes come back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from pydantic import BaseModel
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from coordinator.aggregation import RunningSum
+from coordinator.config import CoordinatorConfiguration
+from coordinator.course import Course
+from coordinator.snapshots import Snapshot, read_snapshot, write_snapshot
+from pki import certificates
+from pki.chain import verified_leaf
+from pki.identity import identify_coordinator, identify_site
+from pki.invitation import Invitation, new_token
+from pki.names import Address, FederationName, SiteName
+from protos.chunk_frame import decode_chunk, encode_chunk
+from protos.documents import parse_document
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
+from protos.generated import federation_pb2 as generated
+from protos.manifest import manifest_of
+from protos.messages import Chunk, MalformedMessage
+from protos.parameters import arrays_digest
+from protos.plan import Plan, plan_from_wire
+from protos.tensors import Layout
+from protos.wire import (
+    decode_coordinator_message,
+    decode_enrolment_reply,
+    decode_enrolment_request,
+    decode_site_message,
+    encode_coordinator_message,
+    encode_enrolment_reply,
+    encode_enrolment_request,
+    encode_site_message,
+)
+from site_agent.config import Hospital
+from site_agent.trainer.checkpoints import load, save
+from site_agent.trainer.data.contract import Contract
+from tests.protos.examples import (
+    COORDINATOR_MESSAGES,
+    ENROLMENT_REPLIES,
+    ENROLMENT_REQUEST,
+    METHODS,
+    SITE_MESSAGES,
+    plan_of_method,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
+LARGEST_EXAMPLE = 4096
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One decoder.
+
+    Attributes:
+        examples: right inputs, from which others are made.
+        decode: feeds bytes; the answer says in a word what they were.
+        errors: all that may come of bytes that are not right.
+        is_text: whether words are changed rather than bytes.
+    """
+
+    examples: Sequence[bytes]
+    decode: Callable[[bytes], str]
+    errors: tuple[type[Exception], ...]
+    is_text: bool = False
+
+
+def _message(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes], raw: bytes) -> str:
+    message = decode(raw)
+    assert decode(encode(message)) == message
+    return type(message).__name__
+
+
+def _messages() -> dict[str, Target]:
+    pairs: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes], Sequence[Any]]] = {
+        "site-messages": (decode_site_message, encode_site_message, SITE_MESSAGES),
+        "coordinator-messages": (decode_coordinator_message, encode_coordinator_message, COORDINATOR_MESSAGES),
+        "enrolment-requests": (decode_enrolment_request, encode_enrolment_request, (ENROLMENT_REQUEST,)),
+        "enrolment-replies": (decode_enrolment_reply, encode_enrolment_reply, ENROLMENT_REPLIES),
+    }
+    return {
+        name: Target(
+            examples=[raw for message in examples if len(raw := encode(message)) <= LARGEST_EXAMPLE],
+            decode=partial(_message, decode, encode),
+            errors=(MalformedMessage,),
+        )
+        for name, (decode, encode, examples) in pairs.items()
+    }
+
+
+def _chunk_frame(raw: bytes) -> str:
+    """Read by hand and by protobuf, a chunk is the same chunk."""
+    field = generated.SiteMessage.CHUNK_FIELD_NUMBER
+    chunk = decode_chunk(raw, field)
+    if chunk is None:
+        return "none"
+    outer = generated.SiteMessage.FromString(raw)
+    other = outer.chunk
+    assert (chunk.round, chunk.attempt, chunk.index, bytes(chunk.body)) == (
+        other.round,
+        other.attempt,
+        other.index,
+        other.body,
+    )
+    assert encode_chunk(chunk, field) == raw
+    return "chunk"
+
+
+def _chunk_frames() -> Target:
+    sizes = (0, 1, 8, 24, 200)
+    chunks = [Chunk(number, number % 3, number % 5, bytes(range(size))) for number, size in enumerate(sizes)]
+    field = generated.SiteMessage.CHUNK_FIELD_NUMBER
+    return Target(
+        examples=[encode_chunk(chunk, field) for chunk in chunks], decode=_chunk_frame, errors=(MalformedMessage,)
+    )
+
+
+_LAYOUT = Layout(10, 2)
+
+
+def _tensors(raw: bytes) -> str:
+    """A contribution's chunk is added whole or not at all."""
+    total = RunningSum(_LAYOUT.parameters)
+    total.reset(_LAYOUT, ("a", "b"))
+    before = total.changes.copy()
+    try:
+        total.add("a", raw[0] if raw else 0, memoryview(raw)[1:])
+    except MalformedMessage:
+        assert total.arrived("a") == 0
+        assert np.array_equal(total.changes, before)
+        raise
+    assert len(raw) == 1 + _LAYOUT.total_bytes
+    return "added"
+
+
+def _contributions() -> Target:
+    body = bytearray(_LAYOUT.total_bytes)
+    _LAYOUT.words(memoryview(body), 0)[:] = 1
+    return Target(examples=[b"\0" + bytes(body)], decode=_tensors, errors=(MalformedMessage,))
+
+
+def _snapshot(folder: Path, path: Path, raw: bytes) -> str:
+    """Whatever lies there is the state that was saved, or none."""
+    path.write_bytes(raw)
+    found = read_snapshot(folder, 7)
+    if found is None:
+        return "damaged"
+    assert np.array_equal(found.values, np.arange(50, dtype=np.float32))
+    assert found.contributors == {"a", "b"}
+    return "read"
+
+
+def _snapshots(folder: Path) -> Target:
+    snapshot = Snapshot(
+        round=7,
+        contributors=frozenset("ab"),
+        redraw=1,
+        course=Course(),
+        values=np.arange(50, dtype=np.float32),
+        rule_state={"moment": np.linspace(0.0, 1.0, 9)},
+        journal_lines=3,
+    )
+    write_snapshot(folder, snapshot)
+    (path,) = folder.glob("*.safetensors")
+    return Target(examples=[path.read_bytes()], decode=partial(_snapshot, folder, path), errors=())
+
+
+def _snapshot_facts(folder: Path, path: Path, whole: bytes, raw: bytes) -> str:
+    """Facts that another version may have written, with the right digest."""
+    arrays, text = load_arrays(whole), raw.decode("utf-8", "replace")
+    header = {"facts": text, "digest": arrays_digest(text, arrays).hex()}
+    path.write_bytes(save_arrays(arrays, metadata={"global-layers": json.dumps(header)}))
+    return "damaged" if read_snapshot(folder, 7) is None else "read"
+
+
+def _facts_of(snapshots: Target, folder: Path) -> Target:
+    (path,), (whole,) = folder.glob("*.safetensors"), snapshots.examples
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(json.loads(whole[8 : 8 + length])["__metadata__"]["global-layers"])
+    decode = partial(_snapshot_facts, folder, path, whole)
+    return Target(examples=[header["facts"].encode()], decode=decode, errors=(), is_text=True)
+
+
+def _checkpoint(path: Path, raw: bytes) -> str:
+    path.write_bytes(raw)
+    found = load(path.parent, path.stem)
+    assert np.array_equal(found.tensors["b"], np.eye(4, dtype=np.float32))
+    assert found.facts == {"study": [1, "two"]}
+    return "read"
+
+
+def _checkpoints(folder: Path) -> Target:
+    arrays = {"a": np.arange(12, dtype=np.int64), "b": np.eye(4, dtype=np.float32)}
+    path = save(folder, "model", arrays, {"study": [1, "two"]})
+    return Target(examples=[path.read_bytes()], decode=partial(_checkpoint, path), errors=(ConfigurationError,))
+
+
+def _document(model: type[BaseModel], raw: bytes) -> str:
+    record = parse_document(raw, model, source="file", consequence="Nothing happened.")
+    if isinstance(record, Plan):
+        assert plan_from_wire(record.canonical).digest == record.digest
+        assert manifest_of(record).digest
+    return model.__name__
+
+
+def _documents() -> dict[str, Target]:
+    kinds: dict[str, tuple[type[BaseModel], str]] = {
+        "plans": (Plan, "plan"),
+        "hospitals": (Hospital, "hospital"),
+        "coordinators": (CoordinatorConfiguration, "coordinator"),
+        "contracts": (Contract, "contract"),
+    }
+    found = {}
+    for name, (model, file) in kinds.items():
+        # Without its comments, since a reader written in Python takes a minute for a thousand long pages.
+        content = yaml.safe_load((EXAMPLES / f"{file}.yaml").read_text())
+        examples = [yaml.safe_dump(content, sort_keys=False).encode()]
+        if model is Plan:
+            plans = [plan_of_method(method).model_dump_json(exclude_unset=True) for method in METHODS]
+            examples = [yaml.safe_dump(json.loads(plan), sort_keys=False).encode() for plan in plans]
+        found[name] = Target(
+            examples=examples, decode=partial(_document, model), errors=(ConfigurationError,), is_text=True
+        )
+    return found
+
+
+def _wire_plan(raw: bytes) -> str:
+    plan = plan_from_wire(raw)
+    assert plan.canonical == raw
+    assert manifest_of(plan).digest
+    return "plan"
+
+
+def _wire_plans() -> Target:
+    examples = [plan_of_method(method).canonical for method in METHODS]
+    return Target(examples=examples, decode=_wire_plan, errors=(ProtocolError,), is_text=True)
+
+
+def _invitation(raw: bytes) -> str:
+    invitation = Invitation.from_json(raw)
+    assert Invitation.from_json(invitation.to_json()) == invitation
+    assert invitation.fingerprint
+    return "invitation"
+
+
+class _Office:
+    """A federation's certificates, made once."""
+
+    def __init__(self) -> None:
+        self.federation, now = FederationName("heart"), NOW - timedelta(days=1)
+        root_key, issuing_key, self.site_key = (certificates.new_tls_key() for _ in range(3))
+        root = certificates.root_certificate(root_key, self.federation, now)
+        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
+        public = self.site_key.public_key()
+        site = certificates.site_certificate(public, issuing, issuing_key, self.federation, SiteName("ahus"), now)
+        own = certificates.coordinator_certificate(public, issuing, issuing_key, self.federation, ["localhost"], now)
+        self.site, self.own, self.issuing, self.root = site, own, issuing, root
+
+    def targets(self) -> dict[str, Target]:
+        """Everything of these certificates that is read from strangers."""
+        pem = certificates.certificate_pem
+        leaves = [form for leaf in (self.site, self.own) for form in (pem(leaf), _der(leaf))]
+        chain = pem(self.site) + pem(self.issuing)
+        return {
+            "invitations": Target(
+                examples=[self._invitation().to_json()], decode=_invitation, errors=(OperatorError,), is_text=True
+            ),
+            "certificates": Target(examples=leaves, decode=self._leaf, errors=(RefusedError,)),
+            "certificate-chains": Target(examples=[chain], decode=self._chain, errors=(RefusedError,), is_text=True),
+            "signing-requests": Target(
+                examples=[certificates.signing_request(self.site_key)], decode=_request, errors=(RefusedError,)
+            ),
+            "private-keys": Target(
+                examples=[certificates.key_to_pem(self.site_key)],
+                decode=_key,
+                errors=(ConfigurationError,),
+                is_text=True,
+            ),
+        }
+
+    def _invitation(self) -> Invitation:
+        return Invitation(
+            federation=self.federation,
+            site=SiteName("ahus"),
+            coordinator=Address("localhost", 8443),
+            enrolment=Address("localhost", 8444),
+            expires=NOW,
+            root_pem=certificates.certificate_pem(self.root),
+            token=new_token(),
+        )
+
+    def _leaf(self, raw: bytes) -> str:
+        try:
+            return f"site {identify_site(raw, self.federation, NOW).name}"
+        except RefusedError:
+            return f"coordinator of {identify_coordinator(raw, self.federation, NOW).federation}"
+
+    def _chain(self, raw: bytes) -> str:
+        root = certificates.certificate_pem(self.root)
+        # Signed by the authority, so whatever passes has to be the one leaf that it has signed.
+        assert verified_leaf(raw, root, NOW).tbs_certificate_bytes == self.site.tbs_certificate_bytes
+        return "chain"
+
+
+def _der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def _request(raw: bytes) -> str:
+    certificates.requested_key(raw)
+    return "key"
+
+
+def _key(raw: bytes) -> str:
+    certificates.key_from_pem(raw)
+    return "key"
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """Every target by its name; `folder` is for the files that some decoders read."""
+    places = {name: folder / name for name in ("snapshots", "checkpoints")}
+    for place in places.values():
+        place.mkdir()
+    snapshots = _snapshots(places["snapshots"])
+    return {
+        **_messages(),
+        "chunk-frames": _chunk_frames(),
+        "contributions": _contributions(),
+        "snapshots": snapshots,
+        "snapshot-facts": _facts_of(snapshots, places["snapshots"]),
+        "checkpoints": _checkpoints(places["checkpoints"]),
+        "plans-from-the-wire": _wire_plans(),
+        **_documents(),
+        **_Office().targets(),
+    }

@@ -1,0 +1,114 @@
+"""A few seconds of every decoder's fuzzing, and what a longer one has found; the long one is a command."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.feeding import bounded_memory, feed
+from tests.fuzz.mutator import LARGEST_BYTES, mutated
+from tests.fuzz.targets import Target, targets
+
+REPOSITORY = Path(__file__).parents[2]
+FOUND = Path(__file__).with_name("found")
+
+
+def fuzz(*words: str, findings: Path) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--findings", findings, *words],
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_decoder_ends_otherwise_than_it_says(tmp_path: Path) -> None:
+    """Within a bound of memory and time, mutated inputs are accepted or refused with the declared errors."""
+    done = fuzz("--inputs", "2000", "--seconds", "0.25", findings=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("findings=0") == len(done.stdout.splitlines()) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("names", "inputs"),
+    [
+        (("site-messages", "coordinator-messages", "enrolment-requests", "enrolment-replies"), 1_000_000),
+        (("chunk-frames", "contributions", "snapshots", "checkpoints"), 1_000_000),
+        (("plans-from-the-wire", "invitations", "certificates", "certificate-chains"), 50_000),
+        (("signing-requests", "private-keys", "plans", "hospitals", "coordinators", "contracts"), 50_000),
+    ],
+    ids=["messages", "vectors", "papers", "documents"],
+)
+def test_a_million_inputs_bring_no_decoder_down(tmp_path: Path, names: tuple[str, ...], inputs: int) -> None:
+    """A million for each that reads bytes from the wire or numbers from a disk, fifty thousand for each other."""
+    words = [word for name in names for word in ("--target", name)]
+
+    done = fuzz("--inputs", str(inputs), *words, findings=tmp_path)
+
+    print(f"\n{done.stdout}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
+    """Every kept input ends as its decoder declares."""
+    known = targets(tmp_path)
+    kept = sorted(FOUND.glob("*/*.hex"))
+    assert kept
+
+    for path in kept:  # in hexadecimal, since an editor would mend some of them
+        target = known[path.parent.name]
+        try:
+            target.decode(bytes.fromhex(path.read_text()))
+        except target.errors:
+            continue
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inputs_follow_from_the_seed(seed: int) -> None:
+    """The same seed and examples give the same inputs, each within the largest size."""
+    examples = [b"one: 1\n", bytes(range(200)), b""]
+
+    def drawn() -> list[bytes]:
+        luck = random.Random(seed)
+        return [mutated(luck, examples, is_text=bool(number % 2)) for number in range(200)]
+
+    assert drawn() == drawn()
+    assert len(set(drawn())) > 100
+    assert max(map(len, drawn())) <= LARGEST_BYTES
+
+
+def endless(raw: bytes) -> str:
+    """A decoder that never comes back from some inputs."""
+    while len(raw) % 2:
+        time.monotonic()
+    return "even"
+
+
+def greedy(raw: bytes) -> str:
+    """A decoder that believes a size before it has the bytes."""
+    return str(len(bytearray(1 << 40 if len(raw) % 2 else 1)))
+
+
+@pytest.mark.parametrize("decode", [endless, greedy])
+def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer or more memory than any input may is a finding, and the feeding goes on."""
+    monkeypatch.setattr("tests.fuzz.feeding.LONGEST_SECONDS", 0.05)
+    target = Target(examples=[b"some bytes"], decode=decode, errors=(ValueError,))  # type: ignore[arg-type]
+
+    with bounded_memory():
+        done = feed(target, seed=0, inputs=12)
+
+    assert 0 < len(done.findings) < 12 == done.inputs
+    assert {finding.what.split(":")[0] for finding in done.findings} <= {"TooSlow", "MemoryError"}
