@@ -69,11 +69,16 @@ class Split(Document):
 
 
 class Data(Document):
-    """The hospital's table, its contract, and how its rows are dealt out."""
+    """The hospital's table, its contract, and how its rows are dealt out.
+
+    `unaccepted_warnings` says whether a warning about the table that nobody has accepted stops training, or is
+    only told.
+    """
 
     table: PathText
     contract: PathText
     split: Split
+    unaccepted_warnings: Literal["stop", "tell"] = "stop"
 
 
 class Training(Document):
