@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,19 +20,15 @@ from typing import Any, assert_never
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
+from coordinator.hearing import hear_chunk, hear_of_keys
 from coordinator.keeping import Kept
 from coordinator.performing import Peer, Performer
 from coordinator.phases import (
-    Acknowledged,
-    Advertised,
     Agreeing,
     BecameReady,
     Collecting,
-    Completed,
     Declined,
     Event,
-    FoundCorrupted,
-    Gathering,
     Interrupted,
     Joined,
     Left,
@@ -78,12 +75,15 @@ class Engine:
         state: Path,
         identity_of: Callable[[str], str | None],
         clock: Callable[[], float],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        aside: Executor | None = None,
     ) -> None:
-        """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds."""
+        """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
+        times that only the journal shows; `aside` writes large snapshots beside the rounds."""
         self._waiting = list(plans)
         self._state = state
         self._identity_of = identity_of
-        self._clock = clock
+        self._clock, self._now, self._aside = clock, now, aside
         self._log = structlog.get_logger()
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
@@ -131,7 +131,7 @@ class Engine:
             return
         match message:
             case Chunk():
-                self._add(run, site, message)
+                self._heard(hear_chunk(run, self._member(site), message))
             case Join():
                 self._join(run, site, message)
             case Ready(round=number, attempt=attempt):
@@ -146,7 +146,7 @@ class Engine:
                     self._joined.discard(site)
                     self._happened(Declined(site, reason))
             case KeyAdvert() | EpochAcknowledgement():
-                self._agree(run, self._member(site), message)
+                self._heard(hear_of_keys(run, self._member(site), message))
             case Hello():
                 raise MalformedMessage("a second greeting")
             case _:
@@ -199,7 +199,7 @@ class Engine:
         for peer in list(self._peers.values()):
             peer.end(CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting")
         if self._kept is not None:
-            self._kept.journal.close()
+            self._kept.close()
         self._run = self._kept = None
 
     def _next_run(self) -> None:
@@ -218,10 +218,10 @@ class Engine:
             self._next_run()
             return
         run = new_run(plan, terms, begin(terms, self._clock()))
-        kept = Kept(folder, run, clock=self._clock, now=lambda: datetime.now(UTC))
+        kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside)
         if kept.history.is_over:
             self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
-            kept.journal.close()
+            kept.close()
             self._next_run()
             return
         self._run, self._kept = run, kept
@@ -294,38 +294,14 @@ class Engine:
             return True
         return kept.is_current(join, run.state.step.round)
 
-    def _agree(self, run: Run, site: str, message: KeyAdvert | EpochAcknowledgement) -> None:
-        """Keep what sites say to one another about keys; only they can check it."""
-        state = run.state
-        if message.site != site:
-            raise MalformedMessage("a key or an acknowledgement in another site's name")
-        if not isinstance(state, Agreeing) or message.epoch != state.step.epoch:
-            return  # of an agreement that was begun anew in the meantime
-        if isinstance(message, KeyAdvert):
-            run.adverts.setdefault(site, message)
-            self._happened(Advertised(site, message.epoch))
-        else:
-            run.acknowledgements.setdefault(site, message)
-            self._happened(Acknowledged(site, message.epoch))
-
     def _member(self, site: str) -> str:
         if site not in self._joined:
             raise MalformedMessage("a message before joining")
         return site
 
-    def _add(self, run: Run, site: str, chunk: Chunk) -> None:
-        state, at = run.state, (chunk.round, chunk.attempt)
-        self._member(site)
-        if isinstance(state, Gathering | Over):
-            raise MalformedMessage("a chunk of a round that is not collecting")
-        current = (state.step.round, state.step.attempt)
-        if not isinstance(state, Collecting) or at != current:
-            if at < current or (at == current and isinstance(state, Interrupted)):
-                return  # of an attempt that became void while the chunk was under way
-            raise MalformedMessage("a chunk of a round that is not collecting")
-        if run.running_sum.add(site, chunk.index, chunk.body):
-            is_corrupted = run.running_sum.is_complete and not run.is_consistent
-            self._happened(FoundCorrupted() if is_corrupted else Completed(site))
+    def _heard(self, event: Event | None) -> None:
+        if event is not None:
+            self._happened(event)
 
     def _lost(self, site: str) -> None:
         self._held.pop(site, None)

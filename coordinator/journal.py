@@ -22,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.errors import OperatorError, UnavailableError
 
 Entry: TypeAlias = dict[str, Any]  # Any: whatever JSON holds
@@ -30,6 +31,8 @@ _FIRST: Final = "global-layers journal 1"
 
 class JournalDamaged(OperatorError):
     """The journal is not what this program wrote; a person has to look."""
+
+    exit_status = 78  # no restart mends it
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
@@ -85,6 +88,7 @@ class Journal:
             return
         content = b"".join(self._waiting)
         try:
+            require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
             if os.write(self._file.fileno(), content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())

@@ -5,37 +5,64 @@ site that it was for have their state. The rules:
 
 * nothing that was noted takes effect before `sync` has returned;
 * a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;
+* a large one is written beside the rounds, from a copy; until it is on disk the run goes back to the one before,
+  and no site is told to forget what that needs;
 * a round that comes again is for the same sites with the same draw, from the same bytes, under a later attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from coordinator.history import History
 from coordinator.journal import Journal, JournalDamaged
 from coordinator.phases import Over, Past, Sites, Step
 from coordinator.run import Run
-from coordinator.snapshots import KEPT, Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
+from coordinator.snapshots import (
+    KEPT,
+    Snapshot,
+    forget_after,
+    forget_partial,
+    read_snapshot,
+    rounds_in,
+    write_snapshot,
+)
 from protos.errors import UnavailableError
 from protos.exchange import stage_at
 from protos.messages import Join, Offer, Saved, Stage
+
+LARGE_BYTES: Final = 4 << 20  # a smaller snapshot is on disk sooner than another thread would begin with it
 
 
 class Kept:
     """What of a run outlives this process."""
 
-    def __init__(self, folder: Path, run: Run, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        aside: Executor | None = None,
+    ) -> None:
         """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times.
+
+        `aside` writes large snapshots, one after another; without it they are written at once.
 
         Raises:
             JournalDamaged: the journal is not what was written, or has lost lines.
             UnavailableError: the disk does not take it.
         """
-        self._folder, self._run, self._clock = folder / "snapshots", run, clock
+        self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
+        self._writing: tuple[int, Future[None]] | None = None
+        forget_partial(self._folder)
         self.journal = Journal(folder / "journal.jsonl", now)
         self.history = History()
         for entry in self.journal.entries():
@@ -62,6 +89,7 @@ class Kept:
         Raises:
             UnavailableError: a repeated round would send other bytes down than before.
         """
+        self._settle(waits=False)
         offered, number = self._run.offered(step.round).offer, step.round
         digest = offered.parameters_digest.hex()
         if self.history.digests.get(number, digest) != digest:
@@ -98,10 +126,8 @@ class Kept:
             return
         self.journal.sync()
         redraw = self.history.past[number].redraw
-        write_snapshot(self._folder, self._snapshot(number + 1, contributors, redraw))
-        self.rounds = [*self.rounds, number + 1][-KEPT:]
+        self._write(self._snapshot(number + 1, contributors, redraw))
         self._saved_at, self._saved_for = self._clock(), contributors
-        self.history.forget_before(self.oldest)
         for site in contributors:
             self.hold(site, Saved(number + 1, redraw))
 
@@ -138,6 +164,7 @@ class Kept:
         Raises:
             UnavailableError: the snapshot cannot be read any more.
         """
+        self._settle(waits=True)
         snapshot = read_snapshot(self._folder, number) if number else None
         if number and snapshot is None:
             raise UnavailableError(
@@ -166,11 +193,43 @@ class Kept:
         Raises:
             UnavailableError: the disk does not take it.
         """
+        self._settle(waits=True)
         self.note("over", complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
         self.journal.sync()
         self.journal.close()
         if over.is_complete:
             forget_after(self._folder, -1)
+
+    def close(self) -> None:
+        """This program ends; what is being written is written first, if the disk takes it."""
+        with suppress(UnavailableError):  # the run then goes on from the snapshot before
+            self._settle(waits=True)
+        self.journal.close()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Put a snapshot on disk, or have that begun."""
+        self._settle(waits=True)
+        if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
+            write_snapshot(self._folder, snapshot)
+            self._is_on_disk(snapshot.round)
+        else:
+            self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
+
+    def _settle(self, *, waits: bool) -> None:
+        """Take notice of a snapshot that was written beside the rounds.
+
+        Raises:
+            UnavailableError: the disk did not take it.
+        """
+        if self._writing is None or not (waits or self._writing[1].done()):
+            return
+        (number, written), self._writing = self._writing, None
+        written.result()
+        self._is_on_disk(number)
+
+    def _is_on_disk(self, number: int) -> None:
+        self.rounds = [*self.rounds, number][-KEPT:]
+        self.history.forget_before(self.oldest)
 
     def _is_due(self, step: Step) -> bool:
         """Whether a snapshot is taken after a round."""
@@ -178,6 +237,8 @@ class Kept:
         following = stage_at(run.plan, step.round + 1, run.course.training_rounds)
         if step.round == 0 or following is not Stage.TRAINING or step.bound != self._saved_for:
             return True
+        if self._writing is not None:
+            return False  # the one after this round comes later
         if every.every_rounds is not None and step.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
         # A round that is as long as the last one is over after the time that it is to be saved at.

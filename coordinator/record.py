@@ -15,23 +15,46 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from coordinator.phases import Over
 from coordinator.run import Run
+from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.errors import UnavailableError
 
 
 def has_complete_record(directory: Path) -> bool:
-    """Whether a run in this directory was made to its end; its record is never written again."""
+    """Whether a run in this directory was made to its end; its record is never written again.
+
+    Where the record is damaged, the journal knows it.
+    """
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return False
 
 
 def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    """Keep what a run was, what happened in it, and what came out: the plan, the facts and the final parameters."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Keep what a run was, what happened in it, and what came out: the plan, the facts and the final parameters.
+
+    Raises:
+        UnavailableError: the disk does not take it; the run is not over before it does.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_room(directory, run.parameters.nbytes, MODELS_RESERVE_BYTES)
+        _write_record(directory, run, over, happened)
+    except (OSError, SafetensorError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
+        raise UnavailableError(
+            what=f"The run's record cannot be written: {reason}.",
+            consequence="The coordinator stopped; the run has ended only when its record is on disk.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        ) from cause
+
+
+def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
     _replace(directory / "plan.json", run.plan.canonical)
     partial = directory / "parameters.safetensors.partial"
     save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})

@@ -30,7 +30,8 @@ from protos.server_rules import Float64, RuleState, apply_rule, begin_rule
 from protos.sums import Sums
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-Fact: TypeAlias = str | int | float | list[str] | list[float] | dict[str, int | float | None] | None
+Statistics: TypeAlias = dict[str, dict[str, float | int | None]]
+Fact: TypeAlias = str | int | float | list[str] | list[float] | dict[str, int | float | None] | Statistics | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Run:
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
     acknowledgements: dict[str, EpochAcknowledgement] = field(default_factory=dict, repr=False)
     _offered: Offered | None = field(default=None, repr=False)
+    _training_contributors: int = 0
 
     @property
     def parameters(self) -> Float32:
@@ -108,7 +110,8 @@ class Run:
             self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
 
     def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
-        self.values[...] = values
+        # Not into the memory there is: a slow peer may still be reading what was offered out of it.
+        self.values = values.copy()
         for name, array in self.rule_state.items():
             array[...] = rule_state[name]
         self.course, self.rounds_made, self._offered = course, rounds_made, None
@@ -117,6 +120,7 @@ class Run:
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
         """Begin an attempt at a round's sum."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
+        self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
     def close_round(self, round_number: int) -> None:
         """Apply the server rule to the complete, consistent sum, and decide what follows from it."""
@@ -156,7 +160,7 @@ class Run:
             "phase": type(self.state).__name__.lower(),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
-            "training_rounds": course.training_rounds or self.plan.schedule.rounds,
+            "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.schedule.rounds,
             "parameters": self.manifest.parameters,
             "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
             "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
@@ -165,6 +169,7 @@ class Run:
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
             "gain": asdict(course.gain) if course.gain else None,
+            "statistics": course.statistics,
         }
 
     def _sums(self, exchange: Exchange) -> Sums:
@@ -172,7 +177,7 @@ class Run:
         found = self.running_sum
         return Sums(
             exchange=exchange,
-            contributors=found.sites,
+            contributors=self._training_contributors,
             changes=found.changes,
             scalars=dict(zip(names, found.scalars, strict=True)),
         )

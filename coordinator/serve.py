@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -42,9 +43,9 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
     authority = Authority.load(Path(configuration.authority))
-    with Register(authority.register_path) as register:
+    with Register(authority.register_path) as register, ThreadPoolExecutor(1, "snapshot") as aside:
         membership = Membership(authority, register, lambda: datetime.now(UTC))
-        engine = Engine(plans=plans, state=state, identity_of=membership.identity_of, clock=time.monotonic)
+        engine = Engine(plans=plans, state=state, identity_of=membership.identity_of, clock=time.monotonic, aside=aside)
         service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted)
         credentials = membership.credentials()
         servers = [federation_server(service, credentials, configuration.listen)]

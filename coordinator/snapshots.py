@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from safetensors.numpy import load, save
 
 from coordinator.course import Course
 from coordinator.phases import Sites
+from protos.disk_space import MODELS_RESERVE_BYTES, require_room
 from protos.errors import UnavailableError
 from protos.parameters import arrays_digest
 
@@ -50,6 +52,16 @@ class Snapshot:
     rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
     journal_lines: int = 0
 
+    @property
+    def number_bytes(self) -> int:
+        """How many bytes its numbers have."""
+        return self.values.nbytes + sum(array.nbytes for array in self.rule_state.values())
+
+    def copied(self) -> Snapshot:
+        """The same, in memory that the run does not change."""
+        rule_state = {name: array.copy() for name, array in self.rule_state.items()}
+        return replace(self, values=self.values.copy(), rule_state=rule_state)
+
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Put a snapshot on disk, then remove what is older than the last two.
@@ -71,8 +83,9 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     header = json.dumps({"facts": facts, "digest": arrays_digest(facts, arrays).hex()})
     path = _path(folder, snapshot.round)
     partial = path.with_suffix(".partial")
-    try:
+    with _explained():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
         with partial.open("wb") as file:
             file.write(save(arrays, metadata={_KEY: header}))
             file.flush()
@@ -81,12 +94,6 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
         _sync(folder)
         for number in rounds_in(folder)[:-KEPT]:
             _path(folder, number).unlink()
-    except OSError as cause:
-        raise UnavailableError(
-            what=f"A snapshot of the run cannot be written: {cause.strerror}.",
-            consequence="The coordinator stopped; the run goes on from the snapshot before when it is started again.",
-            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
-        ) from cause
 
 
 def read_snapshot(folder: Path, number: int) -> Snapshot | None:
@@ -113,10 +120,26 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
 
 
 def forget_after(folder: Path, number: int) -> None:
-    """Remove the snapshots of later rounds: the run has gone back and makes them again."""
-    for later in rounds_in(folder):
-        if later > number:
-            _path(folder, later).unlink()
+    """Remove the snapshots of later rounds: the run has gone back and makes them again.
+
+    Raises:
+        UnavailableError: the disk does not let go of them.
+    """
+    with _explained():
+        for later in rounds_in(folder):
+            if later > number:
+                _path(folder, later).unlink()
+
+
+def forget_partial(folder: Path) -> None:
+    """Remove what a crash left of a snapshot that was being written.
+
+    Raises:
+        UnavailableError: the disk does not let go of it.
+    """
+    with _explained():
+        for partial in folder.glob("before-*.partial"):
+            partial.unlink()
 
 
 def rounds_in(folder: Path) -> list[int]:
@@ -129,6 +152,18 @@ def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON ho
     if facts["version"] != FORMAT:
         raise ValueError("another version")
     return facts
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"A snapshot of the run cannot be written: {cause.strerror}.",
+            consequence="The coordinator stopped; the run goes on from the snapshot before when it is started again.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        ) from cause
 
 
 def _path(folder: Path, number: int) -> Path:

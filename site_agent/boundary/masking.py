@@ -20,6 +20,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.errors import OperatorError
 from protos.fixed_point import FixedPoint
 from protos.manifest import Manifest
@@ -253,6 +254,7 @@ def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
 
 
 def _append_synced(path: Path, content: bytes) -> None:
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         if os.write(file, content) != len(content):
@@ -264,6 +266,7 @@ def _append_synced(path: Path, content: bytes) -> None:
 
 def _write_synced(path: Path, content: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         file.write(content)

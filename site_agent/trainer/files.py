@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from protos.disk_space import MODELS_RESERVE_BYTES, require_room
 from protos.errors import UnavailableError
 
 
@@ -27,6 +28,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
+        require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
