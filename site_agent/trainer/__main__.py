@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import sdnotify
 import structlog
 
 from protos.errors import ConfigurationError, UnavailableError, explained
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
 @click.option("--hatch", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on.")
-def main(path: Path, descriptor: int | None) -> None:
+@click.option("--rehearse", is_flag=True, help="Make one round without approval and keep nothing; needs --hatch.")
+def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """Train for this site; the agent asks, this process answers.
 
     Example: python -m site_agent.trainer --config hospital.yaml
@@ -47,6 +50,10 @@ def main(path: Path, descriptor: int | None) -> None:
         log.info("trainer_started", site=hospital.site)
         if has_network:
             log.warning("trainer_not_isolated", remedy="allow user namespaces, or run the trainer as its unit does")
+        if rehearse and descriptor is not None:
+            connection = socket.socket(fileno=descriptor)
+            with tempfile.TemporaryDirectory() as folder:
+                sys.exit(Worker(hospital, TrainerEnd(connection), rehearsal=Path(folder)).serve())
         connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
         sys.exit(Worker(hospital, TrainerEnd(connection)).serve())
     except KeyboardInterrupt:
@@ -78,6 +85,7 @@ def _listen(hospital: Hospital) -> socket.socket:
         listener.bind(str(place))
         place.chmod(0o660)
         listener.listen(1)
+        sdnotify.SystemdNotifier().notify("READY=1\nSTATUS=listening for the agent")
         return listener.accept()[0]
 
 

@@ -1,4 +1,4 @@
-"""The service units as systemd itself judges them, without running any."""
+"""The service units as systemd itself judges them, without running any; tests/institutions runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,30 @@ from site_agent.config import read_hospital
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 # The unit with no hardening at all stands at 9.6. Tenths, as systemd-analyze counts them.
-LARGEST_EXPOSURE = {"coordinator": 12, "site-agent": 12, "site-trainer": 7}
+LARGEST_EXPOSURE = {
+    "coordinator": 12,
+    "site-agent": 12,
+    "site-agent@": 12,
+    "site-trainer": 7,
+    "site-trainer@": 7,
+    "site-directories@": 40,  # once, as root, for a moment, without network
+}
+GPU = DEPLOY / "examples/site-trainer-gpu.conf"
+GPU_EXPOSURE = 15
+TEMPLATES = [unit for unit in UNITS if unit.stem in ("site-agent@", "site-trainer@")]
+SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
+# What differs between a service and its template for several federations.
+PLACES = {
+    "/etc/global-layers/hospital.yaml": "/etc/global-layers/%i/hospital.yaml",
+    "/var/lib/global-layers/site/": "/var/lib/global-layers/sites/%i/",
+    "StateDirectory=global-layers/site": "StateDirectory=global-layers/sites/%i",
+    "RuntimeDirectory=site-trainer": "RuntimeDirectory=site-trainer-%i",
+    "/run/site-trainer/": "/run/site-trainer-%i/",
+    "site-trainer.service": "site-trainer@%i.service",
+    "agent: the one": "agent of %i: the one",
+    "trainer: the one": "trainer of %i: the one",
+}
+DIRECTORIES = "site-directories@%i.service"
 
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
@@ -41,6 +64,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def name_of(unit: Path) -> str:
+    """A unit as it is named where it runs: a template with a federation's name."""
+    return unit.name.replace("@.", "@study.")
+
+
 def analyze(*words: object) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze to its end."""
     command = ["systemd-analyze", "--no-pager", *map(str, words)]
@@ -51,7 +79,7 @@ def analyze(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
     """Verification prints nothing; its exit status is no measure, it is 0 for a misspelt key."""
-    done = analyze("verify", "--man=no", f"--root={root}", unit.name)
+    done = analyze("verify", "--man=no", f"--root={root}", name_of(unit))
 
     assert (done.stdout + done.stderr).strip() == ""
 
@@ -73,12 +101,44 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
     """systemd's own measure of exposure stays at or below what was reached."""
     threshold = LARGEST_EXPOSURE[unit.stem]
 
-    done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", unit.name)
+    done = analyze("security", "--offline=true", f"--threshold={threshold}", f"--root={root}", name_of(unit))
 
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@needs_systemd_analyze
+def test_a_graphics_processor_costs_little_hardening(root: Path) -> None:
+    """With the drop-in for a graphics processor the trainer is still far from a bare unit, and verifies."""
+    drop_in = root / "etc/systemd/system/site-trainer.service.d/gpu.conf"
+    drop_in.parent.mkdir()
+    shutil.copyfile(GPU, drop_in)
+
+    said = analyze("verify", "--man=no", f"--root={root}", "site-trainer.service")
+    done = analyze(
+        "security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", "site-trainer.service"
+    )
+
+    assert (said.stdout + said.stderr).strip() == ""
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda unit: unit.stem)
+def test_a_template_is_its_service_elsewhere(template: Path) -> None:
+    """Template and service differ in places and in the unit that makes the folders, and in nothing else."""
+    service = template.with_name(template.name.replace("@", ""))
+    words = service.read_text()
+    for here, there in PLACES.items():
+        words = words.replace(
+            f"{here}\n" if here.startswith(("State", "Runtime")) else here,
+            there + "\n" * here.startswith(("State", "Runtime")),
+        )
+
+    lines = [line for line in template.read_text().splitlines() if DIRECTORIES not in line]
+
+    assert lines[2:] == words.splitlines()
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.stem)
 def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
     """Refused (77) and configuration (78) prevent a restart, and the user is never root."""
     service = settings(unit)["Service"]
@@ -91,15 +151,15 @@ def test_only_the_trainer_has_no_network() -> None:
     """The kernel takes the network from the process with the patients, and from no other."""
     without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]
 
-    assert without == ["site-trainer"]
+    assert without == ["site-directories@", "site-trainer", "site-trainer@"]
 
 
 def test_the_users_of_the_units_are_made() -> None:
     """Each unit's user and group stand in sysusers.d."""
-    lines = (DEPLOY / "systemd/sysusers.d/global-layers.conf").read_text().splitlines()
+    lines = [line for file in (DEPLOY / "systemd/sysusers.d").iterdir() for line in file.read_text().splitlines()]
     made = {line.split()[1] for line in lines if line.startswith(("u ", "g "))}
 
-    services = [settings(unit)["Service"] for unit in UNITS]
+    services = [settings(unit)["Service"] for unit in SERVICES]
 
     assert {service[key] for service in services for key in ("User", "Group")} <= made
 

@@ -1,0 +1,74 @@
+"""Packages for institutions: `deploy/packages/build.sh`, or `python deploy/packages` with Python 3.11 and pip.
+
+Wheels are collected once, under constraints.txt. Everything else is made of them without a network, so two
+builds of one commit on one machine give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from debian import PACKAGES, Build, build_package
+from materials import write_bill, write_checksums
+from wheels import collect_wheels, version_of
+
+ROOT: Final = Path(__file__).parents[2]
+# 1980, the oldest date that a wheel can hold, for a tree without history.
+_NO_HISTORY: Final = "315532800"
+
+
+def main() -> None:
+    """Read the command line and build."""
+    options = _options()
+    os.environ["SOURCE_DATE_EPOCH"] = os.environ.get("SOURCE_DATE_EPOCH") or _time_of_commit()
+    os.umask(0o022)
+    output = options.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    wheels = options.wheels.resolve() if options.wheels else output / "wheels"
+    if not options.wheels:
+        collect_wheels(ROOT, wheels)
+    version = f"{version_of(wheels)}-{options.revision}"
+    for package in PACKAGES:
+        if options.only and package.name not in options.only:
+            continue
+        with tempfile.TemporaryDirectory(dir=output, prefix=f".{package.name}-") as folder:
+            build = Build(
+                package=package, version=version, tree=ROOT, wheels=wheels, root=Path(folder, "root"), output=output
+            )
+            made = build_package(build, compression=options.compression)
+        print(f"{made.stat().st_size / 1e6:7.1f} MB  {made.name}", flush=True)
+    if not options.wheels:
+        shutil.copyfile(ROOT / "constraints.txt", wheels / "constraints.txt")
+        write_bill(output / "global-layers-wheels.cdx.json", "global-layers-wheels", version, wheels=wheels)
+    write_checksums(output)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="build.sh", description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder for what is made (default: dist)")
+    parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
+    parser.add_argument("--revision", type=int, default=1, help="number of this packaging of one version (default: 1)")
+    parser.add_argument("--only", action="append", choices=[package.name for package in PACKAGES], help="this package")
+    parser.add_argument(
+        "--compression", choices=["none", "gzip", "zstd", "xz"], default="xz", help="smaller, or faster (default: xz)"
+    )
+    return parser.parse_args()
+
+
+def _time_of_commit() -> str:
+    """Seconds since 1970 of the newest commit, which every file in the packages then bears."""
+    told = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or _NO_HISTORY
+
+
+if __name__ == "__main__":
+    main()
