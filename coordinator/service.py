@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,7 +38,7 @@ from protos.messages import (
     SiteMessage,
 )
 from protos.parameters import down_chunks, down_slice
-from protos.service import ENROL, PARTICIPATE
+from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE
 from protos.wire import decode_site_message, encode_coordinator_message
 
 GREETING_SECONDS: Final = 10.0
@@ -148,6 +149,8 @@ class FederationService:
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """One site's stream, from its greeting to its end."""
         caller = await self._authenticate(context)
+        # Tells an accepted site at once that it is, and how far its clock differs.
+        await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
         peer = StreamPeer(context, caller)
         self._peers.add(peer)
         writing = asyncio.create_task(peer.write())

@@ -23,3 +23,19 @@ Address: TypeAlias = Annotated[
     AfterValidator(_with_a_real_port),
 ]
 PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
+
+
+def _of_this_computer(address: str) -> str:
+    if not address.startswith("unix:"):
+        _with_a_real_port(address)
+    return address
+
+
+# Where only this computer's own programs can ask: loopback, or a Unix socket as unix:/path.
+LocalAddress: TypeAlias = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^((127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}|unix:/[^\x00-\x1f\x7f]+)$", max_length=108
+    ),
+    AfterValidator(_of_this_computer),
+]

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, Field
 
 from protos.documents import Document, read_document
-from protos.fields import Address, PathText
+from protos.fields import Address, LocalAddress, PathText
 from protos.methods import METHOD_NAMES
 from protos.plan import Name
 
@@ -104,6 +104,7 @@ class Hospital(Document):
         training: see Training.
         trainer_socket: where a trainer that runs as a service of its own listens; without it the
             agent starts the trainer itself.
+        metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
     """
 
     site: Name
@@ -114,6 +115,7 @@ class Hospital(Document):
     data: Data
     training: Training = Training()
     trainer_socket: PathText | None = None
+    metrics_listen: LocalAddress | None = None
 
     @property
     def state_path(self) -> Path:

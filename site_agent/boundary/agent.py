@@ -10,13 +10,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.errors import ProtocolError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
 from protos.manifest import Manifest, manifest_of
 from protos.masking.refusals import MaskingRefused
@@ -41,8 +42,10 @@ from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
 from site_agent.boundary.gate import GateRefusal, unexpected_answer
 from site_agent.boundary.masking import SiteMasking
+from site_agent.boundary.mishaps import TrainerFailed, misbehaved, parted, policy_refuses
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
+from site_agent.boundary.standing import Standing
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
 from site_agent.hatch import Message as HatchMessage
@@ -53,20 +56,12 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 MOST_DEATHS: Final = 5  # of the trainer, without one contribution between them
 
 
-class TrainerFailed(OperatorError):
-    """The trainer stopped with a reason of its own, which it has printed itself."""
-
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(
-            what="The trainer of this site stopped; its own message says why.",
-            consequence="Nothing of this round left this site.",
-            remedy="Follow the trainer's message, then start the site agent again.",
-        )
-        self.failed = failed
-        self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
+@dataclass(frozen=True)
+class Adopted:
+    """The operator has changed the configuration."""
 
 
-_Item: TypeAlias = CoordinatorMessage | Built | Concluded | BaseException
+_Item: TypeAlias = CoordinatorMessage | Built | Concluded | Adopted | BaseException
 
 
 class Agent:
@@ -82,8 +77,13 @@ class Agent:
         connect: Callable[[], Connection],
         software: str,
         renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
+        standing: Standing | None = None,
     ) -> None:
-        """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another."""
+        """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another.
+
+        `standing` is kept up for those who ask what the agent does.
+        """
+        self._standing = standing or Standing()
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
@@ -114,6 +114,7 @@ class Agent:
                     failures = 0
                 except TrainerGone as gone:
                     self._deaths, self._has_lost_trainer, self._connection = self._deaths + 1, True, None
+                    self._standing.failed(gone)
                     self._log.warning("trainer_gone", what=gone.what)
                     if self._renew_trainer is None or self._deaths > MOST_DEATHS:
                         raise
@@ -122,6 +123,7 @@ class Agent:
                         failures += 1
                     else:
                         failures, self._connection = 1, None
+                    self._standing.failed(gone)
                     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
                     self._log.warning("coordinator_unavailable", what=gone.what, retry_in_seconds=round(wait, 1))
                     await asyncio.sleep(wait)
@@ -129,6 +131,11 @@ class Agent:
             for task in self._tasks:
                 task.cancel()
             self._trainer.close()
+
+    def adopt(self, hospital: Hospital) -> None:
+        """From now on this configuration holds; a study under way ends where its policy refuses that."""
+        self._hospital = hospital
+        self._spawn(self._inbox.put(Adopted()))
 
     async def _begin_trainer_anew(self) -> None:
         """The trainer has died: another one takes the run up from what is on its disk."""
@@ -154,8 +161,10 @@ class Agent:
                     raise item
                 if isinstance(item, Farewell):
                     return self._part(item)
-                if not isinstance(item, Built | Concluded):
+                if not isinstance(item, Built | Concluded | Adopted):
                     self._connection = connection
+                    self._standing.connected()
+                self._standing.saw(item)
                 await self._handle(item)
         except MalformedMessage as malformed:
             raise await self._complain(malformed) from malformed
@@ -174,6 +183,7 @@ class Agent:
             raise
         finally:
             reader.cancel()
+            self._standing.parted()
             if self._rounds is not None:
                 self._rounds.stream_ended()
             self._forget_messages()
@@ -184,7 +194,7 @@ class Agent:
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
-            if isinstance(item, Built | Concluded | BaseException) and not of_stream:
+            if isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
                 kept.append(item)
         for item in kept:
             self._inbox.put_nowait(item)
@@ -193,17 +203,21 @@ class Agent:
         while True:
             await self._inbox.put(await connection.receive())
 
-    async def _handle(self, item: CoordinatorMessage | Built | Concluded) -> None:
+    async def _handle(self, item: CoordinatorMessage | Built | Concluded | Adopted) -> None:
         match item:
             case Announcement():
                 await self._announced(item)
             case Built(contribution=contribution):
                 self._deaths = 0
+                self._standing.built()
                 await self._running().built(contribution)
             case Concluded(rounds=rounds):
+                self._standing.concluded()
                 await self._running().concluded(rounds)
-            case Farewell():
-                raise AssertionError("handled before")
+            case Adopted() if self._rounds is not None:
+                await self._check_policy(self._rounds.plan, self._rounds.manifest)
+            case Adopted() | Farewell():
+                return  # nothing is under way; a farewell was handled before
             case _:
                 await self._running().handle(item)
 
@@ -219,27 +233,31 @@ class Agent:
         if self._rounds is None or self._rounds.run != message.run:  # the name holds the plan's digest
             if self._rounds is not None:
                 self._rounds.end()
+            await self._check_policy(plan, manifest_of(plan))
             self._rounds = await self._prepare(message.run, plan)
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
         await self._send(Join(message.run, *digests, rounds.epoch, rounds.next_round, rounds.saved))
 
+    async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
+        """This hospital's policy as it is now allows the study, or this site's part in it ends."""
+        refusal = refuse_plan(self._hospital.policy, plan, manifest, site=self._hospital.site, identity=self._identity)
+        if refusal is None:
+            return
+        run = plan.run_name
+        digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        self._audit.write("plan_refused", reason=refusal, run=run, **digests)
+        await self._tell(Refusal(run, SiteReason.POLICY_FORBIDS))
+        raise policy_refuses(plan.study, refusal)
+
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
-        refusal = refuse_plan(self._hospital.policy, plan, manifest, site=self._hospital.site, identity=self._identity)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        if refusal is not None:
-            self._audit.write("plan_refused", reason=refusal, **facts)
-            await self._tell(Refusal(run, SiteReason.POLICY_FORBIDS))
-            raise RefusedError(
-                what=f"This site's policy refuses the study {plan.study}: {refusal}.",
-                consequence="Nothing left this site.",
-                remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
-            )
         await self._await_approval(plan)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
+        self._standing.began_run(run, plan.schedule.rounds)
         self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
         return Rounds(
             run=run,
@@ -292,13 +310,14 @@ class Agent:
         has_told = False
         while find_approval(state, plan) is None:
             if not has_told:
+                self._standing.phase = "awaiting approval"
                 self._log.warning("approval_awaited", study=plan.study, plan=plan.digest.hex())
                 has_told = True
             await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> HatchMessage:
         try:
-            async with self._asking:
+            async with self._asking, self._standing.asking(type(message).__name__.lower()):
                 answer = await self._trainer.ask(message, largest_payload)
         except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
             raise unexpected_answer() from cause
@@ -327,28 +346,14 @@ class Agent:
         self._audit.write("coordinator_refused", reason=str(malformed))
         if self._run:
             await self._tell(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
-        return ProtocolError(
-            what=f"The coordinator sent {malformed}.",
-            consequence="This site has stopped; nothing was sent in answer.",
-            remedy="Tell the federation office; start again when they have found the cause.",
-        )
+        return misbehaved(malformed)
 
     def _part(self, farewell: Farewell) -> bool:
         """Whether a farewell ends everything well; raises where a person has to act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
         if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
             return True
-        if farewell.reason.is_final:
-            raise RefusedError(
-                what=f"The coordinator ended this site's part: {farewell.detail}.",
-                consequence="Nothing more leaves this site.",
-                remedy="Ask the federation office, then start the site agent again.",
-            )
-        raise UnavailableError(
-            what=f"The coordinator asks to connect again: {farewell.detail}.",
-            consequence="Nothing is lost.",
-            remedy="Nothing has to be done.",
-        )
+        raise parted(farewell)
 
     def _running(self) -> Rounds:
         if self._rounds is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,13 +16,19 @@ from typing import Final
 
 # As at the coordinator: with ECDSA certificates this leaves a TLS 1.2 peer nothing to agree on.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+# gRPC reads https_proxy and no_proxy in lower case only, and would call past a proxy that is set in capitals.
+os.environ |= {
+    name: os.environ[name.upper()]
+    for name in ("https_proxy", "no_proxy")
+    if name not in os.environ and name.upper() in os.environ
+}
 
 import grpc
 import grpc.aio
 
 from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
-from protos.service import ENROL, PARTICIPATE
+from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE
 from protos.wire import decode_coordinator_message, encode_site_message
 
 CONNECT_SECONDS: Final = 20.0
@@ -50,8 +57,15 @@ class Credentials:
 class Connection:
     """One stream to the coordinator; use it as an asynchronous context."""
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
-        self._address = address
+    def __init__(
+        self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
+    ) -> None:
+        """`accepted` is called once when the coordinator has taken this stream.
+
+        It is given the coordinator's time, in seconds since 1970 in UTC, or None where that is of an earlier version.
+        """
+        self._address, self._accepted = address, accepted
+        self._greeting: asyncio.Task[None] | None = None
         secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
         self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
         self._writing = asyncio.Lock()  # gRPC takes one write at a time
@@ -59,9 +73,12 @@ class Connection:
 
     async def __aenter__(self) -> Connection:
         self._stream = self._channel.stream_stream(PARTICIPATE)(wait_for_ready=False)
+        self._greeting = asyncio.create_task(self._await_acceptance())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
         if self._stream is not None:
             self._stream.cancel()
         await self._channel.close()
@@ -110,18 +127,28 @@ class Connection:
                     await self._stream.done_writing()
                 await self._stream.code()
 
+    async def _await_acceptance(self) -> None:
+        assert self._stream is not None
+        metadata = await self._stream.initial_metadata()
+        if self._accepted is None or self._stream.done():
+            return
+        told = str(dict(metadata or ()).get(COORDINATOR_TIME, ""))
+        self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
+
     def _unavailable(self, cause: BaseException | None) -> OperatorError:
         if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _REFUSALS:
             return RefusedError(
                 what=f"The coordinator at {self._address} does not accept this site's certificate.",
                 consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
                 remedy="Ask the federation office whether this site still belongs to the federation.",
+                code="E021",
             )
         status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"
         return UnavailableError(
             what=f"The coordinator at {self._address} cannot be reached ({status}).",
             consequence="Nothing is lost; the round goes on when the connection is back.",
-            remedy="Nothing has to be done: this site tries again by itself.",
+            remedy="Nothing has to be done: this site tries again by itself; `site-agent doctor` looks for the cause.",
+            code="E020",
         )
 
 
@@ -140,4 +167,5 @@ async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
                 what=f"The enrolment port {address} cannot be reached ({cause.code().name.lower()}).",
                 consequence="Nothing but a connection attempt left this site; the invitation is still good.",
                 remedy="Check that the coordinator runs and that this host may reach it, then start again.",
+                code="E022",
             ) from cause

@@ -19,7 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-import sdnotify
 import structlog
 
 from pki import enrolment, store
@@ -29,15 +28,21 @@ from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
 from protos.messages import EnrolmentRequest, MalformedMessage
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
-from site_agent.boundary.agent import Agent, TrainerFailed
+from site_agent.boundary.agent import Agent
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection, Credentials, call_enrol
+from site_agent.boundary.mishaps import TrainerFailed
+from site_agent.boundary.monitoring import monitored, pages_of
+from site_agent.boundary.reloading import Reloading
+from site_agent.boundary.standing import Standing
+from site_agent.boundary.telling import Told, telling
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Check, Failed
 
 ENROLMENT_POLL_SECONDS: Final = 2.0
 TRAINER_END_SECONDS: Final = 10.0
 TRAINER_RESTART_SECONDS: Final = 15.0
+WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
 
 def now() -> datetime:
@@ -45,40 +50,63 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def join(hospital: Hospital, path: Path) -> None:
+async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None] = lambda _: None) -> None:
     """Take part until the coordinator says that everything is over.
 
     Args:
         hospital: the configuration.
-        path: its file, which the trainer reads itself.
+        path: its file, which the trainer reads itself, and which is read again on SIGHUP.
+        watch: is given what the agent does, for a display.
 
     Raises:
         OperatorError: this site cannot or must not go on.
     """
-    store.make_private_directory(hospital.state_path)
-    store.hold_directory(hospital.state_path, "site agent")
-    stop_on_signals()
-    audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=now)
-    with _trainer(hospital, path) as start_trainer:
-        trainer = await start_trainer()
-        await check_table(trainer)
-        keys, address = await enrolled_keys(hospital, audit)
-        credentials = Credentials(
-            key=store.read_secret(keys.tls_key_path),
-            chain=store.read_public(keys.certificate_path),
-            root=store.read_public(keys.root_certificate_path),
-        )
-        agent = Agent(
-            hospital,
-            identity_key=keys.identity_key(),
-            trainer=trainer,
-            audit=audit,
-            connect=lambda: Connection(address, credentials),
-            software=version("global-layers"),
-            renew_trainer=start_trainer,
-        )
-        sdnotify.SystemdNotifier().notify("READY=1")
-        await agent.run()
+    state = hospital.state_path
+    store.make_private_directory(state)
+    store.hold_directory(state, "site agent")
+    standing = Standing(now)
+    reloading = Reloading(path, hospital, standing)
+    handle_signals(reloading)
+    audit = AuditLog(state / "audit.log", site=hospital.site, now=now)
+    told = Told(hospital.site, state, standing, version("global-layers"), now)
+    watch(standing)
+    async with telling(state, told, standing), monitored(hospital.metrics_listen, pages_of(told, state)):
+        with _trainer(hospital, path) as start_trainer:
+            trainer = await start_trainer()
+            await check_table(trainer)
+            standing.phase, standing.trainer = "enrolling", "idle"
+            keys, address = await enrolled_keys(hospital, audit)
+            agent = Agent(
+                hospital,
+                identity_key=keys.identity_key(),
+                trainer=trainer,
+                audit=audit,
+                connect=lambda: _connection(reloading.hospital.coordinator or address, keys, standing),
+                software=version("global-layers"),
+                renew_trainer=start_trainer,
+                standing=standing,
+            )
+            reloading.tell = agent.adopt
+            standing.phase = "connecting"
+            await agent.run()
+
+
+def _connection(address: str, keys: SiteKeys, standing: Standing) -> Connection:
+    """A stream to the coordinator with the keys as they are now; whoever waits hears when it is taken."""
+    standing.address = address
+    credentials = Credentials(
+        key=store.read_secret(keys.tls_key_path),
+        chain=store.read_public(keys.certificate_path),
+        root=store.read_public(keys.root_certificate_path),
+    )
+
+    def accepted(their_seconds: float | None) -> None:
+        standing.connected()
+        apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
+        if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
+            structlog.get_logger().warning("clock_differs", seconds=round(apart, 1))
+
+    return Connection(address, credentials, accepted)
 
 
 async def check_table(trainer: AgentEnd) -> None:
@@ -112,6 +140,7 @@ def _invitation(hospital: Hospital) -> Invitation:
             what="This site has no certificate, and hospital.yaml names no invitation.",
             consequence="Nothing was sent.",
             remedy="Ask the federation office for an invitation and name its file under `invitation`.",
+            code="E023",
         )
     invitation = Invitation.load(Path(hospital.invitation))
     invitation.check_not_expired(now())
@@ -153,6 +182,7 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
                 what=f"The coordinator refused the invitation: {reply.refusal}",
                 consequence="This site has no certificate; no data was touched.",
                 remedy="Ask the federation office for a new invitation.",
+                code="E024",
             )
         if reply.chain:
             break
@@ -208,6 +238,7 @@ async def _connected(place: str) -> AgentEnd:
                     what=f"The trainer does not listen on {place}: {cause.strerror}.",
                     consequence="Nothing left this site.",
                     remedy="Start the service site-trainer, then start the site agent again.",
+                    code="E027",
                 ) from cause
         await asyncio.sleep(0.2)
 
@@ -224,9 +255,11 @@ def _end(children: list[tuple[subprocess.Popen[bytes], AgentEnd]]) -> None:
             child.wait()
 
 
-def stop_on_signals() -> None:
-    """SIGTERM and SIGINT cancel what is running, so that every context is left in order."""
+def handle_signals(reload: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT cancel what is running, so that every context is left in order; SIGHUP reloads."""
     task = asyncio.current_task()
     assert task is not None
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, task.cancel)
+    loop.add_signal_handler(signal.SIGHUP, reload)

@@ -1,0 +1,54 @@
+"""What a monitoring system asks over HTTP, answered as bytes: pure, so that each program serves it in its own loop.
+
+Only GET of known paths is answered; nothing that is asked changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+LONGEST_REQUEST_BYTES: Final = 8192
+PATIENCE_SECONDS: Final = 5.0
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Not Ready"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One answer: its status, media type and content."""
+
+    status: int
+    kind: str
+    content: bytes
+
+
+def text(status: int, words: str) -> Page:
+    """A line for people."""
+    return Page(status, "text/plain; charset=utf-8", f"{words}\n".encode())
+
+
+def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
+    """The whole response to a request.
+
+    Args:
+        request: what arrived up to its empty line, at most LONGEST_REQUEST_BYTES.
+        pages: path -> what makes its page at this moment.
+    """
+    page = _page(request, pages)
+    head = (
+        f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.kind}\r\n"
+        f"Content-Length: {len(page.content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + page.content
+
+
+def _page(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> Page:
+    words = request.split(b"\r\n", 1)[0].split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        return text(400, "This is no request that is understood here.")
+    if words[0] != b"GET":
+        return text(405, "Only GET is answered here.")
+    path = words[1].split(b"?", 1)[0].decode("ascii", "replace")
+    make = pages.get(path)
+    return make() if make else text(404, f"There are {', '.join(sorted(pages))}.")

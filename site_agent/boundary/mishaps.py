@@ -1,0 +1,58 @@
+"""What ends an agent's part, or a stream, in the words that an operator reads."""
+
+from __future__ import annotations
+
+from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.messages import Farewell, MalformedMessage
+from site_agent.hatch import Failed
+
+
+class TrainerFailed(OperatorError):
+    """The trainer stopped with a reason of its own, which it has printed itself."""
+
+    code = "E013"
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(
+            what="The trainer of this site stopped; its own message says why.",
+            consequence="Nothing of this round left this site.",
+            remedy="Follow the trainer's message, then start the site agent again.",
+        )
+        self.failed = failed
+        self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
+
+
+def policy_refuses(study: str, reason: str) -> RefusedError:
+    """The policy in hospital.yaml does not allow a study."""
+    return RefusedError(
+        what=f"This site's policy refuses the study {study}: {reason}.",
+        consequence="Nothing more leaves this site for it.",
+        remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
+        code="E025",
+    )
+
+
+def misbehaved(malformed: MalformedMessage) -> ProtocolError:
+    """The coordinator sent what no honest coordinator of this version sends."""
+    return ProtocolError(
+        what=f"The coordinator sent {malformed}.",
+        consequence="This site has stopped; nothing was sent in answer.",
+        remedy="Tell the federation office; start again when they have found the cause.",
+    )
+
+
+def parted(farewell: Farewell) -> OperatorError:
+    """The coordinator has ended the stream before all was over."""
+    if farewell.reason.is_final:
+        return RefusedError(
+            what=f"The coordinator ended this site's part: {farewell.detail}.",
+            consequence="Nothing more leaves this site.",
+            remedy="Ask the federation office, then start the site agent again.",
+            code="E026",
+        )
+    return UnavailableError(
+        what=f"The coordinator asks to connect again: {farewell.detail}.",
+        consequence="Nothing is lost.",
+        remedy="Nothing has to be done.",
+        code="E020",
+    )

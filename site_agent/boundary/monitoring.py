@@ -1,0 +1,119 @@
+"""Metrics and health of a site for its own monitoring: on loopback or a Unix socket, never for the federation.
+
+Everything is put together when somebody asks. No label names a column, a file or a patient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from protos.errors import ConfigurationError
+from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, text
+from site_agent.boundary.telling import Told
+
+_PREFIX: Final = "global_layers_site"
+
+
+class SiteCollector(Collector):
+    """The facts of `site-agent status` as Prometheus metrics."""
+
+    def __init__(self, facts: Callable[[], Mapping[str, Any]], state: Path) -> None:
+        """`facts` are those of Told; the disk is the one that holds `state`."""
+        self._facts, self._state = facts, state
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric at this moment; one whose value is not known is left out."""
+        facts = self._facts()
+        info = GaugeMetricFamily(f"{_PREFIX}_info", "Always 1.", labels=("site", "version", "phase"))
+        info.add_metric((facts["site"], facts["version"], facts["phase"]), 1)
+        yield info
+        disk = os.statvfs(self._state)
+        for name, meaning, value in (
+            ("connected", "1 while a stream to the coordinator is open.", facts["connected_since"] is not None),
+            ("trainer_gone", "1 while the trainer has ended.", facts["trainer"] == "gone"),
+            ("certificate_days", "Days until the certificate ends.", facts["certificate_days_left"]),
+            ("round", "The round under way, from 0.", facts["round"]),
+            ("rounds_planned", "Rounds of the run.", facts["rounds"]),
+            ("last_contribution_timestamp_seconds", "When a contribution left last.", _seconds(facts)),
+            ("audit_records", "Records in the present file of the audit log.", facts["audit"]["records"]),
+            (
+                "audit_records_not_countersigned",
+                "Records after the coordinator's last countersignature.",
+                facts["audit"]["not_countersigned"],
+            ),
+            ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
+        left = facts["left"]
+        yield CounterMetricFamily(f"{_PREFIX}_left_bytes", "Bytes of contributions that have left.", left["bytes"])
+        yield CounterMetricFamily(f"{_PREFIX}_contributions", "Contributions that left.", left["contributions"])
+
+
+def _seconds(facts: Mapping[str, Any]) -> float | None:
+    at = facts["contributed_at"]
+    return datetime.fromisoformat(at).timestamp() if at else None
+
+
+def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
+    """The pages that a site's monitoring may ask for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SiteCollector(told.facts, state))
+
+    def ready() -> Page:
+        is_connected = told.facts()["connected_since"] is not None
+        return text(200, "connected") if is_connected else text(503, "not connected")
+
+    return {
+        "/metrics": lambda: Page(200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+        "/health": lambda: text(200, "running"),
+        "/ready": ready,
+    }
+
+
+@asynccontextmanager
+async def monitored(listen: str | None, pages: Mapping[str, Callable[[], Page]]) -> AsyncIterator[None]:
+    """While the block lasts, answer on the address that hospital.yaml names; on none where it names none.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    if listen is None:
+        yield
+        return
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                writer.write(answer(await reader.readuntil(b"\r\n\r\n"), pages))
+                await writer.drain()
+        writer.close()
+
+    try:
+        if listen.startswith("unix:"):
+            place = listen.removeprefix("unix:")
+            Path(place).unlink(missing_ok=True)
+            server = await asyncio.start_unix_server(serve, place, limit=LONGEST_REQUEST_BYTES)
+        else:
+            host, _, port = listen.rpartition(":")
+            server = await asyncio.start_server(serve, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
+            consequence="The site agent did not start; nothing left this site.",
+            remedy="Choose another address in hospital.yaml, or end the program that uses this one.",
+            code="E028",
+        ) from cause
+    async with server:
+        yield
