@@ -35,6 +35,7 @@ from protos.manifest import (
 )
 from protos.messages import Stage
 from protos.plan import Plan
+from protos.statistics import summed
 from protos.sums import Sums
 
 
@@ -51,6 +52,7 @@ class Course:
         best: the entry of the curve with the lowest loss, the earliest of equal ones.
         training_rounds: how many training rounds the run has where it ends early, otherwise None.
         gain: what the report gave, None before it.
+        statistics: of each declared cell what the sums stand for, None before them.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
@@ -62,6 +64,7 @@ class Course:
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
     gain: GainOverSites | None = None
+    statistics: dict[str, dict[str, float | int | None]] | None = None
 
     @property
     def best_round(self) -> int | None:
@@ -121,6 +124,9 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
             return _choose_layers(plan, course, sums)
         case Stage.REPORT:
             return replace(course, gain=_gain(sums))
+        case Stage.STATISTICS:
+            assert plan.statistics is not None
+            return replace(course, statistics=summed(plan.statistics, sums.scalars))
         case stage:
             after = _measure(plan, course, round_number, sums)
             if stage is Stage.TRAINING and course.intervals and is_synchronised(plan, round_number):

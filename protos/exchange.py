@@ -122,6 +122,8 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
         round_number: from 0.
         training_rounds: how many were made where the run stopped early; otherwise the schedule's.
     """
+    if plan.statistics is not None:
+        return Stage.STATISTICS if round_number == 0 else None
     made = plan.schedule.rounds if training_rounds is None else training_rounds
     stages = [Stage.PROBE] if plan.has_probe else []
     after = [Stage.VALIDATION] if plan.has_validation_round else []
@@ -194,7 +196,7 @@ class Exchanges:
         return ends_early and planned is not None and closing.get(stage, False)
 
     def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
-        if stage is Stage.PROBE:
+        if stage in (Stage.PROBE, Stage.STATISTICS):
             return all(chosen)
         if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
             return any(chosen)
@@ -220,6 +222,8 @@ class Exchanges:
                 return frozenset({Occasion.MEASURED})
             case Stage.REPORT:
                 return frozenset({Occasion.REPORT})
+            case Stage.STATISTICS:
+                return frozenset({Occasion.STATISTICS})
             case Stage.TRAINING:
                 measured = {Occasion.MEASURED} if is_measured(self._plan, round_number) else set()
                 synchronised = {Occasion.SYNCHRONISED} if is_synchronised(self._plan, round_number) else set()

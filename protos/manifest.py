@@ -32,6 +32,7 @@ from protos.ingredients import (
 )
 from protos.initial_values import initial_values
 from protos.plan import EqualWeights, Plan, RowWeights
+from protos.statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
 
 Float32 = npt.NDArray[np.float32]
 
@@ -55,6 +56,7 @@ class Occasion(StrEnum):
     SYNCHRONISED = "training rounds in which all layers are aggregated"
     PROBE = "the probe"
     REPORT = "the report"
+    STATISTICS = "the statistics"
 
     @property
     def travels_once(self) -> bool:
@@ -63,7 +65,7 @@ class Occasion(StrEnum):
         Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
         every draw but the ordinary one. PROTOCOL.md, section 2.
         """
-        return self in (Occasion.MEASURED, Occasion.PROBE, Occasion.REPORT)
+        return self in (Occasion.MEASURED, Occasion.PROBE, Occasion.REPORT, Occasion.STATISTICS)
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,10 @@ def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, .
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     """Every scalar, in the order of the vector whenever several travel together."""
     weight, method = largest_weight(plan), plan.ingredients
+    if plan.statistics is not None:
+        for kind, cell in numbers_of(plan.statistics):
+            scale = 1 if kind == "count" else MOMENT_SCALE
+            yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
     match plan.weighting:
         case EqualWeights():
             pass

@@ -19,12 +19,13 @@ from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.expert import ExpertUse
 from protos.fixed_point import is_power_of_two
-from protos.ingredients import Method, SensitivePrefix
+from protos.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
 from protos.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.losses import Loss, TaskDefault
 from protos.methods import MethodChoice
 from protos.optimisers import Optimiser, is_plain_descent
 from protos.schedules import EpochSchedule, Schedule
+from protos.statistics import Statistics
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -35,10 +36,14 @@ Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=20
 
 
 class ListedSite(Document):
-    """A site that may contribute: its name and the fingerprint of its identity key."""
+    """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
+
+    A site of the tier `evaluation` measures what it receives; its change is nothing but zeros.
+    """
 
     name: Name
     identity: Fingerprint
+    tier: Literal["evaluation", "training"] = "training"
 
 
 class EqualWeights(Document):
@@ -140,10 +145,12 @@ class Plan(Document):
     early_stopping: EarlyStopping | None = None
     gain: Literal["private", "sums"] = "private"
     expert: ExpertUse | None = None
+    statistics: Statistics | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_sites()
+        self._check_tiers()
         self._check_sizes()
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("a column is listed twice")
@@ -201,17 +208,46 @@ class Plan(Document):
                 f"needs a quorum of {self.smallest_masked_quorum} or more"
             )
 
+    def _check_tiers(self) -> None:
+        if self.statistics is not None:
+            bare = (self.gain, self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
+            if self.method.name != "local" or bare not in (
+                ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
+            ):  # fmt: skip
+                raise ValueError("statistics go with the method local and equal weights, and with nothing measured")
+        if not self.evaluating_sites:
+            return
+        if self.quorum <= len(self.evaluating_sites):
+            raise ValueError("the quorum has to be more than the sites that only evaluate, or nobody might train")
+        plain = Method(server_rule=self.ingredients.server_rule)
+        if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
+            raise ValueError("a site that only evaluates needs a method in which all sites share one whole network")
+        if self.two_sites is not None or self.statistics is not None:
+            raise ValueError("a site that only evaluates goes neither with two_sites nor with statistics")
+
     @property
     def smallest_masked_quorum(self) -> int:
         """So many that any two quorums share an honest site. PROTOCOL, section 3.
 
         Two sites can be hidden from the coordinator, never from one another; the plan and both
-        policies have to say so in words.
+        policies have to say so in words. Sites that only evaluate hide nobody's change, so they come on top.
         """
-        colluders = self.assumed_colluders
+        colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:
             return 2
-        return max(3, colluders + 2, (len(self.sites) + colluders) // 2 + 1)
+        training = len(self.sites) - evaluating
+        return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
+
+    @property
+    def evaluating_sites(self) -> frozenset[str]:
+        """The sites that contribute measurements and a change of zeros."""
+        return frozenset(site.name for site in self.sites if site.tier == "evaluation")
+
+    def tier_of(self, site: str) -> Literal["statistics", "evaluation", "training"]:
+        """The most that the plan asks of a site."""
+        if self.statistics is not None:
+            return "statistics"
+        return "evaluation" if site in self.evaluating_sites else "training"
 
     @property
     def ingredients(self) -> Method:
@@ -250,7 +286,9 @@ class Plan(Document):
 
     @property
     def rounds(self) -> int:
-        """All rounds of the run: the probe, those of training, and those that only measure."""
+        """All rounds of the run: the probe, those of training, and those that only measure; one for statistics."""
+        if self.statistics is not None:
+            return 1
         closing = self.has_validation_round + (self.gain == "sums")
         return self.has_probe + self.schedule.rounds + closing
 

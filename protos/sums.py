@@ -18,7 +18,7 @@ class Sums:
 
     Attributes:
         exchange: what travelled.
-        contributors: how many sites are in the sums.
+        contributors: how many sites that train are in the sums.
         changes: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted changes.
         scalars: the sum of each of the exchange's scalars by its name.
     """

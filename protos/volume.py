@@ -15,6 +15,10 @@ from protos.tensors import Layout
 def rounds_with(plan: Plan, occasion: Occasion) -> int:
     """In how many rounds of the run scalars of an occasion travel, at most."""
     schedule, rule = plan.schedule, plan.ingredients.server_rule
+    if occasion is Occasion.STATISTICS:
+        return int(plan.statistics is not None)
+    if plan.statistics is not None:
+        return 0
     if occasion is Occasion.PROBE:
         return int(plan.has_probe)
     if occasion is Occasion.REPORT:
@@ -28,7 +32,8 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """The most bytes of contributions that a site hands out in the whole run, each counted once."""
-    training = plan.schedule.rounds * Layout(manifest.parameters, 0).total_bytes
-    others = (plan.rounds - plan.schedule.rounds) * Layout(0, 0).total_bytes
+    trained = 0 if plan.statistics is not None else plan.schedule.rounds
+    training = trained * Layout(manifest.parameters, 0).total_bytes
+    others = (plan.rounds - trained) * Layout(0, 0).total_bytes
     each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes
     return training + others + each * sum(rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -19,16 +18,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
 
-from protos.documents import read_document
 from protos.errors import UsageError, explained
-from protos.manifest import manifest_of
-from protos.plan import Plan, plan_from_wire
-from site_agent.approval import approve as record_approval
-from site_agent.approval import find_approval
-from site_agent.commands.options import config_option, plan_option
-from site_agent.config import Hospital, read_hospital
+from site_agent.commands.approval import approve, review, withdraw
+from site_agent.commands.audit import audit
+from site_agent.commands.data import data
+from site_agent.commands.explain import explain
+from site_agent.commands.options import config_option
+from site_agent.commands.status import status
+from site_agent.config import read_hospital
 from site_agent.logs import set_up_log
-from site_agent.review import review_lines
 
 
 @click.group()
@@ -97,48 +95,6 @@ def check(path: Path) -> None:
 
 @cli.command()
 @config_option
-@plan_option
-def review(path: Path, plan_path: Path | None) -> None:
-    """Show what a plan would make this site send.
-
-    Example: site-agent review --config hospital.yaml --plan plan.yaml
-    """
-    hospital = read_hospital(path)
-    plan = _read_plan(hospital, plan_path)
-    for line in review_lines(plan, manifest_of(plan)):
-        click.echo(line)
-    found = find_approval(hospital.state_path, plan)
-    click.echo(f"Approved by {found.by} at {found.at}." if found else "Not approved at this site.")
-
-
-@cli.command()
-@config_option
-@plan_option
-@click.option("--by", required=True, help="The name of the person who approves.")
-def approve(path: Path, plan_path: Path | None, by: str) -> None:
-    """Record that a person agrees to a plan; without this nothing trains.
-
-    Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones"
-    """
-    hospital = read_hospital(path)
-    plan = _read_plan(hospital, plan_path)
-    if not by.strip() or not by.isprintable():
-        raise UsageError(
-            what="--by names nobody.",
-            consequence="Nothing was approved; nothing left this site.",
-            remedy="Give the name of the person who approves, as it shall stand in the audit log.",
-        )
-
-    from site_agent.boundary.audit import AuditLog
-
-    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
-    log.write("plan_approved", plan=plan.digest.hex(), manifest=manifest_of(plan).digest.hex(), by=by)
-    record_approval(hospital.state_path, plan, by=by, at=datetime.now(UTC))
-    click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
-
-
-@cli.command()
-@config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
 @click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
@@ -159,37 +115,13 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     click.echo(f"{rows} rows predicted into {output}.")
 
 
-@cli.group()
-def audit() -> None:
-    """Read the audit log."""
-
-
-@audit.command()
-@config_option
-def verify(path: Path) -> None:
-    """Check every record of the audit log.
-
-    Example: site-agent audit verify --config hospital.yaml
-    """
-    hospital = read_hospital(path)
-
-    from site_agent.boundary.audit import verify_log
-
-    head = verify_log(hospital.state_path / "audit.log")
-    click.echo(f"{head.sequence} records, unbroken, head {head.hash}.")
-
-
-def _read_plan(hospital: Hospital, path: Path | None) -> Plan:
-    if path is not None:
-        return read_document(path, Plan, consequence="Nothing was approved; nothing left this site.")
-    announced = sorted((hospital.state_path / "plans").glob("*.json"), key=lambda plan: plan.stat().st_mtime)
-    if not announced:
-        raise UsageError(
-            what="No plan was announced to this site yet, and none was named.",
-            consequence="Nothing was approved; nothing left this site.",
-            remedy="Name the plan's file with --plan, or let `site-agent join` fetch it first.",
-        )
-    return plan_from_wire(announced[-1].read_bytes())
+cli.add_command(audit)
+cli.add_command(data)
+cli.add_command(explain)
+cli.add_command(status)
+cli.add_command(review)
+cli.add_command(approve)
+cli.add_command(withdraw)
 
 
 def main() -> NoReturn:

@@ -7,10 +7,11 @@ every mistake at once; paths come out absolute.
 from __future__ import annotations
 
 import difflib
+from datetime import datetime, time
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from protos.documents import Document, read_document
 from protos.fields import Address, LocalAddress, PathText
@@ -28,10 +29,31 @@ def _known(name: str) -> str:
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
+Tier: TypeAlias = Literal["statistics", "evaluation", "training"]
+TensorPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*?\[\]-]{1,200}$")]
+ScalarPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
+TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class Hours(Document):
+    """A part of the day, by this computer's own clock and zone; one that begins after it ends goes over midnight."""
+
+    begin: TimeOfDay
+    end: TimeOfDay
+
+    def is_open(self, local: datetime) -> bool:
+        """Whether a local time lies in it; the end itself does not."""
+        begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
+        return begin <= now < end if begin < end else now >= begin or now < end
+
+
 class Policy(Document):
     """What this hospital allows, whatever a coordinator announces. What loosens it is off unless said.
 
+    The keys with a default add a limit where they are written; left out, a plan that a person approves decides.
+
     Attributes:
+        tier: the most that this site does: sums of declared columns, measuring models of others, or training.
         methods: names of methods that may run.
         secure_aggregation: `required` refuses every plan without masking.
         smallest_sites: fewest contributors with whom this site adds up.
@@ -42,8 +64,17 @@ class Policy(Document):
             other's change.
         lost_site_budget: how often in a run this site trains a step again for a smaller set, after a
             site was lost; each time a coordinator that lied about the loss could estimate a change.
+        federated: patterns of the only tensors whose changes may leave (`*`, `?`, `[abc]`); None for those of the
+            plan's method. One that matches no tensor of a plan's network refuses the plan.
+        private: patterns of tensors that never leave, whatever else is said; as above.
+        scalars: patterns of the only numbers that may leave beside changes; None for those that the plan names.
+        smallest_training_rows: with fewer rows this site does not train; the trainer, which has them, counts.
+        smallest_cell: no sum of statistics has fewer of this site's rows in it.
+        hours: when contributions may leave; None for always. Outside them the site is not connected.
+        approvers: how many different persons have to approve a plan.
     """
 
+    tier: Tier = "training"
     methods: tuple[MethodName, ...] = Field(min_length=1)
     secure_aggregation: Literal["required", "not-required"]
     smallest_sites: int = Field(ge=1)
@@ -52,6 +83,13 @@ class Policy(Document):
     largest_clipping_range: float = Field(gt=0)
     two_sites: Literal["each-sees-the-other"] | None = None
     lost_site_budget: int = Field(default=0, ge=0)
+    federated: tuple[TensorPattern, ...] | None = None
+    private: tuple[TensorPattern, ...] = ()
+    scalars: tuple[ScalarPattern, ...] | None = None
+    smallest_training_rows: int = Field(default=1, ge=1)
+    smallest_cell: int = Field(default=10, ge=1)
+    hours: Hours | None = None
+    approvers: int = Field(default=1, ge=1, le=8)
 
 
 class Split(Document):

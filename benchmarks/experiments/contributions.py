@@ -5,12 +5,8 @@ No socket, no mask, no second process; every integer is the one that would have 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +14,7 @@ import numpy.typing as npt
 from coordinator.phases import Gathering
 from coordinator.run import Run, new_run, terms_of
 from protos.plan import Plan
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.gate import Gate
+from site_agent.boundary.gate import Builder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +33,7 @@ class Collection:
         """`plan` has secure aggregation off: masks cancel in every sum, so they change no bit of it."""
         self.plan = plan
         self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
-        self._gate = Gate(plan.run_name, plan, self.run.manifest, _unused_log(), None)
+        self._builder = Builder(plan, trains=True, smallest_rows=1)
 
     def begin(self, round_number: int) -> None:
         """No site's part of this round is added yet."""
@@ -48,7 +43,7 @@ class Collection:
         """Encode a part as the site's gate does, and add it chunk by chunk."""
         offered = self.run.offered(round_number)
         payload = part.changes.tobytes() + np.array(part.scalars, "<i8").tobytes()
-        contribution = self._gate.build(
+        contribution = self._builder.build(
             offered.offer.parameters_digest, offered.exchange, memoryview(payload), rows=part.rows, redraw=0
         )
         for index in range(offered.exchange.layout.chunks):
@@ -59,15 +54,3 @@ class Collection:
         if not self.run.is_consistent:
             raise ArithmeticError(f"round {round_number} does not add up")
         self.run.close_round(round_number)
-
-
-@cache
-def _unused_log() -> AuditLog:
-    """A gate wants a log, and builds contributions without writing to it. One for the process: each has a file open."""
-    return AuditLog(Path(_folder().name) / "audit.jsonl", site="experiment", now=lambda: datetime.now(UTC))
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Removed when the process ends."""
-    return tempfile.TemporaryDirectory(prefix="experiment-")

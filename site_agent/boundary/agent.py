@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -37,20 +38,21 @@ from protos.messages import (
 )
 from protos.methods import method_names
 from protos.plan import Plan, plan_from_wire
-from site_agent.approval import find_approval, keep_plan
+from site_agent.approval import keep_plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
+from site_agent.boundary.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.boundary.gate import GateRefusal, unexpected_answer
 from site_agent.boundary.masking import SiteMasking
 from site_agent.boundary.mishaps import TrainerFailed, misbehaved, parted, policy_refuses
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.boundary.standing import Standing
+from site_agent.boundary.waiting import await_approval, await_hours, watch_consent
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
 from site_agent.hatch import Message as HatchMessage
 
-APPROVAL_POLL_SECONDS: Final = 1.0
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 30.0
 MOST_DEATHS: Final = 5  # of the trainer, without one contribution between them
@@ -108,6 +110,7 @@ class Agent:
                 try:
                     if self._has_lost_trainer:
                         await self._begin_trainer_anew()
+                    await await_hours(lambda: self._hospital.policy.hours)
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
@@ -153,7 +156,7 @@ class Agent:
     async def _converse(self, connection: Connection) -> bool:
         """One stream from greeting to end; whether everything is over."""
         await connection.send(Hello(PROTOCOL_VERSION, self._software))
-        reader = self._spawn(self._read(connection))
+        reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
         try:
             while True:
                 item = await self._inbox.get()
@@ -178,11 +181,15 @@ class Agent:
         except GateRefusal as refusal:
             await self._refuse(refusal.reason, refusal.tensor)
             raise
+        except ConsentEnded as ended:
+            await self._refuse(SiteReason.WITHDRAWN, "", because=ended.because)
+            raise
         except TrainerFailed as stopped:
             await self._refuse(SiteReason(stopped.failed.reason), stopped.failed.tensor)
             raise
         finally:
             reader.cancel()
+            watcher.cancel()
             self._standing.parted()
             if self._rounds is not None:
                 self._rounds.stream_ended()
@@ -215,6 +222,7 @@ class Agent:
                 self._standing.concluded()
                 await self._running().concluded(rounds)
             case Adopted() if self._rounds is not None:
+                self._rounds.follow(self._hospital.policy)
                 await self._check_policy(self._rounds.plan, self._rounds.manifest)
             case Adopted() | Farewell():
                 return  # nothing is under way; a farewell was handled before
@@ -241,7 +249,9 @@ class Agent:
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """This hospital's policy as it is now allows the study, or this site's part in it ends."""
-        refusal = refuse_plan(self._hospital.policy, plan, manifest, site=self._hospital.site, identity=self._identity)
+        policy, state = self._hospital.policy, self._hospital.state_path
+        refusal = refuse_plan(policy, plan, manifest, site=self._hospital.site, identity=self._identity)
+        refusal = refusal or refuse_replay(state, plan, self._audit.records("run_finished"), datetime.now(UTC))
         if refusal is None:
             return
         run = plan.run_name
@@ -253,7 +263,10 @@ class Agent:
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        await self._await_approval(plan)
+        policy = self._hospital.policy
+        consent = Consent(self._hospital.state_path, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
+        keep_plan(self._hospital.state_path, plan)
+        await await_approval(consent, self._audit, self._awaits_approval)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
@@ -264,7 +277,8 @@ class Agent:
             plan=plan,
             manifest=manifest,
             site=self._hospital.site,
-            smallest_sites=self._hospital.policy.smallest_sites,
+            policy=policy,
+            consent=consent,
             audit=self._audit,
             masking=self._masking(run, plan, manifest),
             around=Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put),
@@ -297,23 +311,11 @@ class Agent:
             manifest=manifest,
             site=self._hospital.site,
             identity_key=self._identity_key,
-            quorum=max(plan.quorum, policy.smallest_sites),
+            quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
             budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
             ledger_path=self._hospital.state_path / "masking" / f"{run}.json",
             audit=self._audit,
         )
-
-    async def _await_approval(self, plan: Plan) -> None:
-        """Nothing trains until a person here has approved exactly this plan."""
-        state = self._hospital.state_path
-        keep_plan(state, plan)
-        has_told = False
-        while find_approval(state, plan) is None:
-            if not has_told:
-                self._standing.phase = "awaiting approval"
-                self._log.warning("approval_awaited", study=plan.study, plan=plan.digest.hex())
-                has_told = True
-            await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> HatchMessage:
         try:
@@ -354,6 +356,12 @@ class Agent:
         if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
             return True
         raise parted(farewell)
+
+    def _awaits_approval(self) -> None:
+        self._standing.phase = "awaiting approval"
+
+    def _consent(self) -> Consent | None:
+        return None if self._rounds is None else self._rounds.consent
 
     def _running(self) -> Rounds:
         if self._rounds is None:

@@ -8,31 +8,36 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: what was built is kept and sent again, never built anew;
+* what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
 * the audit log records a release, and is synced, before the bytes are handed over;
 * under a plan that requires masking, no chunk is handed over without its masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 import numpy as np
 from blake3 import blake3
 
-from protos.errors import OperatorError
+from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.exchange import Exchange
-from protos.fixed_point import FixedPoint, NotFinite
+from protos.fixed_point import FixedPoint, NotFinite, round_rows
 from protos.manifest import ROWS, Manifest
 from protos.messages import Bind, Chunk, MalformedMessage, SiteReason
 from protos.plan import EqualWeights, Plan, RowWeights
+from site_agent.boundary.allowance import Allowance
 from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.consent import Consent
 from site_agent.boundary.masking import SiteMasking
 
 
 class GateRefusal(OperatorError):
     """The gate did not let a contribution out; `reason` and `tensor` may be told to the coordinator."""
+
+    code = "E012"
 
     def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
         super().__init__(
@@ -41,6 +46,23 @@ class GateRefusal(OperatorError):
             remedy="Tell the study's researcher; the run stops here for this site.",
         )
         self.reason, self.tensor = reason, tensor
+
+
+class PolicyForbids(GateRefusal):
+    """The hospital's own file does not let this contribution out; a person there would have to change that."""
+
+    exit_status = RefusedError.exit_status
+
+
+class OutsideHours(UnavailableError):
+    """The hospital lets nothing leave at this time of day; later it does."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            what="The policy lets nothing leave at this time of day.",
+            consequence="Nothing was sent; what was trained is kept.",
+            remedy="Nothing has to be done: this site connects again when the hours begin.",
+        )
 
 
 def unexpected_answer() -> GateRefusal:
@@ -64,12 +86,112 @@ class Contribution:
 class Gate:
     """The door for one run."""
 
-    def __init__(self, run: str, plan: Plan, manifest: Manifest, audit: AuditLog, masking: SiteMasking | None) -> None:
+    def __init__(
+        self,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        *,
+        audit: AuditLog,
+        masking: SiteMasking | None,
+        allowance: Allowance,
+        consent: Consent,
+    ) -> None:
         """`masking` is None only where the plan has secure aggregation off."""
         if (masking is None) != (plan.secure_aggregation == "off"):
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
+        self._allowance, self._consent = allowance, consent
+        self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
+
+    def build(
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+    ) -> Contribution:
+        """Encode and check what the trainer handed out; see Builder.
+
+        Raises:
+            GateRefusal: it may not leave.
+        """
+        return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw)
+
+    def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The contribution's chunks from where the coordinator lacks them; the log is written first.
+
+        Raises:
+            AuditError: the log cannot be written; no chunk is handed out.
+            ConsentEnded: the persons here no longer agree.
+            PolicyForbids: the policy does not let it out.
+            OutsideHours: not at this time of day.
+            MaskingRefused: this vector may not be masked for these contributors.
+            MalformedMessage: the coordinator asks for a chunk that there is not.
+        """
+        exchange = contribution.exchange
+        if bind.first_chunk >= exchange.layout.chunks:
+            raise MalformedMessage("a first chunk that the vector does not have")
+        self._consent.require()
+        self._check_policy(exchange, bind)
+        if self._masking is not None:
+            self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
+        self._audit.write(
+            "contribution_released",
+            run=self._run,
+            round=bind.round,
+            attempt=bind.attempt,
+            position=contribution.position.hex(),
+            contributors=list(bind.sites),
+            manifest=self._manifest.digest.hex(),
+            stage=exchange.stage.name.lower(),
+            layers=len({tensor.layer for tensor in exchange.up}),
+            offered_layers=exchange.layers.hex(),
+            tensors=len(exchange.up),
+            scalars=[scalar.name for scalar in exchange.scalars],
+            bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
+            first_chunk=bind.first_chunk,
+            clipped=contribution.clipped,
+            masked=self._masking is not None,
+        )
+        self._allowance.take(exchange, bind)
+        return self._hand_out(contribution, bind)
+
+    def _check_policy(self, exchange: Exchange, bind: Bind) -> None:
+        at: Mapping[str, object] = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
+        if not self._allowance.is_open:
+            self._audit.write("release_refused", reason="the policy lets nothing leave at this time of day", **at)
+            raise OutsideHours
+        reason = self._allowance.refuse(exchange, bind, masked=self._masking is not None)
+        if reason is not None:
+            self._audit.write("release_refused", reason=reason, **at)
+            what = f"This site's policy does not let a contribution out: {reason}."
+            raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
+
+    def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
+
+        Masked bytes confirm no guess at the change; the hash of the change itself would.
+        """
+        sent, total = blake3(), 0
+        for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
+            self._consent.require()
+            sent.update(body)
+            total += len(body)
+            yield Chunk(bind.round, bind.attempt, index, body)
+        at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
+        self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
+
+    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
+        layout, buffer = contribution.exchange.layout, contribution.buffer
+        if self._masking is not None:
+            return self._masking.masked(contribution.position, bind, layout, buffer)
+        return (bytes(layout.body(buffer, index)) for index in range(bind.first_chunk, layout.chunks))
+
+
+class Builder:
+    """Encodes and checks vectors under one plan; what it makes leaves through the gate alone."""
+
+    def __init__(self, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
+        """`trains` is False for a site that only evaluates; it trains on at least `smallest_rows` rows."""
+        self._plan, self._trains, self._smallest_rows = plan, trains, smallest_rows
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
     def build(
@@ -93,6 +215,9 @@ class Gate:
             raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
         layout = exchange.layout
         values = np.frombuffer(payload, "<f4", layout.parameters)
+        if not self._trains and values.any():
+            what = "The trainer handed out a change, but this site only evaluates."
+            raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
         buffer = bytearray(layout.total_bytes)
         clipped = 0
@@ -113,65 +238,14 @@ class Gate:
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, redraw, clipped, buffer, blake3(buffer).digest())
 
-    def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """The contribution's chunks from where the coordinator lacks them; the log is written first.
-
-        Raises:
-            AuditError: the log cannot be written; no chunk is handed out.
-            MaskingRefused: this vector may not be masked for these contributors.
-            MalformedMessage: the coordinator asks for a chunk that there is not.
-        """
-        exchange = contribution.exchange
-        if bind.first_chunk >= exchange.layout.chunks:
-            raise MalformedMessage("a first chunk that the vector does not have")
-        if self._masking is not None:
-            self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
-        self._audit.write(
-            "contribution_released",
-            run=self._run,
-            round=bind.round,
-            attempt=bind.attempt,
-            position=contribution.position.hex(),
-            contributors=list(bind.sites),
-            manifest=self._manifest.digest.hex(),
-            stage=exchange.stage.name.lower(),
-            layers=len({tensor.layer for tensor in exchange.up}),
-            offered_layers=exchange.layers.hex(),
-            tensors=len(exchange.up),
-            scalars=[scalar.name for scalar in exchange.scalars],
-            bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
-            first_chunk=bind.first_chunk,
-            clipped=contribution.clipped,
-            masked=self._masking is not None,
-        )
-        return self._hand_out(contribution, bind)
-
-    def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
-
-        Masked bytes confirm no guess at the change; the hash of the change itself would.
-        """
-        sent, total = blake3(), 0
-        for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
-            sent.update(body)
-            total += len(body)
-            yield Chunk(bind.round, bind.attempt, index, body)
-        at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
-        self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
-
-    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
-        layout, buffer = contribution.exchange.layout, contribution.buffer
-        if self._masking is not None:
-            return self._masking.masked(contribution.position, bind, layout, buffer)
-        return (bytes(layout.body(buffer, index)) for index in range(bind.first_chunk, layout.chunks))
-
     def _weigh(self, exchange: Exchange, rows: int) -> float:
         """The factor of the changes."""
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0
             case RowWeights(largest_rows=largest):
-                if exchange.up and not 0 < rows <= largest:
+                fewest, most = (round_rows(self._smallest_rows, largest), largest) if self._trains else (0, 0)
+                if exchange.up and not fewest <= rows <= most:
                     raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0
             case _:

@@ -21,7 +21,7 @@ from protos.messages import Finish, MalformedMessage, Offer, Stage
 from protos.parameters import position
 from protos.plan import Plan
 
-_ORDER: Final = (Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT)
+_ORDER: Final = (Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT)
 
 
 class Itinerary:
@@ -73,6 +73,7 @@ class Itinerary:
         """
         closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
         closing += [Stage.REPORT] if self._plan.gain == "sums" else []
+        closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
         wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
         is_last = finish.round == self._plan.rounds or self._plan.early_stopping is not None
         if self._last != wanted or not is_last:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,11 +37,14 @@ from protos.messages import (
 )
 from protos.parameters import position
 from protos.plan import Plan
+from site_agent.boundary.allowance import Allowance
 from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.consent import Consent
 from site_agent.boundary.download import Download
 from site_agent.boundary.gate import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.boundary.itinerary import Itinerary
 from site_agent.boundary.masking import SiteMasking
+from site_agent.config import Policy
 from site_agent.hatch import Agreed, Conclude, Train, Trained
 from site_agent.hatch import Message as HatchMessage
 
@@ -89,17 +93,21 @@ class Rounds:
         plan: Plan,
         manifest: Manifest,
         site: str,
-        smallest_sites: int,
+        policy: Policy,
+        consent: Consent,
         audit: AuditLog,
         masking: SiteMasking | None,
         around: Surroundings,
         saved: tuple[Saved, ...],
     ) -> None:
-        """`saved` are the states on the trainer's disk; with none it begins anew."""
+        """`consent` is what persons here say to the plan; `saved` are the states on the trainer's disk, or none."""
         self.run, self.plan, self.manifest = run, plan, manifest
-        self._site, self._smallest_sites, self._audit = site, smallest_sites, audit
+        self._site, self._audit = site, audit
         self._masking, self._around = masking, around
-        self._gate = Gate(run, plan, manifest, audit, masking)
+        released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
+        self._allowance = Allowance(policy, plan, site=site, local_time=datetime.now, released=released)
+        self.consent = consent
+        self._gate = Gate(run, plan, manifest, audit=audit, masking=masking, allowance=self._allowance, consent=consent)
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
@@ -108,7 +116,6 @@ class Rounds:
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
-        released = (facts for facts in audit.records("contribution_released") if facts["run"] == run)
         self._itinerary = Itinerary(run, plan, manifest, released)
         self._is_concluded = False
         self._saved = {state.round: state for state in saved}
@@ -126,6 +133,10 @@ class Rounds:
     def saved(self) -> tuple[Saved, ...]:
         """The states on the trainer's disk, the newest ones where they are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
+
+    def follow(self, policy: Policy) -> None:
+        """From now on the gate holds what leaves against this policy."""
+        self._allowance.policy, self.consent.approvers = policy, policy.approvers
 
     def trainer_began_anew(self, saved: tuple[Saved, ...]) -> None:
         """The trainer has lost its memory: what was built from it is not sent on its own any more."""
@@ -236,8 +247,10 @@ class Rounds:
             raise MalformedMessage("contributors for a round that was not offered")
         if self._bind is not None and self._bind.sites != bind.sites:
             raise MalformedMessage("two sets of contributors for one attempt")
-        enough = max(self.plan.quorum, self._smallest_sites)
-        if self._site not in bind.sites or not self._are_listed(bind.sites) or len(bind.sites) < enough:
+        enough = len(bind.sites) >= self.plan.quorum
+        training = set(bind.sites) - self.plan.evaluating_sites
+        enough = enough and len(training) >= self._allowance.policy.smallest_sites
+        if self._site not in bind.sites or not self._are_listed(bind.sites) or not enough:
             raise MalformedMessage("contributors that the plan or the policy does not allow")
         self._bind = bind
 

@@ -5,11 +5,13 @@ Their sentences stay at the site; only a reason from the closed list travels.
 
 from __future__ import annotations
 
-from protos.errors import ConfigurationError, OperatorError
+from protos.errors import ConfigurationError, OperatorError, RefusedError
 
 
 class NetworkDiffers(ConfigurationError):  # names what was found
     """This site's network would hand out something else than the plan's manifest."""
+
+    code = "E016"
 
     def __init__(self, difference: str) -> None:
         super().__init__(
@@ -22,6 +24,8 @@ class NetworkDiffers(ConfigurationError):  # names what was found
 class StateLost(ConfigurationError):  # names what was found
     """What this site has to go on from is neither in memory nor on disk."""
 
+    code = "E017"
+
     def __init__(self, number: int) -> None:
         super().__init__(
             what=f"This site cannot go on with round {number}: its saved state is missing or damaged.",
@@ -30,8 +34,21 @@ class StateLost(ConfigurationError):  # names what was found
         )
 
 
+class TooFewRows(RefusedError):  # names what was found
+    """This hospital's policy lets no model train on so few rows."""
+
+    def __init__(self, fewest: int) -> None:
+        super().__init__(
+            what=f"This site has fewer than the {fewest} training rows that its policy wants.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Take part when there are more rows, or change smallest_training_rows in hospital.yaml.",
+        )
+
+
 class TrainingDiverged(OperatorError):  # names what was found
     """Training ended in a model that predicts no numbers."""
+
+    code = "E018"
 
     def __init__(self) -> None:
         super().__init__(

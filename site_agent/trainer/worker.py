@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -24,9 +25,10 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
+from protos.manifest import manifest_of
 from protos.messages import MalformedMessage, Saved, SiteReason, Stage
 from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
-from site_agent.approval import find_approval
+from site_agent.approval import find_approval, why_not
 from site_agent.config import Hospital
 from site_agent.hatch import (
     Agreed,
@@ -41,7 +43,7 @@ from site_agent.hatch import (
     TrainerEnd,
 )
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.failures import NetworkDiffers, StateLost, TrainingDiverged
+from site_agent.trainer.failures import NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
@@ -53,8 +55,10 @@ if TYPE_CHECKING:
 class Worker:
     """The trainer of one site."""
 
-    def __init__(self, hospital: Hospital, hatch: TrainerEnd) -> None:
-        self._hospital, self._hatch = hospital, hatch
+    def __init__(self, hospital: Hospital, hatch: TrainerEnd, *, rehearsal: Path | None = None) -> None:
+        """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state."""
+        self._hospital, self._hatch, self._rehearsal = hospital, hatch, rehearsal
+        self._state = rehearsal or hospital.state_path
         self._study: Study | None = None
         self._preprocessing: Preprocessing | None = None
         self._report: Report | None = None
@@ -120,28 +124,57 @@ class Worker:
 
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
-        approval = find_approval(self._hospital.state_path, plan)
-        if approval is None:
-            raise RefusedError(
-                what=f"Nobody at this site has approved the study {plan.study} in this form.",
-                consequence="Nothing was trained and nothing left this site.",
-                remedy="Run `site-agent review` and `site-agent approve`.",
-            )
+        approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
         self._study = None  # an earlier run's network makes room before the next one is built
+        if plan.statistics is not None:
+            self._plan, self._run, self._report = plan, run, None
+            return Prepared(approved)
         study, self._preprocessing = begin_study(self._hospital, plan)
+        self._check_rows(plan, study)
         found = study.manifest.digest.hex()
-        if found != approval.manifest_digest:
+        if found != approved:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study, self._run, self._report = study, run, None
         controls = 2 if plan.ingredients.has_controls else 1
         self._hatch.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
-        self._plan, self._saves = plan, Saves(self._hospital.state_path / "saves" / run, plan, study.own)
+        self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.redraw)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
         return Prepared(found, _packed(held))
 
+    def _approved(self, plan: Plan) -> str:
+        """The digest of what may leave by what persons here have said.
+
+        Raises:
+            RefusedError: they have not, or no longer.
+        """
+        approval = find_approval(self._hospital.state_path, plan)
+        because = why_not(approval, approvers=self._hospital.policy.approvers, now=datetime.now(UTC))
+        if approval is None or because is not None:
+            raise RefusedError(
+                what=f"The study {plan.study} may not train here: {because}.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Run `site-agent review` and `site-agent approve`.",
+            )
+        return approval.manifest_digest
+
+    def _check_rows(self, plan: Plan, study: Study) -> None:
+        fewest = self._hospital.policy.smallest_training_rows
+        if plan.tier_of(self._hospital.site) == "training" and len(study.own.training) < fewest:
+            raise TooFewRows(fewest)
+
+    def _count(self, plan: Plan, question: Train) -> Trained:
+        """The one round of a plan with statistics."""
+        from site_agent.trainer.statistics import own_numbers
+
+        if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
+            raise MalformedMessage("another round than the one of statistics")
+        return Trained(0, 0, _packed(own_numbers(self._hospital, plan, self._state / "statistics")))
+
     def _train(self, question: Train) -> Trained:
+        if self._plan is not None and self._plan.statistics is not None:
+            return self._count(self._plan, question)
         asked, received = _asked(question), _numbers(question.payload)
         exchange = self._ready().exchange(asked)  # a round that the plan does not allow ends here
         study = self._study_before(question.round)
@@ -157,6 +190,8 @@ class Worker:
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
 
     def _conclude(self, question: Conclude) -> Agreed:
+        if self._plan is not None and self._plan.statistics is not None:
+            return Agreed()
         asked = _asked(question)
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and study.plan.early_stopping is None:
@@ -316,6 +351,8 @@ def _reason(error: OperatorError) -> SiteReason:
     match error:
         case DataError():
             return SiteReason.DATA_UNFIT
+        case TooFewRows():
+            return SiteReason.POLICY_FORBIDS
         case RefusedError():
             return SiteReason.PLAN_NOT_APPROVED
         case NetworkDiffers():

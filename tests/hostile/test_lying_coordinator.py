@@ -169,7 +169,9 @@ def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, office: Off
 
     assert evidence.is_waiting  # as long as it takes
     assert_nothing_left(evidence)
-    assert [facts["plan"] for facts in evidence.audit] == ([] if first == "nothing" else [plan.digest.hex()])
+    (awaited,) = evidence.events("approval_awaited")
+    assert (awaited["plan"], awaited["another_of_this_name"]) == (other.digest.hex(), plan.digest.hex())
+    assert len(evidence.events("run_joined")) == (first != "nothing")
     assert not any(isinstance(question, Train) for question in evidence.questions)
     assert kept.read_bytes() == other.canonical
 

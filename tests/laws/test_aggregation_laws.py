@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +20,7 @@ from protos.plan import Plan, RowWeights
 from protos.server_rules import apply_rule, begin_rule
 from protos.sums import Sums
 from protos.tensors import CHUNK_PARAMETERS, Layout
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.gate import Gate
+from site_agent.boundary.gate import Builder
 from tests.protos.examples import COMPANIONS, METHODS, NETWORK, listed, plan_of_method
 
 WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})
@@ -104,21 +101,15 @@ def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: i
     return Study(plan, manifest, exchange, manifest.initial_parameters(seed), changes, rows)
 
 
-@pytest.fixture
-def audit(tmp_path: Path) -> AuditLog:
-    """A site's log; encoding does not write to it."""
-    return AuditLog(tmp_path / "audit.log", site="site-000", now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
-
-
-def contributions(made: Study, audit: AuditLog) -> dict[str, list[bytes]]:
+def contributions(made: Study) -> dict[str, list[bytes]]:
     """Each site's chunks, as its gate builds them."""
-    gate = Gate(made.plan.run_name, made.plan, made.manifest, audit, None)
+    builder = Builder(made.plan, trains=True, smallest_rows=1)
     chunks = {}
     for site, change in made.changes.items():
         weight = made.rows[site] if made.plan.weighting.name == "rows" else 1
         scalars = [min(weight, scalar.bound) for scalar in made.exchange.scalars if scalar.name != ROWS]
         payload = change.astype("<f4").tobytes() + np.array(scalars, "<i8").tobytes()
-        built = gate.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], redraw=0)
+        built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], redraw=0)
         chunks[site] = [bytes(made.layout.body(built.buffer, index)) for index in range(made.layout.chunks)]
     return chunks
 
@@ -167,12 +158,10 @@ def mean_change(made: Study, sums: RunningSum) -> npt.NDArray[np.float64]:
 @by_method
 @by_weighting
 @pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_arrival_never_changes_a_bit(
-    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
-) -> None:
+def test_the_order_of_arrival_never_changes_a_bit(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """However the sites' chunks are interleaved, the next parameters are the same bytes."""
     made = study(seed, method, weighting, sites=3 + seed)
-    chunks = contributions(made, audit)
+    chunks = contributions(made)
     generator = np.random.default_rng(seed)
 
     results = {next_parameters(made, summed(made, chunks, generator)).tobytes() for _ in range(4)}
@@ -184,11 +173,11 @@ def test_the_order_of_arrival_never_changes_a_bit(
 @by_weighting
 @pytest.mark.parametrize("seed", range(5))
 def test_the_result_is_the_weighted_mean_of_the_changes(
-    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
+    seed: int, method: dict[str, Any], weighting: dict[str, Any]
 ) -> None:
     """The next parameters are the received ones plus the float64 mean, within half a step and one rounding."""
     made = study(seed, method, weighting, sites=3 + seed)
-    chunks = contributions(made, audit)
+    chunks = contributions(made)
 
     result = next_parameters(made, summed(made, chunks, np.random.default_rng(seed)))
 
@@ -205,10 +194,10 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
 
 @by_sharing_method
 @pytest.mark.parametrize("seed", range(3))
-def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any], audit: AuditLog) -> None:
+def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -> None:
     """The sum of one contributor is its change, whatever its rows weigh."""
     made = study(seed, method, {"name": "rows", "largest_rows": 512}, sites=3)
-    site, chunks = next(iter(contributions(made, audit).items()))
+    site, chunks = next(iter(contributions(made).items()))
 
     sums = summed(made, {site: chunks}, np.random.default_rng(seed))
     decoded = mean_change(made, sums)
@@ -220,15 +209,13 @@ def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any], a
 @by_method
 @by_weighting
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_changes_are_their_own_mean(
-    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
-) -> None:
+def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """Where every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
     made = study(seed, method, weighting, sites=5)
     change = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
     made.changes.update(dict.fromkeys(made.changes, change))
 
-    sums = summed(made, contributions(made, audit), np.random.default_rng(seed))
+    sums = summed(made, contributions(made), np.random.default_rng(seed))
     mean = mean_change(made, sums)
 
     np.testing.assert_array_equal(mean, change.astype(np.float64))
@@ -237,12 +224,10 @@ def test_equal_changes_are_their_own_mean(
 @by_method
 @by_weighting
 @pytest.mark.parametrize("seed", range(3))
-def test_a_wrong_check_word_is_noticed(
-    seed: int, method: dict[str, Any], weighting: dict[str, Any], audit: AuditLog
-) -> None:
+def test_a_wrong_check_word_is_noticed(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """A check that is off in one chunk of one site is noticed, however the chunks arrive."""
     made = study(seed, method, weighting, sites=3)
-    chunks = contributions(made, audit)
+    chunks = contributions(made)
     generator = np.random.default_rng(seed)
     honest = summed(made, chunks, generator)
     site, index = str(generator.choice(list(chunks))), int(generator.integers(made.layout.chunks))
@@ -256,12 +241,10 @@ def test_a_wrong_check_word_is_noticed(
 
 @by_weighting
 @pytest.mark.parametrize("seed", range(5))
-def test_a_site_that_is_bound_and_sends_nothing_is_noticed(
-    seed: int, weighting: dict[str, Any], audit: AuditLog
-) -> None:
+def test_a_site_that_is_bound_and_sends_nothing_is_noticed(seed: int, weighting: dict[str, Any]) -> None:
     """A sum that lacks a bound site is never complete, and never consistent."""
     made = study(seed, METHODS[0], weighting, sites=4)
-    chunks = contributions(made, audit)
+    chunks = contributions(made)
     silent = sorted(chunks)[seed % 4]
     sums = RunningSum(made.manifest.parameters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from protos.errors import RefusedError
 from protos.plan import Plan
-from site_agent.approval import approve, find_approval, keep_plan
+from site_agent.approval import approve, find_approval, keep_plan, last_approved, newest_version, why_not, withdraw
 from tests.rehearsal.study import made_up_identities, plan_with
 
 PLAN = plan_with(made_up_identities())
@@ -45,7 +45,72 @@ def test_an_approval_is_found_again_and_names_the_person(tmp_path: Path) -> None
     given = approve(tmp_path, PLAN, by="A. Jones", at=AT)
 
     assert find_approval(tmp_path, PLAN) == given
-    assert (given.by, given.at, given.plan_digest) == ("A. Jones", "2026-03-01T12:00:00+00:00", PLAN.digest.hex())
+    (signature,) = given.signatures
+    assert (signature.by, signature.at) == ("A. Jones", "2026-03-01T12:00:00+00:00")
+    assert given.plan_digest == PLAN.digest.hex()
+    assert why_not(given, approvers=1, now=AT) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "clause"),
+    [
+        ((), 1, "nobody here has approved it in this form"),
+        (("A. Jones",), 2, "1 of 2 persons have approved it"),
+        (("A. Jones", "a.  jones "), 2, "1 of 2 persons have approved it"),
+        (("A. Jones", "B. Smith"), 2, None),
+        (("A. Jones", "B. Smith"), 3, "2 of 3 persons have approved it"),
+    ],
+)
+def test_as_many_persons_as_the_policy_wants_have_to_agree(
+    tmp_path: Path, names: tuple[str, ...], wanted: int, clause: str | None
+) -> None:
+    """Four eyes are two names; the same name twice, however it is spelt, is one person."""
+    for name in names:
+        approve(tmp_path, PLAN, by=name, at=AT)
+
+    assert why_not(find_approval(tmp_path, PLAN), approvers=wanted, now=AT) == clause
+
+
+def test_an_approval_ends_when_it_was_said_to(tmp_path: Path) -> None:
+    """Up to its end it holds, from then on it does not, and a yes of somebody else does not prolong it."""
+    end = AT + timedelta(days=30)
+    approve(tmp_path, PLAN, by="A. Jones", at=AT, until=end)
+    approve(tmp_path, PLAN, by="B. Smith", at=AT)
+    found = find_approval(tmp_path, PLAN)
+
+    assert why_not(found, approvers=2, now=end - timedelta(seconds=1)) is None
+    assert why_not(found, approvers=2, now=end) == f"the approval by A. Jones ended at {end.isoformat()}"
+    assert why_not(found, approvers=1, now=end) is None
+
+
+def test_a_withdrawal_ends_every_yes_until_somebody_agrees_anew(tmp_path: Path) -> None:
+    """One person's no stands against any number of yeses; a later yes counts alone."""
+    for name in ("A. Jones", "B. Smith"):
+        approve(tmp_path, PLAN, by=name, at=AT)
+
+    assert withdraw(tmp_path, PLAN, by="C. Brown", at=AT) is not None
+    clause = f"C. Brown withdrew this site at {AT.isoformat()}"
+    assert why_not(find_approval(tmp_path, PLAN), approvers=1, now=AT) == clause
+    assert withdraw(tmp_path, PLAN, by="C. Brown", at=AT) is None  # there is nothing left to withdraw
+
+    approve(tmp_path, PLAN, by="A. Jones", at=AT)
+    assert why_not(find_approval(tmp_path, PLAN), approvers=1, now=AT) is None
+    assert why_not(find_approval(tmp_path, PLAN), approvers=2, now=AT) == "1 of 2 persons have approved it"
+
+
+def test_the_last_approved_plan_is_another_one_of_the_study(tmp_path: Path) -> None:
+    """It is compared with the one that was approved last, never with itself or with another study."""
+    second, third = (plan_with(made_up_identities(), changes={"version": number}) for number in (2, 3))
+    approve(tmp_path, PLAN, by="A. Jones", at=AT)
+    approve(tmp_path, second, by="A. Jones", at=AT + timedelta(days=1))
+    approve(tmp_path, plan_with(made_up_identities(), study="other"), by="A. Jones", at=AT + timedelta(days=2))
+
+    assert last_approved(tmp_path, plan_with(made_up_identities(), study="third")) is None
+    for plan, expected in ((third, second), (second, PLAN)):
+        found = last_approved(tmp_path, plan)
+        assert found is not None
+        assert found[0] == expected
+    assert (newest_version(tmp_path, "study"), newest_version(tmp_path, "none")) == (2, 0)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -82,6 +147,8 @@ def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
     """Approvals and plans are written whole, in directories of their owner."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
     keep_plan(tmp_path, PLAN)
+
+    withdraw(tmp_path, PLAN, by="A. Jones", at=AT)
 
     assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file()) == [".json", ".json"]
     assert stat.S_IMODE((tmp_path / "approvals").stat().st_mode) == 0o700

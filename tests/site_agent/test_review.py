@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -9,54 +10,62 @@ import pytest
 from protos.manifest import Occasion, manifest_of
 from protos.plan import Plan
 from protos.volume import most_bytes
-from site_agent.review import review_lines
+from site_agent.differences import plan_differences
+from site_agent.review import Section, Table, as_lines, review_sections
+from site_agent.review_page import review_page
 from tests.protos.examples import METHODS, plan_of_method
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+
+
+def sections(plan: Plan) -> list[Section]:
+    """The page in its parts."""
+    return list(review_sections(plan, manifest_of(plan)))
 
 
 def page(plan: Plan) -> str:
-    """The whole page."""
-    return "\n".join(review_lines(plan, manifest_of(plan)))
+    """The whole page as a terminal shows it."""
+    return "\n".join(as_lines(sections(plan)))
 
 
-def widest(method: dict[str, Any]) -> Plan:
+def table(plan: Plan, heading: str) -> tuple[tuple[str, ...], ...]:
+    """The rows of one section's table."""
+    (found,) = [section.table for section in sections(plan) if section.heading == heading]
+    return found.rows if found else ()
+
+
+def widest(method: dict[str, Any], **keys: Any) -> Plan:
     """A plan of the method in which as much travels as it can bear."""
-    keys = {"gain": "sums"} if method["name"] == "local" else MEASURING
-    return plan_of_method(method, **keys | ({} if method["name"] == "scaffold" else ROWS))
+    measuring = {"gain": "sums"} if method["name"] == "local" else MEASURING
+    return plan_of_method(method, **measuring | ({} if method["name"] == "scaffold" else ROWS) | keys)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-def test_everything_that_may_leave_is_named(method: dict[str, Any]) -> None:
-    """Each tensor with its shape, each number with a meaning and a bound, the bytes of the whole run."""
-    plan = widest(method)
-    manifest, text = manifest_of(plan), page(widest(method))
+@by_method
+@pytest.mark.parametrize("masking", ["required", "off"])
+def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str) -> None:
+    """Each tensor with shape, type, bytes and masking, each number with a meaning and a bound, the bytes in all."""
+    plan = widest(method, secure_aggregation=masking)
+    manifest, masked = manifest_of(plan), "yes" if masking == "required" else "no"
 
-    for tensor in manifest.tensors:
-        assert f"  {tensor.name} {'x'.join(map(str, tensor.shape))}\n" in text
-    for scalar in manifest.scalars:
-        (line,) = [line for line in text.splitlines() if line.startswith(f"    {scalar.name}: ")]
-        assert line.endswith(f"; at most {scalar.bound / scalar.scale:g}")
-        assert len(line) > len(scalar.name) + 30
+    assert table(plan, "Changes of tensors") == tuple(
+        (t.name, "x".join(map(str, t.shape)), "32-bit integers", str(4 * t.number_count), masked)
+        for t in manifest.tensors
+    )
+    numbers = table(plan, "Numbers beside the changes")
+    assert [row[0] for row in numbers] == [scalar.name for scalar in manifest.scalars]
+    for row, scalar in zip(numbers, manifest.scalars, strict=True):
+        assert len(row[1]) > 20
+        assert row[2] == f"{scalar.bound / scalar.scale:g}"
+        assert row[3].startswith(f"{scalar.occasion} (")
+        assert row[4] == masked
+    text = page(plan)
     assert f"{most_bytes(plan, manifest)} bytes in all" in text
     assert method["name"] in text
     assert plan.digest.hex() in text
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-def test_numbers_stand_under_the_rounds_in_which_they_travel(method: dict[str, Any]) -> None:
-    """Each kind of round is said once, with how often it comes, before its numbers."""
-    plan = widest(method)
-    lines = page(plan).splitlines()
-
-    for scalar in manifest_of(plan).scalars:
-        place = next(index for index, line in enumerate(lines) if line.startswith(f"    {scalar.name}: "))
-        heading = next(line for line in reversed(lines[:place]) if line.startswith("  in "))
-        assert heading.startswith(f"  in {scalar.occasion} (")
-    assert len([line for line in lines if line.startswith("  in ")]) == len(
-        {scalar.occasion for scalar in manifest_of(plan).scalars}
-    )
+    for site in plan.sites:
+        assert site.identity in text
 
 
 def test_a_page_reads_like_this() -> None:
@@ -68,58 +77,63 @@ def test_a_page_reads_like_this() -> None:
         on_lost_site="continue",
         **ROWS | MEASURING,
     )
-    sites = "\n".join(f"  {site.name}  identity {site.identity}" for site in plan.sites)
+    manifest = manifest_of(plan)
+    width = max(len(site.name) for site in plan.sites)
+    sites = "\n".join(f"    {site.name.ljust(width)}  {site.identity}  training" for site in plan.sites)
+    text = page(plan)
 
-    assert (
-        page(plan)
-        == f"""\
-Study heart, version 1, plan digest {plan.digest.hex()}
-Method player-fl; masking required; quorum 3
-Sites whose contributions are added up:
-{sites}
-The coordinator sees sums over at least 3 sites; this holds while at most 1 of the sites work together with it.
-When a site is lost in the middle of a round, the others train the round again without it, as often as this site's \
+    assert text.startswith(
+        f"""\
+Study heart, version 1
+  Plan digest {plan.digest.hex()}
+  Digest of what leaves {manifest.digest.hex()}
+  Method player-fl; masking required; quorum 3
+With whom it is added up
+  The coordinator sees sums over at least 3 sites; this holds while at most 1 of the sites work together with it.
+  When a site is lost in the middle of a round, the others train the round again without it, as often as this site's \
 lost_site_budget allows: a coordinator that lies about a loss could then estimate a change.
-11 rounds at most:
+"""
+    )
+    assert f"takes part in\n{sites}\nWhen something leaves" in text
+    assert (
+        """\
+When something leaves
+  11 rounds at most:
   1 probe: one epoch is trained, measured and undone; only the numbers below leave
   8 of training: changes leave
   1 of validation: the last shared model is measured; only the numbers below leave
   1 report: every site tests its chosen model; only the numbers below leave
-Each round of training sends the change of 4 tensors, or of the first of their layers, as the probe decides:
-  input.layer1.weight 2x3
-  input.layer1.bias 2
-  body.layer2.weight 2x2
-  body.layer2.bias 2
-A change beyond +-8 is clipped; where more than 0.10% of the values are, nothing is sent.
-Numbers that leave beside the changes, seen only as sums over the sites:
-  in {Occasion.TRAINING} (8 times):
-    rows: its training rows, rounded to two significant bits; at most 64
-  in {Occasion.PROBE} (1 time):
-    sensitivity 1: how much the loss depends on the layers up to this one, times its weight; at most 8
-    sensitivity 2: how much the loss depends on the layers up to this one, times its weight; at most 8
-    sensitivity 3: how much the loss depends on the layers up to this one, times its weight; at most 8
-  in {Occasion.MEASURED} (2 times):
-    validation weight: its validation rows, rounded as the rows are; 1 where all sites count the same; at most 64
-    validation loss: the loss of the received model on its validation rows, times its weight; at most 1024
-    still improving: 1 while its own validation loss has fallen lately, else 0; at most 1
-  in {Occasion.REPORT} (1 time):
-    sites with a metric: 1 if the metric is defined on its test rows, else 0; at most 1
-    metric: the AUROC of its chosen model on its own test rows; at most 1
-    sites that gained: 1 if its chosen model has a larger AUROC than the network trained alone, else 0; at most 1
-Every site sees the names of all encoded columns: age, chol, cp
-Checkpoint global: every site keeps the model of the round with the lowest summed validation loss.
-Training ends early when the validation loss over all sites has not fallen for 3 measurements.
-What the sites gain by joining is summed over all of them; this site's own report stays here.
-64 bytes a training round for the changes, {most_bytes(plan, manifest_of(plan))} bytes in all at most; nothing else \
-leaves."""
+Changes of tensors
+  Each round of training sends the change of 4 tensors, or of the first of their layers, as the probe decides.
+  A change beyond +-8 is clipped; where more than 0.10% of the values are, nothing is sent.
+    tensor               shape  type             bytes a round  masked
+    input.layer1.weight  2x3    32-bit integers  24             yes
+    input.layer1.bias    2      32-bit integers  8              yes
+    body.layer2.weight   2x2    32-bit integers  16             yes
+    body.layer2.bias     2      32-bit integers  8              yes
+Numbers beside the changes
+  They are seen only as sums over the sites.
+"""
+        in text
     )
+    assert text.endswith(
+        f"""\
+What else the plan decides
+  Every site sees the names of all encoded columns: age, chol, cp
+  Checkpoint global: every site keeps the model of the round with the lowest summed validation loss.
+  Training ends early when the validation loss over all sites has not fallen for 3 measurements.
+  What the sites gain by joining is summed over all of them; this site's own report stays here.
+In all
+  64 bytes a training round for the changes, {most_bytes(plan, manifest)} bytes in all at most; nothing else leaves."""
+    )
+    assert f"{Occasion.MEASURED} (2 times)" in text
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
-        ({"secure_aggregation": "off", "gain": "sums"}, "Numbers that leave beside the changes:"),
+        ({"gain": "sums"}, "They are seen only as sums over the sites."),
         ({}, "When a site is lost in the middle of a round, the others wait for it."),
         ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
         ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
@@ -158,3 +172,81 @@ def test_a_plan_with_an_expert_says_that_it_stays() -> None:
 
     assert "nothing of it leaves the site" in page(with_expert)
     assert "expert" not in page(plan_of_method({"name": "global-layers"}))
+
+
+def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
+    """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
+    columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]
+    plan = plan_of_method({"name": "local"}, statistics={"smallest_cell": 12, "columns": columns})
+    text = page(plan)
+
+    names = [row[0] for row in table(plan, "Numbers beside the changes")]
+    assert names == ["count age", "sum age", "squares age", "count sex=F", "count sex=M"]
+    assert "fewer than 12 rows" in text
+    assert "nothing is trained" in text
+    assert "Checkpoint" not in text
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag begins."""
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        self.text += data
+
+
+def test_the_printed_page_is_complete_and_fetches_nothing() -> None:
+    """Every word of the terminal is on it, there is a line for each signature, and nothing points elsewhere."""
+    plan = widest({"name": "fedavg"})
+    reader = Reader()
+    reader.feed(review_page("heart", sections(plan), signatures=2))
+
+    for section in sections(plan):
+        for text in (
+            section.heading,
+            *section.sentences,
+            *(cell for row in (section.table or Table((), ())).rows for cell in row),
+        ):
+            assert text in reader.text
+    assert not reader.tags & {"script", "link", "img", "iframe", "form", "object", "a"}
+    assert not {name for name, _ in reader.attributes} & {"src", "href", "onload", "style"}
+    assert "Signatures" in reader.text
+
+
+@pytest.mark.parametrize("text", ["<script>alert(1)</script>", '"><img src=x onerror=y>', "&lt;b&gt;", "</style><b>"])
+def test_whatever_a_plan_says_is_text_on_the_page(text: str) -> None:
+    """A word that looks like markup is shown as it stands."""
+    section = Section(text, (text,), Table((text,), ((text,),)))
+    reader = Reader()
+    reader.feed(review_page(text, [section], signatures=1))
+
+    assert reader.text.count(text) == 6
+    assert not reader.tags & {"script", "img", "b"}
+
+
+def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
+    """A changed schedule, one more site and another method are told key by key, with the tensors that they bring."""
+    before = plan_of_method({"name": "fedper"}, weighting={"name": "equal"})
+    assert plan_differences(before, before) == ()
+
+    after = plan_of_method({"name": "fedper"}, version=2, **ROWS)
+    found = {key: (was, now) for key, was, now in plan_differences(before, after)}
+    assert found["version"] == ("1", "2")
+    assert found["weighting.name"] == ("equal", "rows")
+    assert found["weighting.largest_rows"] == ("absent", "64")
+    assert found["what leaves: number rows"] == ("absent", "every training round, at most 64")
+    sites = before.model_dump(mode="json")["sites"]
+    other = [*sites[:-1], sites[-1] | {"identity": "-".join(["2222"] * 8)}]
+    (change,) = plan_differences(before, plan_of_method({"name": "fedper"}, sites=other, weighting={"name": "equal"}))
+    assert change[0] == f"sites.{sites[-1]['name']}"

@@ -22,6 +22,7 @@ from protos.plan import Plan
 from protos.tensors import Layout
 from site_agent.boundary.audit import AuditError, AuditLog
 from site_agent.boundary.gate import Contribution, Gate, GateRefusal
+from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 
 POSITION = bytes(32)
@@ -35,11 +36,6 @@ def audit(tmp_path: Path) -> Iterator[AuditLog]:
     log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
     yield log
     log.close()
-
-
-def gate_for(plan: Plan, audit: AuditLog) -> Gate:
-    """A gate in the clear."""
-    return Gate("run", plan, manifest_of(plan), audit, None)
 
 
 def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, layers: bytes = b"") -> Exchange:
@@ -66,10 +62,12 @@ def records(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("index", "tensor"), [(0, "first"), (2, "first"), (3, "second"), (131_072, "second"), (THREE_CHUNKS - 1, "second")]
 )
-def test_a_value_that_is_not_finite_never_leaves(audit: AuditLog, value: float, index: int, tensor: str) -> None:
+def test_a_value_that_is_not_finite_never_leaves(
+    tmp_path: Path, audit: AuditLog, value: float, index: int, tensor: str
+) -> None:
     """One such value anywhere refuses the whole vector and names its tensor, not its value."""
     plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     change = np.ones(THREE_CHUNKS, np.float32)
     change[index] = value
 
@@ -82,10 +80,10 @@ def test_a_value_that_is_not_finite_never_leaves(audit: AuditLog, value: float, 
 
 
 @pytest.mark.parametrize("parameters", [0, 9, 11, 20])
-def test_a_change_of_another_length_is_refused_not_padded(audit: AuditLog, parameters: int) -> None:
+def test_a_change_of_another_length_is_refused_not_padded(tmp_path: Path, audit: AuditLog, parameters: int) -> None:
     """What is not exactly as long as the manifest says does not leave."""
     plan = plan_with(made_up_identities())
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
 
     with pytest.raises(GateRefusal) as refusal:
         built(gate, plan, np.zeros(parameters, np.float32))
@@ -94,11 +92,11 @@ def test_a_change_of_another_length_is_refused_not_padded(audit: AuditLog, param
 
 
 @pytest.mark.parametrize(("clipped", "is_refused"), [(0, False), (100, False), (101, True), (1000, True)])
-def test_too_much_clipping_stops_the_round(audit: AuditLog, clipped: int, is_refused: bool) -> None:
+def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clipped: int, is_refused: bool) -> None:
     """Up to the agreed share values are clipped and counted; one more stops this site."""
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
     plan = plan_with(made_up_identities(), parameters=1000, changes=encoding)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     change = np.ones(1000, np.float32)
     change[:clipped] = 9.0
 
@@ -111,11 +109,11 @@ def test_too_much_clipping_stops_the_round(audit: AuditLog, clipped: int, is_ref
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_encoded_value_lies_beyond_the_clipping_range(audit: AuditLog, seed: int) -> None:
+def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: AuditLog, seed: int) -> None:
     """Whatever a trainer computes, the sum over all sites stays in 32 bits."""
     encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
     plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     generator = np.random.default_rng(seed)
     change = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
     layout = Layout(5000, 0)
@@ -128,10 +126,10 @@ def test_no_encoded_value_lies_beyond_the_clipping_range(audit: AuditLog, seed: 
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
-def test_a_row_count_outside_the_manifest_is_refused(audit: AuditLog, rows: int) -> None:
+def test_a_row_count_outside_the_manifest_is_refused(tmp_path: Path, audit: AuditLog, rows: int) -> None:
     """A count that the manifest's bound does not cover could overflow the sum; it does not leave."""
     plan = plan_with(made_up_identities(), changes=ROWS)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
 
     with pytest.raises(GateRefusal):
         built(gate, plan, np.zeros(10, np.float32), rows=rows)
@@ -148,13 +146,13 @@ def words(contribution: Contribution) -> list[int]:
     return [int(word) for word in layout.words(body, layout.chunks - 1)[1:]]
 
 
-def test_scalars_travel_behind_the_changes_in_the_manifests_order(audit: AuditLog) -> None:
+def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path, audit: AuditLog) -> None:
     """The row count is put where the exchange has it; the trainer's numbers follow as it gave them."""
     plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
     exchange = exchange_of(plan, number=1)
     assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
 
-    contribution = gate_for(plan, audit).build(
+    contribution = gate_for(plan, audit, tmp_path).build(
         POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=0
     )
 
@@ -163,7 +161,7 @@ def test_scalars_travel_behind_the_changes_in_the_manifests_order(audit: AuditLo
 
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
-def test_a_scalar_outside_its_bound_never_leaves(audit: AuditLog, place: int, beyond: int) -> None:
+def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog, place: int, beyond: int) -> None:
     """Below 0 or above the agreed bound it could wrap the sum or stand for something else; it is named, not told."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
     exchange = exchange_of(plan, number=1)
@@ -171,7 +169,7 @@ def test_a_scalar_outside_its_bound_never_leaves(audit: AuditLog, place: int, be
     scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
 
     with pytest.raises(GateRefusal) as refusal:
-        gate_for(plan, audit).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
 
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
     assert FIGURES[place] in refusal.value.what
@@ -179,47 +177,49 @@ def test_a_scalar_outside_its_bound_never_leaves(audit: AuditLog, place: int, be
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_scalar_at_its_bound_leaves(audit: AuditLog, place: int) -> None:
+def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: int) -> None:
     """The bound itself is allowed."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
     exchange = exchange_of(plan, number=1)
     scalars = [0, 0, 0]
     scalars[place] = exchange.scalars[place].bound
 
-    contribution = gate_for(plan, audit).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+    contribution = gate_for(plan, audit, tmp_path).build(
+        POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0
+    )
 
     assert words(contribution) == scalars
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
-def test_too_few_or_too_many_scalars_are_refused(audit: AuditLog, count: int) -> None:
+def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog, count: int) -> None:
     """What a trainer hands out beyond the exchange does not leave, whatever its length would fit."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
 
     with pytest.raises(GateRefusal) as refusal:
-        gate_for(plan, audit).build(
+        gate_for(plan, audit, tmp_path).build(
             POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, redraw=0
         )
 
     assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
 
 
-def test_another_draw_does_not_repeat_what_was_measured(audit: AuditLog) -> None:
+def test_another_draw_does_not_repeat_what_was_measured(tmp_path: Path, audit: AuditLog) -> None:
     """What a second draw would give again goes out as 0: over two sets of sites it would single one out."""
     plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
 
-    contribution = gate_for(plan, audit).build(
+    contribution = gate_for(plan, audit, tmp_path).build(
         POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=3
     )
 
     assert words(contribution) == [16, 0, 0, 0]
 
 
-def test_a_round_that_measures_carries_no_change(audit: AuditLog) -> None:
+def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog) -> None:
     """In a validation round even a single number behind the scalars is refused."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
 
     contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0)
 
@@ -228,11 +228,11 @@ def test_a_round_that_measures_carries_no_change(audit: AuditLog) -> None:
         gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, redraw=0)
 
 
-def test_a_layer_that_is_not_due_does_not_leave(audit: AuditLog) -> None:
+def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog) -> None:
     """Under FedLAMA a round for the first layer takes three numbers; a whole vector is refused."""
     plan = plan_with(made_up_identities(), rounds=2, changes={"method": {"name": "fedlama"}})
     exchange = exchange_of(plan, layers=b"\x01")
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
 
     contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, redraw=0)
 
@@ -244,7 +244,7 @@ def test_a_layer_that_is_not_due_does_not_leave(audit: AuditLog) -> None:
 def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
     """A release names the stage, how many layers and tensors, the layers offered, and every scalar."""
     plan = plan_with(made_up_identities(), changes=MEASURING)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
 
     gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0), Bind(3, 0, tuple(SITES), 0))
@@ -261,12 +261,12 @@ def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> N
     assert record | wanted == record
 
 
-def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) -> None:
+def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, audit: AuditLog) -> None:
     """Numerator and denominator hold the same rows: the change times rows / cap, and the rows."""
     plan = plan_with(made_up_identities(), changes=ROWS)
     layout = Layout(10, 1)
 
-    contribution = built(gate_for(plan, audit), plan, np.ones(10, np.float32), rows=16)
+    contribution = built(gate_for(plan, audit, tmp_path), plan, np.ones(10, np.float32), rows=16)
 
     body = layout.body(contribution.buffer, 0)
     assert list(layout.words(body, 0)) == [1, 16]
@@ -276,7 +276,7 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(audit: AuditLog) ->
 def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
     """When the first chunk can be taken, the record of the release is on the disk already."""
     plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
     assert records(tmp_path / "audit.log") == []
 
@@ -294,7 +294,7 @@ def test_a_full_disk_lets_nothing_out(
 ) -> None:
     """Where the record cannot be written or synced, there is no chunk, and the log is as it was."""
     plan = plan_with(made_up_identities())
-    gate = gate_for(plan, audit)
+    gate = gate_for(plan, audit, tmp_path)
     contribution = built(gate, plan, np.ones(10, np.float32))
     audit.write("run_joined")
     before = (tmp_path / "audit.log").read_bytes()
@@ -315,9 +315,9 @@ def test_a_full_disk_lets_nothing_out(
     assert handed_over["payload_blake3"] == blake3(chunk.body).hexdigest()
 
 
-def test_a_masked_plan_has_no_gate_without_masks(audit: AuditLog) -> None:
+def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:
     """A gate in the clear cannot be made for a plan that asks for masking, nor the other way round."""
     plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
 
     with pytest.raises(ValueError, match="masked"):
-        Gate("run", plan, manifest_of(plan), audit, None)
+        gate_for(plan, audit, tmp_path)

@@ -15,7 +15,7 @@ from protos.exchange import stage_at
 from protos.manifest import manifest_of
 from protos.messages import Stage
 from protos.plan import Plan
-from site_agent.boundary.gate import Gate, payload_bytes
+from site_agent.boundary.gate import Builder, payload_bytes
 from site_agent.config import read_hospital
 from site_agent.hatch import Agreed, Conclude, Message, Prepare, Prepared, Trained
 from site_agent.trainer.worker import Worker
@@ -33,7 +33,7 @@ class _Coordinated(Hatch):
         self._questions = self._ask()
 
     def _ask(self) -> Iterator[Message]:
-        plan, gate = self._plan, Gate("law-1", self._plan, self.run.manifest, None, None)  # type: ignore[arg-type]
+        plan, builder = self._plan, Builder(self._plan, trains=True, smallest_rows=1)
         yield Prepare("law-1", plan.canonical)
         while (stage := stage_at(plan, len(self.asked), self.run.course.training_rounds)) is not None:
             number, offered = len(self.asked), self.run.offered(len(self.asked))
@@ -44,7 +44,7 @@ class _Coordinated(Hatch):
             assert isinstance(trained, Trained)
             assert len(trained.payload) == payload_bytes(offered.exchange)
             assert (trained.rows > 0) == (stage is Stage.TRAINING)
-            built = gate.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, redraw=0)
+            built = builder.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, redraw=0)
             self.run.begin_sum(number, ["ahus"])
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add("ahus", index, offered.exchange.layout.body(built.buffer, index))

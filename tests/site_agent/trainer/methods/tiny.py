@@ -14,7 +14,7 @@ from coordinator.run import new_run, terms_of
 from protos.exchange import stage_at
 from protos.messages import Stage
 from protos.plan import Plan
-from site_agent.boundary.gate import Gate
+from site_agent.boundary.gate import Builder
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.study import Answer, Asked, Study
@@ -92,7 +92,7 @@ class Federation:
         self.studies = {name: Study(plan, own, site=name, **study) for name, own in given.items()}
         self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
         # Nothing is released here, so no record is written.
-        self._gate = Gate(plan.run_name, plan, self.run.manifest, audit=None, masking=None)  # type: ignore[arg-type]
+        self._builder = Builder(plan, trains=True, smallest_rows=1)
 
     def asked(self, number: int, redraw: int = 0) -> Asked:
         """What the coordinator asks for in a round."""
@@ -117,7 +117,7 @@ class Federation:
         for name, answer in answers.items():
             payload = answer.changes.tobytes() + np.array(answer.scalars, "<i8").tobytes()
             rows = self.studies[name].rows if offered.offer.stage is Stage.TRAINING else 0
-            built = self._gate.build(b"", offered.exchange, memoryview(payload), rows=rows, redraw=0)
+            built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows, redraw=0)
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(name, index, offered.exchange.layout.body(built.buffer, index))
         assert self.run.is_consistent

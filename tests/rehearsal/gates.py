@@ -1,0 +1,55 @@
+"""A gate in the clear for a plan that a person has approved, under a policy that allows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from protos.manifest import manifest_of
+from protos.methods import METHOD_NAMES
+from protos.plan import Plan
+from site_agent.approval import approve
+from site_agent.boundary.allowance import Allowance
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.consent import Consent
+from site_agent.boundary.gate import Gate
+from site_agent.boundary.masking import SiteMasking
+from site_agent.config import Policy
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def policy_with(**rules: Any) -> Policy:
+    """A policy that allows what is not named here."""
+    anything: dict[str, Any] = {
+        "methods": METHOD_NAMES,
+        "secure_aggregation": "not-required",
+        "smallest_sites": 1,
+        "largest_rounds": 1000,
+        "largest_megabytes": 1000.0,
+        "largest_clipping_range": 1024.0,
+        "smallest_cell": 1,
+    }
+    return Policy(**(anything | rules))
+
+
+def gate_for(
+    plan: Plan,
+    audit: AuditLog,
+    state: Path,
+    *,
+    policy: Policy | None = None,
+    masking: SiteMasking | None = None,
+    now: Callable[[], datetime] = lambda: NOON,
+    released: Iterable[Mapping[str, Any]] = (),
+    is_approved: bool = True,
+) -> Gate:
+    """The gate of site a; `state` holds the approval."""
+    if is_approved:
+        approve(state, plan, by="A. Jones", at=NOON)
+    rules = policy or policy_with()
+    allowance = Allowance(rules, plan, site="a", local_time=now, released=released)
+    consent = Consent(state, plan, approvers=rules.approvers, now=now)
+    return Gate("run", plan, manifest_of(plan), audit=audit, masking=masking, allowance=allowance, consent=consent)
