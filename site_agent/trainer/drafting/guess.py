@@ -1,0 +1,86 @@
+"""How a text file seems to be written: encoding, delimiter, decimal comma, a first row of names."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+
+_LOOKED_AT: Final = 1 << 18
+_DELIMITERS: Final = ("\t", ";", "|", ",")
+_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
+_NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+
+
+def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
+    """The format of a table, from its file's name and its first quarter of a megabyte.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if query is not None:
+        return SqlFormat(kind="sql", query=query)
+    suffix = path.suffix.lower()
+    if suffix in (".xlsx", ".xlsm"):
+        return ExcelFormat(kind="excel", sheet=sheet)
+    if suffix in (".parquet", ".pq"):
+        return ParquetFormat(kind="parquet")
+    with path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+    return guess_text(start)
+
+
+def guess_text(start: bytes) -> TableFormat:
+    """The way a text file is written, from its first bytes; a person then looks at it."""
+    encoding = _encoding(start)
+    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
+    lines = lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
+    delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
+    rows = list(csv.reader(lines[:200], delimiter=delimiter))
+    return TableFormat(
+        header=_has_header(rows),
+        delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
+        encoding=encoding,  # type: ignore[arg-type]  # one of those that _encoding gives
+        decimal="," if delimiter != "," and _has_commas(rows) else ".",
+    )
+
+
+def _encoding(start: bytes) -> str:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    try:
+        # Cut where the last character may have been cut.
+        start[: start.rfind(b"\n") + 1 or None].decode("utf-8")
+    except UnicodeDecodeError:
+        return "windows-1252"
+    return "utf-8"
+
+
+def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
+    """How many of the first lines have the commonest number of cells above one, and that number."""
+    try:
+        widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
+    except csv.Error:
+        return (0, 0)
+    width, count = max(widths.items(), key=lambda pair: (pair[1], pair[0]))
+    return (count, width) if width > 1 else (0, 0)
+
+
+def _has_header(rows: list[list[str]]) -> bool:
+    """Whether the first row is made of different words, none of them a number, as no row of a patient is."""
+    if not rows:
+        return True
+    first = [cell.strip() for cell in rows[0]]
+    return all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in first) and len(set(first)) == len(first)
+
+
+def _has_commas(rows: list[list[str]]) -> bool:
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    commas = sum(1 for cell in cells if _COMMA_NUMBER.fullmatch(cell))
+    points = sum(1 for cell in cells if re.fullmatch(r"[+-]?\d+\.\d+", cell))
+    return commas > points

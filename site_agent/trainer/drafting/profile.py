@@ -1,0 +1,122 @@
+"""What a column of text seems to hold, learnt row by row in memory that does not grow with the table.
+
+Numbers are kept as a sample of some thousand, drawn so that every row has the same chance; extremes and the numbers
+that people use for "not known" are counted exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from datetime import date, datetime
+from typing import Final
+
+import numpy as np
+
+from site_agent.trainer.data.cells import LARGEST_MAGNITUDE, Numbers
+from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.disguised import CANDIDATES, TEXT_MARKERS
+
+MOST_CODES: Final = 50
+_SAMPLE: Final = 4096
+_LONGEST_CODE: Final = 60
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+_DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
+
+
+class ColumnDraft:
+    """One column so far."""
+
+    def __init__(self, name: str, decimal: str) -> None:
+        self.name, self._decimal = name, decimal
+        self.rows = self.empty = self.numbers = self.whole = self.other_texts = 0
+        self.markers: Counter[str] = Counter()
+        self.codes: Counter[str] = Counter()
+        self.has_many_codes = False
+        self.low, self.high = np.inf, -np.inf
+        self._sample: list[float] = []
+        self._candidates: set[float] = set()
+        self._patterns = dict.fromkeys(PATTERNS, 0)
+        self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
+
+    def take(self, cells: list[str]) -> None:
+        """Look at some more cells."""
+        for cell in cells:
+            text = cell.strip()
+            self.rows += 1
+            if not text:
+                self.empty += 1
+            elif text.lower() in TEXT_MARKERS:
+                self.markers[text] += 1
+            else:
+                self._take_value(text)
+
+    def _take_value(self, text: str) -> None:
+        self._take_code(text)
+        self._take_date(text)
+        number = text if self._decimal == "." else text.replace(".", " ").replace(self._decimal, ".")
+        if len(number) > _LONGEST_CODE or not _NUMBER.fullmatch(number) or abs(float(number)) > LARGEST_MAGNITUDE:
+            self.other_texts += 1
+            return
+        value = float(number)
+        self.numbers += 1
+        self.whole += value.is_integer()
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        if value in CANDIDATES:
+            self._candidates.add(value)
+        if len(self._sample) < _SAMPLE:
+            self._sample.append(value)
+        elif (place := self._random.randrange(self.numbers)) < _SAMPLE:
+            self._sample[place] = value
+
+    def _take_code(self, text: str) -> None:
+        if self.has_many_codes:
+            return
+        code = canonical_code(text, self._decimal)
+        self.codes[code] += 1
+        if len(self.codes) > MOST_CODES or len(code) > _LONGEST_CODE:
+            self.has_many_codes = True
+            self.codes.clear()  # they may be names or notes, and are not looked at again
+
+    def _take_date(self, text: str) -> None:
+        if len(text) > 30 or not _DATES.fullmatch(text):
+            return
+        for pattern in PATTERNS:
+            try:
+                if pattern == "%Y-%m-%d":
+                    date.fromisoformat(text[:10])
+                else:
+                    datetime.strptime(text, pattern)
+            except ValueError:
+                continue
+            self._patterns[pattern] += 1
+
+    @property
+    def values(self) -> int:
+        """Cells that are neither empty nor a marker."""
+        return self.numbers + self.other_texts
+
+    @property
+    def sample(self) -> Numbers:
+        """Float64: some of the numbers, and every number met that is used as a marker."""
+        return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
+
+    @property
+    def pattern(self) -> str | None:
+        """How the dates are written, if nearly all values are dates."""
+        best = max(PATTERNS, key=lambda pattern: self._patterns[pattern])
+        if self.values and self._patterns[best] >= 0.99 * self.values:
+            return best
+        return None
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether nearly all values are numbers."""
+        return self.numbers > 0 and self.other_texts <= 0.05 * self.values
+
+    @property
+    def is_nearly_unique(self) -> bool:
+        """Whether it holds so many different values that they cannot be codes."""
+        return self.has_many_codes

@@ -1,0 +1,65 @@
+"""Who accepted the warnings of an examination: one small file per digest, beside the site's approvals.
+
+The digest binds the table's content, its contract, the split and the very warnings. One changed cell that is read,
+and somebody has to look again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from protos.documents import Document
+from protos.errors import DataError
+from site_agent.trainer.files import write_whole
+
+
+class Acceptance(Document):
+    """A named person's yes to the warnings of one examination."""
+
+    digest: str
+    warnings: tuple[str, ...]
+    query_digest: str | None
+    by: str
+    at: str
+
+
+def accept(state: Path, acceptance: Acceptance) -> None:
+    """Record it below the state directory, whole or not at all.
+
+    Raises:
+        UnavailableError: the disk does not take it.
+    """
+    write_whole(_path(state, acceptance.digest), acceptance.model_dump_json(indent=2).encode())
+
+
+def find_acceptance(state: Path, digest: str) -> Acceptance | None:
+    """The acceptance of exactly this examination, or None.
+
+    Raises:
+        DataError: there is a file in its place that is no acceptance.
+    """
+    try:
+        found = Acceptance.model_validate_json(_path(state, digest).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        found = None
+    if found is None or found.digest != digest:
+        raise DataError(
+            what="The record of who accepted the table's warnings cannot be read.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Look at the table again with `site-agent data check` and accept it anew.",
+        )
+    return found
+
+
+def moment(at: datetime) -> str:
+    """An aware time as it stands in the record, to the second."""
+    return at.isoformat(timespec="seconds")
+
+
+def _path(state: Path, digest: str) -> Path:
+    return state / "data" / "accepted" / f"{digest}.json"

@@ -1,0 +1,65 @@
+"""The one way from a hospital's table to training: read, examined, and its warnings accepted by a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from protos.errors import DataError
+from site_agent.config import Hospital
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.mistakes import refuse, where
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.tables import survey_table
+from site_agent.trainer.examination.acceptance import find_acceptance
+from site_agent.trainer.examination.examine import Examination, examine
+
+_SHOWN_WARNINGS = 5
+
+
+def examined(hospital: Hospital) -> Examination:
+    """The hospital's table, read under its contract and examined.
+
+    Raises:
+        OperatorError: the contract is wrong, or the table cannot be read at all.
+    """
+    contract = read_contract(Path(hospital.data.contract))
+    return examine(survey_table(Path(hospital.data.table), contract), hospital.data.split)
+
+
+def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
+    """The table made ready for training.
+
+    Raises:
+        DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
+    """
+    examination = examined(hospital)
+    check_admitted(hospital, examination)
+    assert examination.split_rows is not None  # otherwise there was an error
+    return prepare_rows(examination.table, examination.split_rows)
+
+
+def check_admitted(hospital: Hospital, examination: Examination) -> None:
+    """Raises DataError where a table may not be used for training; the log is told how many warnings it has."""
+    check_errors(examination)
+    warnings = examination.warnings
+    accepted = not warnings or find_acceptance(hospital.state_path, examination.digest) is not None
+    if not accepted and hospital.data.unaccepted_warnings == "stop":
+        lines = [f"    {warning.words}" for warning in warnings[:_SHOWN_WARNINGS]]
+        if len(warnings) > len(lines):
+            lines.append(f"    and {len(warnings) - len(lines)} others")
+        raise DataError(
+            what=f"Nobody has accepted the {len(warnings)} warnings about this table:\n" + "\n".join(lines),
+            consequence="Nothing was trained and nothing left this site.",
+            remedy="Read them with `site-agent data check`, then mend the table or run `site-agent data accept`.",
+        )
+    if warnings:
+        structlog.get_logger().info("table_has_warnings", warnings=len(warnings), accepted=accepted)
+
+
+def check_errors(examination: Examination) -> None:
+    """Raises DataError with the errors, if there are any."""
+    if examination.errors:
+        refuse([error.words + where(error.rows, error.count) for error in examination.errors])

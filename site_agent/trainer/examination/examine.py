@@ -1,0 +1,150 @@
+"""The examination of a table before the first round: everything that is found, and whether it may be used.
+
+Pure: a table that was read, and how it is to be split, become findings. No finding holds a value of a patient; the
+page has means and shares, and like all of this it stays at the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from protos.errors import DataError
+from site_agent.config import Split
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.contract import RegressionTarget, SqlFormat
+from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.tables import Survey, Table
+from site_agent.trainer.examination.columns import absent_in, collinear_findings, column_findings
+from site_agent.trainer.examination.finding import Finding
+from site_agent.trainer.examination.outcome import (
+    Part,
+    alone,
+    alone_findings,
+    group_findings,
+    part_findings,
+    parts_of,
+)
+from site_agent.trainer.examination.rows import patient_numbers, row_findings
+from site_agent.trainer.examination.table_one import Line, table_one
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examination:
+    """What was found.
+
+    Attributes:
+        table: what was examined.
+        parts: training, validation and test in numbers; None where the table cannot be split.
+        findings: errors first, then warnings, then notes.
+        missing: by feature the share of rows without a value.
+        alone: by feature how well it predicts the outcome on its own.
+        patients: how many, None where no column identifies them.
+        table_one: see there.
+        digest: of the table's content, its contract, the split and the warnings, in hexadecimal: what a person
+            accepts.
+        split_rows: which rows are in which part.
+    """
+
+    table: Table
+    parts: tuple[Part, ...] | None
+    findings: tuple[Finding, ...]
+    missing: Mapping[str, float]
+    alone: Mapping[str, float]
+    patients: int | None
+    table_one: tuple[Line, ...]
+    digest: str
+    split_rows: SplitRows | None
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Those that stop."""
+        return tuple(finding for finding in self.findings if finding.level == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """Those that a person has to accept."""
+        return tuple(finding for finding in self.findings if finding.level == "warning")
+
+    @property
+    def query_digest(self) -> str | None:
+        """SHA-256 of the query by which the rows came, if they came by one."""
+        form = self.table.contract.format
+        return form.query_digest if isinstance(form, SqlFormat) else None
+
+    def to_json(self) -> dict[str, Json]:
+        """Everything but the rows themselves, for a file that stays at the site."""
+        facts: dict[str, Json] = {
+            "rows": self.table.rows,
+            "patients": self.patients,
+            "digest": self.digest,
+            "table_digest": self.table.digest,
+            "contract_digest": self.table.contract.digest,
+            "query_digest": self.query_digest,
+            "findings": [asdict(finding) for finding in self.findings],
+            "parts": None if self.parts is None else [asdict(part) for part in self.parts],
+            "missing": dict(self.missing),
+            "predicts_alone": dict(self.alone),
+            "table_one": self.table_one,
+        }
+        return facts
+
+
+def examine(survey: Survey, split: Split) -> Examination:
+    """Examine a table as it was read.
+
+    Args:
+        survey: the table and what could not be read of it.
+        split: how its rows will be dealt out.
+    """
+    table = survey.table
+    found = [
+        Finding(
+            level="error", key=f"contract:{mistake.words}", words=mistake.words, rows=mistake.rows, count=mistake.count
+        )
+        for mistake in survey.mistakes
+    ]
+    parts, rows, measured = None, None, dict[str, float]()
+    patients = patient_numbers(table)
+    if table.rows:
+        found += column_findings(table)
+        found += collinear_findings(table)
+        try:
+            rows = split_rows(table, split)
+        except DataError as error:
+            found.append(Finding(level="error", key="split", words=error.what.removesuffix(".")))
+        found += row_findings(table, rows)
+    if rows is not None:
+        parts = parts_of(table, rows, patients)
+        if not isinstance(table.contract.target, RegressionTarget):
+            found += part_findings(parts, table.contract.target.classes)
+        found += group_findings(table, rows.test)
+        measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
+        found += alone_findings(table, measured)
+    order = {"error": 0, "warning": 1, "note": 2}
+    findings = tuple(sorted(found, key=lambda finding: order[finding.level]))
+    missing = {
+        feature.name: float(absent_in(feature, table.features[feature.name]).mean()) if table.rows else 1.0
+        for feature in table.contract.features
+    }
+    return Examination(
+        table=table,
+        parts=parts,
+        findings=findings,
+        missing=missing,
+        alone=measured,
+        patients=None if patients is None else len(np.unique(patients)),
+        table_one=table_one(table),
+        digest=_digest(table, split, findings),
+        split_rows=rows,
+    )
+
+
+def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
+    keys = sorted(finding.key for finding in findings if finding.level == "warning")
+    bound = json.dumps(["examination 1", table.digest, split.model_dump(), keys], sort_keys=True)
+    return hashlib.sha256(bound.encode()).hexdigest()
