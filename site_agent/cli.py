@@ -83,11 +83,9 @@ def check(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.data.dataset import prepare
+    from site_agent.trainer.examination.admission import admit
 
-    contract = read_contract(Path(hospital.data.contract))
-    dataset, _ = prepare(Path(hospital.data.table), contract, hospital.data.split)
+    dataset, _ = admit(hospital)
     parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
     click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")

@@ -113,6 +113,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
             "table": str(hospital.table),
             "contract": str(hospital.contract),
             "split": {"seed": rehearsal.seed, "test_share": 0.33, "validation_share": 0.1},
+            "unaccepted_warnings": "tell",  # nobody sits at these hospitals
         },
     }
 

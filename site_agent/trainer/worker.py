@@ -272,12 +272,10 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
     """Load the libraries, the table and the network; everything that a study needs."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.data.dataset import prepare
+    from site_agent.trainer.examination.admission import admit
     from site_agent.trainer.study import Study
 
-    contract = read_contract(Path(hospital.data.contract))
-    dataset, preprocessing = prepare(Path(hospital.data.table), contract, hospital.data.split)
+    dataset, preprocessing = admit(hospital)
     own_module = hospital.training.own_module
     study = Study(
         plan,
@@ -320,10 +318,9 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
     if child == 0:
         status = 0
         try:
-            from site_agent.trainer.data.contract import read_contract
-            from site_agent.trainer.data.dataset import prepare
+            from site_agent.trainer.examination.admission import admit
 
-            prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+            admit(hospital)
         except OperatorError as error:
             status = _tell(error).exit_status
         except Exception as error:

@@ -94,7 +94,12 @@ def make_site(
             "largest_clipping_range": 8.0,
             "lost_site_budget": lost_site_budget,
         },
-        "data": {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}},
+        "data": {
+            "table": "table.csv",
+            "contract": "contract.yaml",
+            "split": {"seed": 3},
+            "unaccepted_warnings": "tell",
+        },
         "training": {"simple_models": False} | training,  # five hundred trees take a second
     }
     (folder / "hospital.yaml").write_text(yaml.safe_dump(hospital))
