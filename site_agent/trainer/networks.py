@@ -20,7 +20,7 @@ from protos.manifest import Manifest, describe_difference
 from protos.plan import Plan
 from site_agent.trainer.failures import NetworkDiffers
 from site_agent.trainer.models.catalogue import build_network
-from site_agent.trainer.models.own_module import build_own_module
+from site_agent.trainer.models.own_module import build_own_module, check_batch
 from site_agent.trainer.training.bridge import FlatNetwork
 
 
@@ -73,10 +73,19 @@ class SiteNetworks:
                     consequence="Nothing was trained and nothing left this site.",
                     remedy="Give the file of your network as own_module under training in hospital.yaml.",
                 )
-            return build_own_module(self.own_module, self.columns, self.outputs, self.tensors)
+            return build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.plan.seed)
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)
         return network
+
+    def check_batch(self, flat: FlatNetwork, rows: int) -> None:
+        """Refuse a hospital's own network that cannot be trained on batches of so many rows.
+
+        Raises:
+            ConfigurationError: see `own_module.check_batch`.
+        """
+        if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
+            check_batch(self.own_module, flat.network, self.columns, rows)
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
         """The network with these tensors laid out as the federated ones.

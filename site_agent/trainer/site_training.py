@@ -112,6 +112,7 @@ def begin_training(
         stacked=copies is not None,
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
+    networks.check_batch(flat, batches.rows_in_each)
     pace = Pace(schedule=plan.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(

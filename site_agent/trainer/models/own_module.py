@@ -38,17 +38,18 @@ _DRY_ROWS: Final = 2
 _CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 
 
-def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec]) -> nn.Module:
+def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
     """The module that the file builds, checked against what the plan federates.
 
-    What its code draws at random comes from torch's generator, set to the same state every time; the
-    caller's own stays as it was.
+    What its code draws at random comes from torch's generator, set by the seed every time; the caller's
+    own stays as it was.
 
     Args:
         path: the file, from hospital.yaml.
         columns: encoded columns of this site.
         outputs: 1 for two classes or a number, otherwise the number of classes.
         tensors: the plan's federated tensors.
+        seed: of the first values that the file draws.
 
     Returns:
         The module in training mode; its federated parameters still hold what the file gave them.
@@ -59,11 +60,28 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
     """
     source = _read(path)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         network = _built(path, source, columns, outputs)
         _check_parameters(path, network, tensors)
         _check_outputs(path, network, columns, outputs)
     return network.train()
+
+
+def check_batch(path: Path, network: nn.Module, columns: int, rows: int) -> None:
+    """Refuse a module that cannot be trained on batches of so many rows, as batch normalisation on one.
+
+    Raises:
+        ConfigurationError: a batch of zeros, (rows, columns), made the file's code fail.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            copy.deepcopy(network).train()(torch.zeros(rows, columns))
+    except (Exception, SystemExit) as cause:
+        raise ConfigurationError(
+            what=f"The module in {path} failed on a training batch of {rows} rows:\n{_told(cause, path)}",
+            consequence=_CONSEQUENCE,
+            remedy="Let it train on so many rows (batch normalisation needs two), or agree on fewer batches an epoch.",
+        ) from cause
 
 
 def _read(path: Path) -> bytes:

@@ -40,7 +40,7 @@ class Rows:
 
 
 class Batches:
-    """Draws batches, from where it was left."""
+    """Draws batches of `rows_in_each` rows, from where it was left."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Batches:
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Agree on fewer batches_per_epoch or batch_rows in the plan, or bring more rows.",
             )
-        self._size = batch_rows or rows // batches_per_epoch
+        self.rows_in_each = batch_rows or rows // batches_per_epoch
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0
 
@@ -81,7 +81,7 @@ class Batches:
         if place == 0:
             self._permutation = self._permute()
         self._drawn += 1
-        return self._permutation[..., place * self._size : (place + 1) * self._size]
+        return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def draw_afresh(self, seed: int) -> None:
         """From here on draw by another seed, what is left of this epoch included; not for stacks."""

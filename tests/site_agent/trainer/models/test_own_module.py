@@ -10,7 +10,7 @@ import torch
 from protos.architecture import NamedTensor, NamedTensors, TensorSpec, body_tensors
 from protos.errors import ConfigurationError
 from site_agent.trainer.models.network import Represents
-from site_agent.trainer.models.own_module import build_own_module
+from site_agent.trainer.models.own_module import build_own_module, check_batch
 
 GOOD = """
 from __future__ import annotations
@@ -65,18 +65,18 @@ def written(folder: Path, text: str) -> Path:
 def refusal(path: Path, tensors: tuple[TensorSpec, ...] = federated()) -> ConfigurationError:
     """The error with which the file is refused."""
     with pytest.raises(ConfigurationError) as caught:
-        build_own_module(path, 3, 2, tensors)
+        build_own_module(path, 3, 2, tensors, 0)
     assert caught.value.consequence == "Nothing was trained and nothing left this site."
     return caught.value
 
 
 def test_a_good_module_is_built_as_the_file_says(tmp_path: Path) -> None:
     """The module has its own parts, trains, and its running values and counters are as at the start."""
-    network = build_own_module(written(tmp_path, GOOD), 3, 2, federated())
+    network = build_own_module(written(tmp_path, GOOD), 3, 2, federated(), 0)
 
     assert network.training
     assert network(torch.zeros(5, 3)).shape == (5, 2)
-    fresh = build_own_module(tmp_path / "own.py", 3, 2, federated())
+    fresh = build_own_module(tmp_path / "own.py", 3, 2, federated(), 0)
     assert fresh.get_buffer("normalisation.num_batches_tracked").item() == 0
     assert fresh.get_buffer("normalisation.running_var").tolist() == [1.0] * 4
     assert not isinstance(network, Represents)
@@ -88,10 +88,32 @@ def test_building_twice_gives_the_same_start_and_draws_nothing_from_others(tmp_p
     path = written(tmp_path, GOOD)
 
     before = torch.get_rng_state()
-    first, second = (build_own_module(path, 3, 2, federated()).state_dict() for _ in range(2))
+    first, second = (build_own_module(path, 3, 2, federated(), 0).state_dict() for _ in range(2))
 
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_seed_starts_the_private_parameters_elsewhere(tmp_path: Path) -> None:
+    """What the file draws follows the seed, so that runs with other seeds differ in it."""
+    path = written(tmp_path, GOOD)
+
+    first, second = (build_own_module(path, 3, 2, federated(), seed).state_dict() for seed in (0, 1))
+
+    assert not torch.equal(first["exit.weight"], second["exit.weight"])
+
+
+def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: Path) -> None:
+    """Batch normalisation has no variance of one row; the refusal quotes the file's error and names the rows."""
+    path = written(tmp_path, GOOD)
+    network = build_own_module(path, 3, 2, federated(), 0)
+
+    check_batch(path, network, 3, 2)
+    with pytest.raises(ConfigurationError, match="training batch of 1 rows") as caught:
+        check_batch(path, network, 3, 1)
+
+    assert "more than 1 value per channel" in caught.value.what
+    assert network.get_buffer("normalisation.num_batches_tracked").item() == 0
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o664])
