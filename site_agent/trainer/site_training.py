@@ -84,7 +84,8 @@ def begin_training(
         method: its procedure and penalties are followed.
         federated: the tensors whose change is handed out.
         rows: encoded.
-        seeds: one list entry for each copy where many are trained in a stack.
+        seeds: one list entry for each copy where many are trained in a stack; the copies' dropout is drawn by
+            the first, so with dropout a copy is not trained with the same draws as alone.
 
     Raises:
         OperatorError: plan, network and rows do not fit one another.
