@@ -20,10 +20,13 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.commands.explain import explain
 from coordinator.commands.options import config_option
 from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
+from coordinator.events import EVENTS
 from coordinator.runs import known_runs
+from protos.catalogue import identify
 from protos.errors import UsageError, explained
 from protos.manifest import manifest_of
 from protos.methods import method_names
@@ -51,7 +54,7 @@ def start(path: Path) -> None:
 
     from coordinator.serve import serve  # gRPC is loaded only where it is needed
 
-    sys.exit(0 if asyncio.run(serve(configuration, plans)) else 1)
+    sys.exit(0 if asyncio.run(serve(configuration, plans, path)) else 1)
 
 
 @cli.command()
@@ -142,6 +145,9 @@ def stop(path: Path) -> None:
     click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
 
 
+cli.add_command(explain)
+
+
 def _print_status(answer: dict[str, Any]) -> None:
     run = answer["run"]
     console = Console()
@@ -169,6 +175,7 @@ def _set_up_log() -> None:
     is_terminal = sys.stderr.isatty()
     structlog.configure(
         processors=[
+            identify(EVENTS),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from protos.documents import Document, read_document
-from protos.fields import Address, PathText
+from protos.fields import Address, LocalAddress, PathText
 from protos.plan import Plan
 
 _CONSEQUENCE = "The coordinator did not start."
@@ -25,6 +25,8 @@ class CoordinatorConfiguration(Document):
         authority: the directory that `pki init` made.
         state: where runs are recorded; created with mode 0700.
         plans: the studies to run, one after another; with none, sites can enrol and nothing runs.
+        metrics_listen: where this computer's own monitoring asks over HTTP, on loopback or a Unix socket.
+        health_listen: where it asks with gRPC's health check.
     """
 
     listen: Address
@@ -32,6 +34,8 @@ class CoordinatorConfiguration(Document):
     authority: PathText
     state: PathText
     plans: tuple[PathText, ...] = ()
+    metrics_listen: LocalAddress | None = None
+    health_listen: LocalAddress | None = None
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:

@@ -85,6 +85,7 @@ async def tell(state: Path, word: Word) -> str:
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
             remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+            code="E030",
         ) from cause
     if not answer["changed"]:
         raise UsageError(

@@ -100,6 +100,13 @@ class Engine:
         """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
         self._next_run()
 
+    def add(self, plans: Iterable[Plan]) -> None:
+        """Queue plans behind those that wait; the first of them begins at once where no run is under way."""
+        is_idle = self._run is None and not self.finished.is_set()
+        self._waiting += plans
+        if is_idle and self._waiting:
+            self._next_run()
+
     def connected(self, site: str, peer: Peer) -> None:
         """A site whose certificate was accepted has opened a stream and said Hello."""
         earlier = self._peers.pop(site, None)

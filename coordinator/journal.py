@@ -32,6 +32,8 @@ _FIRST: Final = "global-layers journal 1"
 class JournalDamaged(OperatorError):
     """The journal is not what this program wrote; a person has to look."""
 
+    code = "E011"
+
     exit_status = 78  # no restart mends it
 
     def __init__(self, path: Path, finding: str) -> None:

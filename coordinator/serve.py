@@ -11,10 +11,11 @@ import json
 import os
 import signal
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sdnotify
 import structlog
@@ -23,6 +24,9 @@ from coordinator.config import CoordinatorConfiguration
 from coordinator.control import control_path, control_server
 from coordinator.engine import Engine
 from coordinator.enrolment import Membership
+from coordinator.health import health_server
+from coordinator.monitoring import CoordinatorCollector, local_server, pages_of
+from coordinator.reloading import Reloading
 from coordinator.service import FederationService, enrolment_server, federation_server
 from pki.authority import Authority
 from pki.register import Register
@@ -34,8 +38,8 @@ _REGISTER_POLL_SECONDS: Final = 0.5
 _STOPPING_SECONDS: Final = 3.0
 
 
-async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]) -> bool:
-    """Run all plans; whether every run was completed.
+async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], path: Path) -> bool:
+    """Run all plans; whether every run was completed. `path` is the configuration's, read again on SIGHUP.
 
     Raises:
         OperatorError: an address, a key, a directory or what is in it is not as it has to be.
@@ -59,8 +63,11 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
-        watch = asyncio.create_task(_watch(membership, service, engine, notifier))
+        watching = _watch(membership, service, engine, notifier)
+        watch = asyncio.create_task(_observed(configuration, engine, authority, watching))
         stop = _stop_on_signals()
+        reload = Reloading(path, configuration, plans, engine.add)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
             finished = asyncio.create_task(engine.finished.wait())
             await asyncio.wait({finished, stop, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,6 +86,26 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     if not engine.finished.is_set():
         return True  # asked to stop; nothing failed
     return all(outcome.is_complete for outcome in engine.outcomes)
+
+
+async def _observed(
+    configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
+) -> None:
+    """Watch, and answer this computer's own monitoring meanwhile."""
+    collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
+    pages = pages_of(collector, engine.status)
+    async with local_server(configuration.metrics_listen, pages), health_server(configuration.health_listen):
+        noticing = asyncio.create_task(_notice(collector))
+        try:
+            await watch
+        finally:
+            noticing.cancel()
+
+
+async def _notice(collector: CoordinatorCollector) -> None:
+    while True:
+        collector.notice()
+        await asyncio.sleep(_REGISTER_POLL_SECONDS)
 
 
 async def _watch(

@@ -101,6 +101,7 @@ def hold_directory(directory: Path, program: str) -> int:
             what=f"Another {program} already runs with the state directory {directory}.",
             consequence="This one did not start; the other one is undisturbed.",
             remedy="End the other one first, or name a state directory of its own for each.",
+            code="E031",
         ) from cause
     return descriptor
 
@@ -172,5 +173,5 @@ def _at_most(data: bytes, path: Path) -> bytes:
 
 def _unsafe(path: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{path} {reason}.", consequence="It was not used, and nothing was sent.", remedy=remedy
+        what=f"{path} {reason}.", consequence="It was not used, and nothing was sent.", remedy=remedy, code="E032"
     )

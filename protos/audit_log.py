@@ -55,6 +55,8 @@ Sign: TypeAlias = Callable[[int, Head], SignedHead]
 class AuditError(OperatorError):
     """The log cannot be trusted or written; nothing may happen that it would have to hold."""
 
+    code = "E014"
+
 
 @dataclass(frozen=True)
 class Consequences:

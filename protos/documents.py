@@ -101,6 +101,7 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
         what=f"{source} has {count}:\n{lines}",
         consequence=consequence,
         remedy="Correct the lines named above and start again.",
+        code="E010",
     )
 
 

@@ -179,6 +179,8 @@ def _widen(connection: socket.socket) -> socket.socket:
 class TrainerGone(OperatorError):
     """The process with the patients has ended while the agent needed it."""
 
+    code = "E015"
+
 
 class TrainerEnd:
     """The trainer's end: blocking, one message at a time."""

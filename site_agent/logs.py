@@ -10,6 +10,9 @@ from typing import Any
 
 import structlog
 
+from protos.catalogue import identify
+from site_agent.events import EVENTS
+
 
 def set_up_log(program: str) -> None:
     """Every later line names the program; call once, first."""
@@ -21,6 +24,7 @@ def set_up_log(program: str) -> None:
     structlog.configure(
         processors=[
             name,
+            identify(EVENTS),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),

@@ -39,6 +39,8 @@ class GateRefusal(OperatorError):
 
     code = "E012"
 
+    code = "E012"
+
     def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
         super().__init__(
             what=what,

@@ -94,14 +94,20 @@ TABLE = (
 )
 # The only files that may import what stands beside them.
 ONE_PLACE = {
-    "grpc": {"coordinator.service", "site_agent.boundary.connection"},
+    "grpc": {"coordinator.service", "coordinator.health", "site_agent.boundary.connection"},
     "google": {"protos.wire", "protos.upkeep_wire", "protos.generated.federation_pb2"},
     "protos.generated": {"protos.wire", "protos.upkeep_wire"},
     "protos.generated.federation_pb2": {"protos.wire", "protos.upkeep_wire"},
 }
 # Who may open a socket. The hatch is a pair between the site's two processes; pki.reach is how a doctor looks who
 # answers at an address.
-SOCKET_FILES = {"site_agent.hatch", "site_agent.boundary.join", "site_agent.trainer.__main__", "site_agent.boundary.dry_run", "pki.reach"}
+SOCKET_FILES = {
+    "site_agent.hatch",
+    "site_agent.boundary.join",
+    "site_agent.trainer.__main__",
+    "site_agent.boundary.dry_run",
+    "pki.reach",
+}
 
 
 def room_of(module: str) -> Room:
