@@ -36,7 +36,8 @@ class Terms:
     `rounds`: as far as is known; a closing may decide on fewer, but the round that was offered with it is
     always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
     the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
-    that are repeated since the run went back. `is_paused`: a person lets no further round begin.
+    that are repeated since the run went back. `is_paused`: a person lets no further round begin. `first_attempt`: the
+    number that attempts at a round begin with; more than 0 after a backup was restored, since earlier ones may be used.
     """
 
     sites: Sites
@@ -48,6 +49,7 @@ class Terms:
     deadlines: Deadlines
     past: Mapping[int, Past] = field(default_factory=dict)
     is_paused: bool = False
+    first_attempt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,8 @@ class Step:
     next round. `agreed` are the sites that hold the masking keys of `epoch`. `corruptions` counts
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
     attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
-    all, because it goes on without one of those that were named; 0 for the ordinary draw.
+    all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
+    whose own persons have taken them out; the others wait for them, or go on at once, as the plan says.
     """
 
     round: int
@@ -80,6 +83,7 @@ class Step:
     corruptions: int = 0
     was_bound: bool = False
     redraw: int = 0
+    withdrawn: Sites = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,7 @@ from coordinator.phases import (
     WasStopped,
     WentBack,
 )
+from protos.messages import SiteReason
 
 MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
 Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
@@ -109,7 +110,7 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
-    step = Step(round=0, attempt=0, bound=joined, present=joined)
+    step = Step(round=0, attempt=terms.first_attempt, bound=joined, present=joined)
     return (Interrupted(step=step, deadline=math.inf), ()) if terms.is_paused else _begin_step(terms, step, now)
 
 
@@ -151,6 +152,8 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _lose(terms, state, site, now)
         case Declined(site=site) if site not in state.step.bound:
             return _lose(terms, state, site, now)  # it was to enter with the next round
+        case Declined(site=site, reason=SiteReason.WITHDRAWN):
+            return _withdraw(terms, state, site, now)
         case Declined(site=site, reason=reason):
             text = f"{site} takes no further part ({reason.name.lower().replace('_', ' ')})"
             return _end(is_complete=False, reason=text, missing=frozenset({site}))
@@ -210,7 +213,8 @@ def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
 
 
 def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
-    site, step = event.site, replace(state.step, present=state.step.present | {event.site})
+    site = event.site
+    step = replace(state.step, present=state.step.present | {site}, withdrawn=state.step.withdrawn - {site})
     if site not in step.bound:
         return replace(state, step=replace(step, entering=step.entering | {site})), ()
     if isinstance(state, Interrupted):
@@ -248,6 +252,8 @@ def _until_return(terms: Terms, now: float) -> float:
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
     """Offer the step again where nothing stands in its way."""
     step = state.step
+    if not terms.is_paused and _goes_on_without(terms, state):
+        return _give_up_waiting(terms, state, now)
     if state.returns or terms.is_paused or not step.bound <= step.present:
         return state, ()
     return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
@@ -265,7 +271,27 @@ def _again(step: Step, number: int, past: Past) -> Step:
         agreed=step.agreed,
         was_bound=past.was_bound,
         redraw=past.redraw,
+        withdrawn=step.withdrawn & past.bound,
     )
+
+
+def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
+    """Persons at a site have taken it out: nobody waits for what it would have sent in this attempt."""
+    step = replace(state.step, present=state.step.present - {site}, withdrawn=state.step.withdrawn | {site})
+    if isinstance(state, Collecting) and site in state.complete:
+        return replace(state, step=step), ()  # it has sent all of this round; the next one is without it
+    void = (VoidRound(step.round, step.attempt, frozenset({site})),) if isinstance(state, Training | Collecting) else ()
+    returns = isinstance(state, Interrupted) and state.returns
+    after, effects = _go_on(terms, Interrupted(step=step, deadline=_until_return(terms, now), returns=returns), now)
+    return after, (*void, *effects)
+
+
+def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
+    """Whether nobody but withdrawn sites is missing, and plan and quorum let the others go on."""
+    step = state.step
+    missing = step.bound - step.present
+    may = terms.on_lost_site == "continue" and len(step.bound - missing) >= terms.quorum and not state.returns
+    return bool(missing) and missing <= step.withdrawn and may
 
 
 def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
@@ -281,8 +307,12 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     if state.complete < step.bound:
         return state, ()
     close = CloseRound(step.round, step.bound)
-    past = terms.past.get(step.round + 1) or Past(attempt=-1, bound=step.bound | step.entering)
+    past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
     following = _again(step, step.round + 1, past)
+    if following.round < terms.rounds and following.withdrawn:
+        waits = Interrupted(step=following, deadline=_until_return(terms, now))
+        after, effects = _go_on(terms, waits, now)
+        return after, (close, *effects)
     if following.round < terms.rounds:
         if terms.is_paused:  # one number is left out: whoever goes on counts it up
             return Interrupted(step=following, deadline=math.inf), (close,)

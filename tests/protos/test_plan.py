@@ -48,11 +48,13 @@ OTHER_VALUES: dict[str, Any] = {
     "early_stopping": {"signal": "local", "patience": 3},
     "gain": "sums",
     "expert": {"path_start": 0.0},
+    "statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 0.0, "high": 9.0}]},
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
     "quorum": {"secure_aggregation": "off"},
     "columns": {"method": FEDERATED_AVERAGING, "outputs": 1},
     "outputs": {"method": FEDERATED_AVERAGING, "columns": ["age"]},
+    "statistics": {"method": {"name": "local"}},
     "two_sites": {"sites": listed(2), "quorum": 2, "secure_aggregation": "off"},
 }
 OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}

@@ -164,6 +164,8 @@ def _event(site: str, verb: str, argument: str) -> Event:
             return TookResult(site)
         case "decline":
             return Declined(site, REASON)
+        case "withdraw":
+            return Declined(site, SiteReason.WITHDRAWN)
         case _:
             raise ValueError(f"no event is called {verb}")
 
