@@ -133,7 +133,7 @@ def test_global_layers_learns_on_the_heart_studies(tmp_path: Path) -> None:
         config = make_site(tmp_path / name)
         hospital = yaml.safe_load(config.read_text()) | {"site": name}
         contract = REPOSITORY / "deploy" / "data" / f"{name}.yaml"
-        hospital["data"] = {"table": str(HEART / file), "contract": str(contract), "split": {"seed": 0}}
+        hospital["data"] |= {"table": str(HEART / file), "contract": str(contract), "split": {"seed": 0}}
         config.write_text(yaml.safe_dump(hospital))
         prepared.append(prepare(config, plan))
 
