@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.documents import Document
-from site_agent.trainer.data.contract import Contract, NumericFeature
+from site_agent.trainer.data.contract import CategoricalFeature, Contract
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 
@@ -86,10 +86,10 @@ def profile_of(contract: Contract, table: Table, training_rows: Rows) -> Profile
     columns = []
     for feature in contract.features:
         values = table.features[feature.name][training_rows]
-        if isinstance(feature, NumericFeature):
-            columns.append(_numeric(feature.name, values))
-        else:
+        if isinstance(feature, CategoricalFeature):
             columns.append(_coded(feature.name, values, len(feature.codes)))
+        else:
+            columns.append(_numeric(feature.name, values))
     return Profile(rows=len(training_rows), columns=tuple(columns))
 
 

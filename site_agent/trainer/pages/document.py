@@ -45,7 +45,8 @@ td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .key{display:inline-flex;align-items:center;gap:.35rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
 figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
-svg.plot{width:86mm}svg.plot.wide,figure.wide svg.plot{width:100%}}
+.plots{gap:5mm}figure{width:86mm}.legend{max-width:86mm}figure.wide,svg.plot{width:100%}table{font-size:8pt}
+th,td{padding:.15rem .4rem}}
 """
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 

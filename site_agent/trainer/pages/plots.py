@@ -189,12 +189,16 @@ def _interval_row(row: Row, middle: int, place: Callable[[float], float]) -> lis
     parts = [_words(_LABELS - 10, middle + 4, row.label, "end")]
     if row.value is None:
         return [*parts, _words(_LABELS + 350, middle + 4, "not defined", "start")]
-    figures = f"{row.value:.3f}"
+    figures = _short(row.value)
     if row.low is not None and row.high is not None:
         parts.append(f'<path class="span" d="M{place(row.low):.1f} {middle}H{place(row.high):.1f}"/>')
-        figures += f" ({row.low:.3f} to {row.high:.3f})"
+        figures += f" ({_short(row.low)} to {_short(row.high)})"
     parts.append(f'<circle class="dot c0" cx="{place(row.value):.1f}" cy="{middle}" r="4"/>')
     return [*parts, _words(_LABELS + 350, middle + 4, figures, "start")]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def _words(across: float, up: float, text: str, anchor: str) -> str:
