@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, assert_never
@@ -21,6 +22,7 @@ import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
 from coordinator.hearing import hear_chunk, hear_of_keys
+from coordinator.journal import Entry
 from coordinator.keeping import Kept
 from coordinator.performing import Peer, Performer
 from coordinator.phases import (
@@ -77,13 +79,15 @@ class Engine:
         clock: Callable[[], float],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         aside: Executor | None = None,
+        audit: Callable[[str, list[Entry]], None] | None = None,
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
-        times that only the journal shows; `aside` writes large snapshots beside the rounds."""
+        times that only the journal shows; `aside` writes large snapshots beside the rounds, `audit` records a run's
+        decisions before they take effect."""
         self._waiting = list(plans)
         self._state = state
         self._identity_of = identity_of
-        self._clock, self._now, self._aside = clock, now, aside
+        self._clock, self._now, self._aside, self._audit = clock, now, aside, audit
         self._log = structlog.get_logger()
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
@@ -150,6 +154,8 @@ class Engine:
             case Refusal(run=name, reason=reason, tensor=tensor):
                 if name == run.name:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
+                    if reason is SiteReason.WITHDRAWN and self._kept is not None:
+                        self._kept.note("withdrawn", site=site)
                     self._joined.discard(site)
                     self._happened(Declined(site, reason))
             case KeyAdvert() | EpochAcknowledgement():
@@ -165,7 +171,11 @@ class Engine:
         return {
             "run": run.facts() if run else None,
             "sites": {
-                name: {"connected": name in self._peers, "joined": name in self._joined}
+                name: {
+                    "connected": name in self._peers,
+                    "joined": name in self._joined,
+                    "withdrawn": self._kept is not None and name in self._kept.history.withdrawn,
+                }
                 for name in (run.plan.site_names if run else sorted(self._peers))
             },
             "paused": run.terms.is_paused if run else False,
@@ -225,7 +235,8 @@ class Engine:
             self._next_run()
             return
         run = new_run(plan, terms, begin(terms, self._clock()))
-        kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside)
+        echo = partial(self._audit, plan.run_name) if self._audit else None
+        kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:
             self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
             kept.close()
@@ -239,7 +250,8 @@ class Engine:
 
     def _begin(self, run: Run, kept: Kept) -> None:
         """Announce a run for the first time, or take it up where its journal says."""
-        history, terms = kept.history, run.terms
+        history = kept.history
+        run.terms = terms = replace(run.terms, first_attempt=history.first_attempt)
         if not history.has_begun:
             kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
             kept.journal.sync()
@@ -274,14 +286,13 @@ class Engine:
             return
         if site in self._joined or self._kept is None:
             return
+        if self._kept.is_behind(join):
+            self._refuse(self._kept, "ahead", site, "the coordinator's state of this run is older than this site's")
+            return
         self._kept.joined(site, join)
         is_current = self._is_current(run, self._kept, site, join)
         if not is_current and not self._kept.can_return(site):
-            self._kept.note("refused", site=site)
-            self._log.error("site_state_lost", site=site, run=run.name)
-            self._peers[site].end(
-                CoordinatorReason.NOT_ACCEPTED, "this site has lost the state that the run goes on from"
-            )
+            self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
             self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
@@ -290,6 +301,16 @@ class Engine:
         self._log.info("site_joined", site=site, run=run.name)
         self._kept.note("joined", site=site)
         self._happened(Joined(site, join.epoch, is_current))
+
+    def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
+        """End the stream of a site with which the run cannot go on from the states that both have."""
+        kept.note(kind, site=site)
+        try:
+            kept.journal.sync()
+        except OperatorError as failure:
+            self._fail(failure)
+        self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
+        self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
 
     @staticmethod
     def _is_current(run: Run, kept: Kept, site: str, join: Join) -> bool:

@@ -12,23 +12,34 @@ from typing import assert_never
 
 import structlog
 
-from coordinator.service import Caller, Credentials
+from coordinator.outgoing import Caller
+from coordinator.service import Credentials
 from pki import enrolment, store
 from pki.authority import Authority
 from pki.identity import identify_site
 from pki.names import is_name, site_name
 from pki.register import Register
 from protos.errors import OperatorError, RefusedError
-from protos.messages import EnrolmentReply, MalformedMessage
+from protos.messages import MalformedMessage
+from protos.upkeep import EnrolmentReply, RenewalAnswered, RenewalAsked
+from protos.upkeep_wire import decode_renewal, encode_renewed
 from protos.wire import decode_enrolment_request, encode_enrolment_reply
 
 
 class Membership:
     """The register's answers for a running coordinator."""
 
-    def __init__(self, authority: Authority, register: Register, now: Callable[[], datetime]) -> None:
-        """`now` gives aware times."""
+    def __init__(
+        self,
+        authority: Authority,
+        register: Register,
+        now: Callable[[], datetime],
+        record: Callable[..., None] | None = None,
+    ) -> None:
+        """`now` gives aware times; `record` writes an event into the audit log before an answer leaves."""
         self._authority, self._register, self._now = authority, register, now
+        self._record = record or _nowhere
+        self._told: set[tuple[str, str]] = set()
         self._log = structlog.get_logger()
         self._generation = register.generation()
 
@@ -58,6 +69,44 @@ class Membership:
         except RefusedError:  # nobody of this name was ever invited
             return None
 
+    def identity_key_of(self, site: str) -> bytes | None:
+        """A member's registered identity key, raw, 32 bytes."""
+        if not is_name(site):
+            return None
+        try:
+            return self._register.identity_key(site_name(site))
+        except RefusedError:
+            return None
+
+    def confirm(self, site: str, certificate_sha256: str) -> None:
+        """A site has connected with this certificate: those before it are not accepted any more."""
+        self._register.confirm(site_name(site), certificate_sha256)
+
+    def renew(self, asked: RenewalAsked) -> RenewalAnswered:
+        """Answer a member that asks for its next certificate, signed with its identity key."""
+        request = enrolment.RenewalRequest(
+            site=asked.site, signing_request=asked.signing_request, signature=asked.signature
+        )
+        try:
+            issued = enrolment.handle_renewal(self._authority, self._register, request, self._now())
+        except RefusedError as refusal:
+            self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
+            self._record("renewal_refused", reason=refusal.what)
+            return RenewalAnswered(b"", b"", refusal.what)
+        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+            self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
+            return RenewalAnswered(b"", b"", "The coordinator cannot renew at the moment.")
+        self._record("certificate_issued", site=asked.site, kind="renewal")
+        self._log.info("certificate_renewed", site=asked.site)
+        return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
+
+    def renew_raw(self, raw: bytes) -> bytes:
+        """As `renew`, on the enrolment port, where a site whose certificate has expired asks."""
+        try:
+            return encode_renewed(self.renew(decode_renewal(raw)))
+        except MalformedMessage as malformed:
+            return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
+
     def has_changed(self) -> bool:
         """Whether the register has changed since the last time this was asked."""
         earlier, self._generation = self._generation, self._register.generation()
@@ -81,16 +130,32 @@ class Membership:
         except (RefusedError, MalformedMessage) as refusal:
             reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
             self._log.warning("enrolment_refused", reason=reason)
+            self._record("enrolment_answered", outcome="refused", reason=reason)
             return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
         except OperatorError as error:  # of this side: the disk, the register; the site can only wait
             self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
             return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
         match answer:
-            case enrolment.Issued(chain_pem=chain):
-                self._log.info("site_enrolled")
+            case enrolment.Issued(chain_pem=chain, site=site):
+                self._note_once("enrolment_answered", site, "certificate issued")
+                self._log.info("site_enrolled", site=site)
                 return encode_enrolment_reply(EnrolmentReply(chain, "", ""))
-            case enrolment.Pending(fingerprint=fingerprint):
-                self._log.info("enrolment_awaits_approval", identity=fingerprint)
+            case enrolment.Pending(fingerprint=fingerprint, site=site):
+                if self._note_once("enrolment_answered", site, f"a person has to approve identity key {fingerprint}"):
+                    self._log.info("enrolment_awaits_approval", site=site, identity=fingerprint)
                 return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))
             case _:
                 assert_never(answer)
+
+    def _note_once(self, event: str, site: str, outcome: str) -> bool:
+        """Record what a site that asks every two seconds is told, once; whether it was new."""
+        if (site, outcome) in self._told:
+            return False
+        self._told.add((site, outcome))
+        self._record(event, site=site, outcome=outcome)
+        return True
+
+
+def _nowhere(event: str, **facts: object) -> None:
+    """Where no log is kept, as in a check of a configuration."""
+    del event, facts

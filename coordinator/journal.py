@@ -47,15 +47,18 @@ class JournalDamaged(OperatorError):
 class Journal:
     """The open journal of one run."""
 
-    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
-        """Open or begin it; `now` gives aware UTC times.
+    def __init__(
+        self, path: Path, now: Callable[[], datetime], echo: Callable[[list[Entry]], None] | None = None
+    ) -> None:
+        """Open or begin it; `now` gives aware UTC times; `echo` records elsewhere, first, what is about to be synced.
 
         Raises:
             JournalDamaged: a line was changed, taken out or moved.
             UnavailableError: the disk does not take it.
         """
-        self._path, self._now = path, now
+        self._path, self._now, self._echo = path, now, echo
         self._waiting: list[bytes] = []
+        self._entries: list[Entry] = []
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _set_torn_tail_aside(path, now())
@@ -78,16 +81,20 @@ class Journal:
         entry = {"line": self.lines, "kind": kind, "time": time} | facts
         self._check, text = _checked(self._check, entry)
         self._waiting.append(text)
+        self._entries.append(entry)
         self.lines += 1
 
     def sync(self) -> None:
         """Put on disk what was noted.
 
         Raises:
-            UnavailableError: the disk does not take it; the file is as it was.
+            OperatorError: the disk does not take it, here or where it is echoed; the file is as it was.
         """
         if not self._waiting:
             return
+        if self._echo is not None:
+            self._echo(self._entries)
+            self._entries = []
         content = b"".join(self._waiting)
         try:
             require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.history import History
-from coordinator.journal import Journal, JournalDamaged
+from coordinator.journal import Entry, Journal, JournalDamaged
 from coordinator.phases import Over, Past, Sites, Step
 from coordinator.run import Run
 from coordinator.snapshots import (
@@ -51,8 +51,9 @@ class Kept:
         clock: Callable[[], float],
         now: Callable[[], datetime],
         aside: Executor | None = None,
+        echo: Callable[[list[Entry]], None] | None = None,
     ) -> None:
-        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times.
+        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times, `echo` as a Journal's.
 
         `aside` writes large snapshots, one after another; without it they are written at once.
 
@@ -63,7 +64,7 @@ class Kept:
         self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
         self._writing: tuple[int, Future[None]] | None = None
         forget_partial(self._folder)
-        self.journal = Journal(folder / "journal.jsonl", now)
+        self.journal = Journal(folder / "journal.jsonl", now, echo)
         self.history = History()
         for entry in self.journal.entries():
             self.history.take(entry)
@@ -142,6 +143,11 @@ class Kept:
         kept = {held for held in self.holds.get(site, ()) if held.round >= self.oldest}
         self.holds[site] = kept | {state}
 
+    def is_behind(self, join: Join) -> bool:
+        """Whether a site holds more of the run than this program ever offered: then the journal is an older one."""
+        reached = max((state.round for state in join.saved), default=0)
+        return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
+
     def is_current(self, join: Join, number: int) -> bool:
         """Whether a site can go on with a round: from its memory, or from its disk alone."""
         return join.next_round in (number, number + 1) or self._state(number) in join.saved
@@ -179,7 +185,9 @@ class Kept:
         self.rounds = [kept for kept in self.rounds if kept <= number]
         self._saved_at, self._saving = self._clock(), (-1, False)
         self._saved_for = frozenset() if snapshot is None else snapshot.contributors
-        return self.history.past.get(number) or Past(attempt=-1, bound=self.history.bound_at(number))
+        return self.history.past.get(number) or Past(
+            attempt=self.history.first_attempt - 1, bound=self.history.bound_at(number)
+        )
 
     def is_at_result(self) -> bool:
         """Make the run what its newest snapshot says; whether no round is left to be made."""

@@ -11,8 +11,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
+from coordinator.audit import CoordinatorLog
 from coordinator.config import CoordinatorConfiguration
 from coordinator.control import control_path, control_server
 from coordinator.engine import Engine
@@ -28,11 +30,13 @@ from coordinator.health import health_server
 from coordinator.monitoring import CoordinatorCollector, local_server, pages_of
 from coordinator.reloading import Reloading
 from coordinator.service import FederationService, enrolment_server, federation_server
+from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
 from pki.register import Register
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan import Plan
+from protos.state_format import settle_format
 
 _REGISTER_POLL_SECONDS: Final = 0.5
 _STOPPING_SECONDS: Final = 3.0
@@ -46,15 +50,31 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     """
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
+    settle_format(state, "coordinator")
     authority = Authority.load(Path(configuration.authority))
-    with Register(authority.register_path) as register, ThreadPoolExecutor(1, "snapshot") as aside:
-        membership = Membership(authority, register, lambda: datetime.now(UTC))
-        engine = Engine(plans=plans, state=state, identity_of=membership.identity_of, clock=time.monotonic, aside=aside)
-        service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted)
+    with ExitStack() as stack:
+        register = stack.enter_context(Register(authority.register_path))
+        aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
+        log = stack.enter_context(opened_log(state, authority))
+        log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
+        membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
+        engine = Engine(
+            plans=plans,
+            state=state,
+            identity_of=membership.identity_of,
+            clock=time.monotonic,
+            aside=aside,
+            audit=log.journal,
+        )
+        upkeep = _upkeep(log, membership)
+        service = FederationService(
+            engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
+        )
         credentials = membership.credentials()
         servers = [federation_server(service, credentials, configuration.listen)]
         if configuration.enrolment_listen is not None:
-            servers.append(enrolment_server(membership.enrol, credentials, configuration.enrolment_listen))
+            listen = configuration.enrolment_listen
+            servers.append(enrolment_server(membership.enrol, credentials, listen, renew=membership.renew_raw))
         status, control = await _status_server(engine, state), await control_server(engine, state)
         for server in servers:
             await server.start()
@@ -63,7 +83,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
-        watching = _watch(membership, service, engine, notifier)
+        watching = _watch(membership, service, engine, upkeep, notifier)
         watch = asyncio.create_task(_observed(configuration, engine, authority, watching))
         stop = _stop_on_signals()
         reload = Reloading(path, configuration, plans, engine.add)
@@ -88,6 +108,22 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     return all(outcome.is_complete for outcome in engine.outcomes)
 
 
+@contextmanager
+def opened_log(state: Path, authority: Authority) -> Iterator[CoordinatorLog]:
+    """The coordinator's audit log, open for writing."""
+    log = CoordinatorLog(state, identity_key=authority.identity_key(), now=lambda: datetime.now(UTC))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def _upkeep(log: CoordinatorLog, membership: Membership) -> SiteUpkeep:
+    return SiteUpkeep(
+        log, identity_key_of=membership.identity_key_of, renew=membership.renew, confirm=membership.confirm
+    )
+
+
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
@@ -109,13 +145,18 @@ async def _notice(collector: CoordinatorCollector) -> None:
 
 
 async def _watch(
-    membership: Membership, service: FederationService, engine: Engine, notifier: sdnotify.SystemdNotifier
+    membership: Membership,
+    service: FederationService,
+    engine: Engine,
+    upkeep: SiteUpkeep,
+    notifier: sdnotify.SystemdNotifier,
 ) -> None:
-    """Notice revocations within a second, and tell the service manager that the loop works."""
+    """Notice revocations within a second, show logs to their witnesses, and tell that the loop works."""
     while True:
         await asyncio.sleep(_REGISTER_POLL_SECONDS)
         if membership.has_changed():
             service.recheck()
+        upkeep.tick()
         run = engine.status()["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")

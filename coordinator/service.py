@@ -8,11 +8,12 @@ again whenever the register changes.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # Certificates here are ECDSA, so this one suite leaves a TLS 1.2 peer nothing to agree on, while
 # TLS 1.3 has suites of its own. gRPC has no other way to demand 1.3, and reads it when imported.
@@ -20,31 +21,37 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 
 import grpc
 import grpc.aio
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from coordinator.admission import refuse_hello
 from coordinator.engine import Engine
+from coordinator.outgoing import Caller, StreamPeer
+from coordinator.pace import Pace
+from coordinator.rate import RateLimit
+from coordinator.upkeep import SiteUpkeep
+from protos.audit_heads import HeadRefused
 from protos.errors import ConfigurationError, RefusedError, explained
 from protos.messages import (
     LARGEST_MESSAGE_BYTES,
-    Chunk,
-    CoordinatorMessage,
     CoordinatorReason,
-    Farewell,
     Hello,
     MalformedMessage,
     SiteMessage,
 )
-from protos.parameters import down_chunks, down_slice
-from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE
-from protos.wire import decode_site_message, encode_coordinator_message
+from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
+from protos.upkeep import Upkeep
+from protos.wire import decode_site_message
 
 GREETING_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 5.0
 _TLS_VERSION: Final = b"TLSv1.3"
-_LONGEST_QUEUE: Final = 1024
+# An honest site has one stream, and for a moment a second one when it calls again.
+_MOST_STREAMS_OF_A_SITE: Final = 4
+# Connections in all, of those that nobody has proved who they are as well: a hundred sites need few more than a hundred.
+# Beside files and sockets of its own they stay below the 1,024 descriptors that a process has without asking.
+_MOST_CONNECTIONS: Final = 768
+_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
+_IDLE_SECONDS: Final = 60  # a connection on which nobody calls
 # What a site may send before this program has read it. gRPC would let it grow with the line's speed,
 # and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
 _UNREAD_BYTES: Final = 1 << 20
@@ -55,20 +62,15 @@ _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 4),
+    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
     ("grpc.max_metadata_size", 8192),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who opened a stream, as the certificate proves it."""
-
-    site: str
-    certificate_sha256: str
 
 
 @dataclass(frozen=True)
@@ -80,57 +82,6 @@ class Credentials:
     root: bytes
 
 
-class _Vector:
-    """Parameters waiting to be sent; they are cut into chunks only as the peer takes them."""
-
-    def __init__(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        self._parameters, self._round, self._attempt = parameters, round_number, attempt
-
-    def messages(self) -> Iterator[bytes]:
-        for index in range(down_chunks(self._parameters.size)):
-            body = self._parameters[down_slice(index)].view(np.uint8).data
-            yield encode_coordinator_message(Chunk(self._round, self._attempt, index, body))
-
-
-class StreamPeer:
-    """One site's stream: what is queued here is written in order, as fast as the peer reads."""
-
-    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes], caller: Caller) -> None:
-        self.caller = caller
-        self._context = context
-        self._queue: asyncio.Queue[bytes | _Vector | None] = asyncio.Queue(_LONGEST_QUEUE)
-        self.ending = asyncio.Event()
-
-    def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message."""
-        self._put(encode_coordinator_message(message))
-
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue a vector, float32 of shape (parameters,), as chunks; it is read when they are sent."""
-        self._put(_Vector(parameters, round_number, attempt))
-
-    def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end the stream."""
-        self._put(encode_coordinator_message(Farewell(reason, detail)))
-        self._put(None)
-        self.ending.set()
-
-    def _put(self, item: bytes | _Vector | None) -> None:
-        try:
-            self._queue.put_nowait(item)
-        except asyncio.QueueFull:  # a peer that has not read a thousand messages is gone
-            self.ending.set()
-
-    async def write(self) -> None:
-        """Write what is queued until the stream ends."""
-        while (item := await self._queue.get()) is not None:
-            if isinstance(item, bytes):
-                await self._context.write(item)
-                continue
-            for message in item.messages():
-                await self._context.write(message)
-
-
 class FederationService:
     """The streams of all sites."""
 
@@ -140,9 +91,11 @@ class FederationService:
         *,
         identify: Callable[[bytes], Caller],
         is_accepted: Callable[[Caller], bool],
+        upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """`identify` turns a PEM certificate into a caller or raises RefusedError."""
+        """`identify` turns a PEM certificate into a caller or raises RefusedError; `upkeep` goes beside runs."""
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
+        self._upkeep = upkeep
         self._peers: set[StreamPeer] = set()
         self._log = structlog.get_logger()
 
@@ -167,14 +120,23 @@ class FederationService:
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception) and not isinstance(result, grpc.RpcError):
                     self._log.error("stream_failed", site=caller.site, what=explained(result).what)
+            if peer.does_not_read:
+                self._log.warning("site_does_not_read", site=caller.site)
             self._peers.discard(peer)
+            if self._upkeep:
+                self._upkeep.gone(peer)
             self._engine.disconnected(caller.site, peer)
 
     def recheck(self) -> None:
         """The register has changed: end the streams of those who are no longer accepted."""
         for peer in list(self._peers):
             if not self._is_accepted(peer.caller):
+                if self._has_another(peer):  # it renewed its certificate, and is here with the new one
+                    peer.end(CoordinatorReason.REPLACED, "this site's newer certificate has taken over")
+                    continue
                 self._log.warning("site_revoked", site=peer.caller.site)
+                if self._upkeep:
+                    self._upkeep.revoked(peer.caller.site)
                 peer.end(CoordinatorReason.NOT_ACCEPTED, "this site's certificate is not accepted any more")
                 self._engine.removed(peer.caller.site)
                 self._engine.disconnected(peer.caller.site, peer)
@@ -191,15 +153,29 @@ class FederationService:
                 )
             caller = self._identify(certificates[0])
         except RefusedError as refusal:
-            self._log.warning("peer_refused", reason=refusal.what)
+            self._note_refusal("", refusal.what)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate was refused")
         if not self._is_accepted(caller):
-            self._log.warning("peer_refused", site=caller.site, reason="its certificate is not in the register")
+            self._note_refusal(caller.site, "its certificate is not in the register")
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not accepted")
+        if sum(peer.caller.site == caller.site for peer in self._peers) >= _MOST_STREAMS_OF_A_SITE:
+            self._note_refusal(caller.site, "it has too many streams already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
+        if self._upkeep:
+            self._upkeep.accepted(caller.site, caller.certificate_sha256)
         return caller
 
+    def _has_another(self, peer: StreamPeer) -> bool:
+        others = (other for other in self._peers if other is not peer and other.caller.site == peer.caller.site)
+        return any(self._is_accepted(other.caller) for other in others)
+
+    def _note_refusal(self, site: str, reason: str) -> None:
+        self._log.warning("peer_refused", site=site, reason=reason)
+        if self._upkeep:
+            self._upkeep.refused(reason, site)
+
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> None:
-        site = peer.caller.site
+        site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
             if not isinstance(greeting, Hello):
@@ -209,22 +185,37 @@ class FederationService:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
             self._engine.connected(site, peer)
+            if self._upkeep:
+                self._upkeep.greeted(peer, site, greeting)
             while not peer.ending.is_set():
+                if wait := pace.wait_seconds(clock()):
+                    await asyncio.sleep(wait)
                 message = await self._next(context)
                 if message is None:
                     return
-                if not peer.ending.is_set():
+                if isinstance(message, Upkeep):
+                    self._beside(peer, message)
+                elif not peer.ending.is_set():
                     self._engine.received(site, message)
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
+        except HeadRefused as refused:
+            peer.end(CoordinatorReason.NOT_ACCEPTED, f"an audit log is not what it was: {refused}")
+            self._engine.disconnected(site, peer)
         except MalformedMessage as malformed:
             self._log.warning("message_refused", site=site, reason=str(malformed))
             peer.end(CoordinatorReason.PROTOCOL_VIOLATED, f"a message was refused: {malformed}")
             self._engine.disconnected(site, peer)
 
+    def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
+        """What is not of a run."""
+        if self._upkeep is None:
+            raise MalformedMessage("upkeep that was not agreed on")
+        self._upkeep.received(peer, peer.caller.site, message)
+
     @staticmethod
-    async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | None:
+    async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:
         raw = await context.read()
         return decode_site_message(raw) if isinstance(raw, bytes) else None  # else the stream has ended
 
@@ -245,24 +236,48 @@ def federation_server(service: FederationService, credentials: Credentials, list
     secrets = grpc.ssl_server_credentials(
         [(credentials.key, credentials.chain)], root_certificates=credentials.root, require_client_auth=True
     )
-    return _server(PARTICIPATE, handler, secrets, listen)
+    return _server({PARTICIPATE: handler}, secrets, listen)
 
 
-def enrolment_server(enrol: Callable[[bytes], bytes], credentials: Credentials, listen: str) -> grpc.aio.Server:
-    """A server for sites without certificates: one call, request and reply as bytes."""
+Answer: TypeAlias = Callable[[bytes], bytes]
 
-    async def answer(raw: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return enrol(raw)
 
-    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+def enrolment_server(
+    enrol: Answer, credentials: Credentials, listen: str, *, renew: Answer | None = None
+) -> grpc.aio.Server:
+    """A server for sites without a valid certificate: requests and replies as bytes, so often and no oftener."""
+    limit = RateLimit()
+
+    def limited(answered: Answer) -> Any:
+        async def answer(raw: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            if not limit.allows(_address_of(context.peer()), time.monotonic()):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests; come again later")
+            return answered(raw)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    handlers = {ENROL: limited(enrol)} | ({RENEW: limited(renew)} if renew else {})
     secrets = grpc.ssl_server_credentials([(credentials.key, credentials.chain)])
-    return _server(ENROL, handler, secrets, listen)
+    return _server(handlers, secrets, listen)
 
 
-def _server(call: str, handler: Any, secrets: grpc.ServerCredentials, listen: str) -> grpc.aio.Server:
-    service, method = call.strip("/").split("/")
+def _address_of(peer: str) -> str:
+    """The host of a peer as gRPC names it, ipv4:192.0.2.7:50000; an IPv6 network counts as one host."""
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
+    if kind != "ipv6":
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host}/64", strict=False))
+    except ValueError:
+        return host
+
+
+def _server(handlers: dict[str, Any], secrets: grpc.ServerCredentials, listen: str) -> grpc.aio.Server:
     server = grpc.aio.server(options=_OPTIONS)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    for call, handler in handlers.items():
+        service, method = call.strip("/").split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
     try:
         server.add_secure_port(listen, secrets)
     except RuntimeError as cause:
@@ -270,5 +285,6 @@ def _server(call: str, handler: Any, secrets: grpc.ServerCredentials, listen: st
             what=f"The address {listen} cannot be listened on.",
             consequence="The coordinator did not start; no site was contacted.",
             remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
+            code="E028",
         ) from cause
     return server

@@ -17,12 +17,14 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki import certificates, store, strict_json
 from pki.chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
+from pki.signatures import identity_from_pem, new_identity_pem
 from protos.errors import ConfigurationError
 
 FORMAT_VERSION = 1
@@ -154,9 +156,32 @@ class Authority:
         """The register of sites."""
         return self.directory / "register.sqlite"
 
+    @property
+    def identity_key_path(self) -> Path:
+        """The coordinator's identity key, mode 0600: it signs heads of audit logs and nothing else."""
+        return self.directory / "identity.key"
+
+    def identity_key(self) -> Ed25519PrivateKey:
+        """The coordinator's long-term identity key; made where an earlier version has left none."""
+        if not self.identity_key_path.exists():
+            store.write_secret(self.identity_key_path, new_identity_pem(), replace=False)
+        key = identity_from_pem(store.read_secret(self.identity_key_path))
+        if key is None:
+            raise ConfigurationError(
+                what=f"{self.identity_key_path} does not hold an Ed25519 key in PEM.",
+                consequence="Nothing was signed and nothing was sent.",
+                remedy="Restore it from its backup; sites refuse a coordinator that signs with another key.",
+            )
+        return key
+
     def root_pem(self) -> bytes:
         """The root certificate as PEM."""
         return store.read_public(self.root_certificate_path)
+
+    def trusted_roots_pem(self) -> bytes:
+        """What sites trust: the root, and while the authority changes the next one after it, as PEM."""
+        following = self.directory / "next-root.crt"
+        return self.root_pem() + (store.read_public(following) if following.exists() else b"")
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Certify a site's key; the register decides afterwards whether the certificate is accepted."""
@@ -202,6 +227,7 @@ class Authority:
         coordinator_key = certificates.new_tls_key()
         store.write_secret(self.coordinator_key_path, certificates.key_to_pem(coordinator_key), replace=False)
         self._issue_coordinator(coordinator_key, now)
+        self.identity_key()
         Register.create(self.register_path).close()
         store.write_public(self.directory / "federation.json", self.record.to_json())
 

@@ -10,10 +10,12 @@ from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 
 from protos.errors import RefusedError
 
 LARGEST_BYTES = 32 * 1024
+MOST_ROOTS = 2
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
@@ -29,13 +31,17 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
     """The leaf of a chain (leaf, then issuing authority) that ends at this root and is valid now.
 
+    While an authority changes there are two roots in `root_pem`; the chain ends at one of them.
+
     Raises:
         RefusedError: anything about the chain is otherwise; the message says what.
     """
     chain, roots = certificates_in(chain_pem), certificates_in(root_pem)
-    if len(roots) != 1 or len(chain) != 2:
+    if not 0 < len(roots) <= MOST_ROOTS or len(chain) != 2:
         raise _refused("it is not one leaf and one issuing authority under one root")
-    (leaf, issuing), root = chain, roots[0]
+    leaf, issuing = chain
+    above = [root for root in roots if issuing.issuer == root.subject and _has_signed(root, issuing)]
+    root = above[0] if above else roots[0]
     _check_authority(root, path_length=1)
     _check_authority(issuing, path_length=0)
     for lower, upper in ((root, root), (issuing, root), (leaf, issuing)):
@@ -49,6 +55,51 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
                 f"to {lower.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
             )
     return leaf
+
+
+def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
+    """The roots to trust from now on, as PEM, after the coordinator has told which there are.
+
+    A root that is trusted stays until the coordinator names it no more and another trusted one is among those told. A
+    new root is trusted only with a certificate for its key that a trusted root has signed: the coordinator cannot
+    make one, because it does not hold the root's key.
+
+    Args:
+        trusted_pem: the roots that are trusted now.
+        told_pem: what came: roots, and certificates by which one root vouches for the next; may be empty.
+        now: an aware time.
+
+    Raises:
+        RefusedError: what came cannot be read, or is not vouched for.
+    """
+    if not told_pem:
+        return trusted_pem
+    trusted, told = certificates_in(trusted_pem), certificates_in(told_pem)
+    roots = [one for one in told if one.subject == one.issuer and _has_signed(one, one)]
+    kept = list(trusted)
+    for root in roots:
+        if root in kept:
+            continue
+        _check_authority(root, path_length=1)
+        if not any(_vouches(old, paper, root, now) for old in trusted for paper in told):
+            raise _refused("a new root is not vouched for by the one that is trusted")
+        kept.append(root)
+    kept = [root for root in kept if root in roots] or kept
+    return b"".join(root.public_bytes(serialization.Encoding.PEM) for root in kept[-MOST_ROOTS:])
+
+
+def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certificate, now: datetime) -> bool:
+    is_for = paper.public_key() == new.public_key() and paper.subject == new.subject
+    is_valid = paper.not_valid_before_utc <= now <= paper.not_valid_after_utc
+    return is_for and is_valid and paper.issuer == old.subject and _has_signed(old, paper)
+
+
+def _has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
+    try:
+        lower.verify_directly_issued_by(upper)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
 
 
 def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None:

@@ -20,7 +20,11 @@ from pki.certificates import is_renewal_due
 from pki.enrolment import invite_site
 from pki.names import Address, federation_name, site_name
 from pki.register import Register, SiteRecord, SiteState
+from pki.signatures import public_bytes
+from protos.audit_heads import COORDINATOR, owner_of_site
+from protos.audit_keys import keys_text
 from protos.errors import ConfigurationError, UsageError, explained
+from protos.fingerprints import fingerprint
 
 _PATH = click.Path(path_type=Path)
 _directory = click.option(
@@ -201,6 +205,20 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
     click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
     if is_renewal_due(leaf, _now()):
         click.echo("That is soon, because the issuing certificate ends then: run `pki renew --authority`.")
+
+
+@commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
+@_directory
+@click.option("--output", type=_PATH, required=True, help="Where the public keys are written.")
+def keys(directory: Path, output: Path) -> None:
+    """Write the public identity keys of coordinator and sites, for whoever verifies an audit log."""
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
+    found[COORDINATOR] = public_bytes(authority.identity_key())
+    store.write_public(output, keys_text(found).encode())
+    for owner, key in sorted(found.items()):
+        click.echo(f"{owner}  {fingerprint(key)}")
 
 
 @commands.command(epilog="Example: pki inspect st-mary.invitation")

@@ -48,16 +48,18 @@ class RenewalRequest:
 
 @dataclass(frozen=True)
 class Issued:
-    """The site's certificate: leaf and issuing authority as PEM."""
+    """A site's certificate: leaf and issuing authority as PEM, and the site's name."""
 
     chain_pem: bytes
+    site: SiteName
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A person has yet to compare this fingerprint of the identity key; ask again with the same request."""
+    """A person has yet to compare this fingerprint of the site's identity key; ask again with the same request."""
 
     fingerprint: str
+    site: SiteName
 
 
 def invite_site(
@@ -136,14 +138,15 @@ def handle_request(
     site: SiteRecord = register.request(asked, now)
     match site.state:
         case SiteState.REQUESTED:
-            return Pending(fingerprint(request.identity_public_key))
+            return Pending(fingerprint(request.identity_public_key), site.name)
         case SiteState.APPROVED:
-            return Issued(register.activate(site.name, authority.issue_site(key, site.name, now), now))
+            chain = register.activate(site.name, authority.issue_site(key, site.name, now), now)
+            return Issued(chain, site.name)
         case SiteState.ACTIVE:
             kept = register.chain_of(site.name, asked.tls_key_sha256)
             if kept is None:
                 raise _refused("the certificate for this key has since been replaced")
-            return Issued(kept)
+            return Issued(kept, site.name)
         case SiteState.INVITED | SiteState.REVOKED:
             raise _refused(f"site {site.name} is {site.state}")
         case _:
@@ -167,8 +170,8 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalReq
     verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
     kept = register.chain_of(site, public_key_sha256(key))
     if kept is not None:
-        return Issued(kept)
-    return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now))
+        return Issued(kept, site)
+    return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now), site)
 
 
 def _enrolment_parts(federation: str, token: bytes, signing_request: bytes) -> tuple[bytes, ...]:

@@ -8,7 +8,8 @@ parts cut at another place, is never valid for another.
 
 from __future__ import annotations
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protos.canonical import pack
@@ -18,6 +19,22 @@ from protos.errors import RefusedError
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
     """The raw public half of an identity key, 32 bytes."""
     return identity_key.public_key().public_bytes_raw()
+
+
+def new_identity_pem() -> bytes:
+    """A new identity key as unencrypted PKCS#8 PEM; a secret."""
+    return Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def identity_from_pem(pem: bytes) -> Ed25519PrivateKey | None:
+    """The Ed25519 private key in a PEM, None where there is none."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, Ed25519PrivateKey) else None
 
 
 def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki import certificates, store
-from pki.chain import certificates_in, verified_leaf
+from pki.chain import certificates_in, trusted_after, verified_leaf
 from pki.identity import identify_site
 from pki.names import SiteName
 from pki.signatures import public_bytes
@@ -115,6 +115,36 @@ class SiteKeys:
         """The site's present certificate."""
         return certificates_in(store.read_public(self.certificate_path))[0]
 
+    def certificate_sha256(self) -> str:
+        """The SHA-256 of the present certificate, 64 hexadecimal digits."""
+        return certificates.certificate_sha256(self.leaf())
+
+    def expiry(self) -> datetime:
+        """When the present certificate ends, aware."""
+        return self.leaf().not_valid_after_utc
+
+    def federation(self) -> str:
+        """The federation that the present certificate names."""
+        names = self.leaf().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")[2]
+
+    def has_previous(self) -> bool:
+        """Whether the pair before the last renewal is kept, because the new one has not worked yet."""
+        return self._previous(self.tls_key_path).exists()
+
+    def forget_previous(self) -> None:
+        """The new pair has worked: the one before it goes."""
+        for path in (self.certificate_path, self.tls_key_path):
+            self._previous(path).unlink(missing_ok=True)
+        store.sync_directory(self.directory)
+
+    def restore_previous(self) -> None:
+        """The new pair was refused: go back to the one before it, which is accepted until the new one has worked."""
+        for path in (self.tls_key_path, self.certificate_path):
+            with store.explained(path, "replaced"):
+                self._previous(path).replace(self._next(path))
+        self._exchange()
+
     def is_renewal_due(self, now: datetime) -> bool:
         """Whether the present certificate has reached the day from which it is renewed."""
         return certificates.is_renewal_due(self.leaf(), now)
@@ -148,17 +178,31 @@ class SiteKeys:
         store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
         return certificates.signing_request(key)
 
-    def install_next(self, chain_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
+    def install_next(
+        self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
+    ) -> None:
         """Exchange key and certificate for the renewed pair; a power cut leaves the old or the new pair.
+
+        The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names; they are
+        taken only as `trusted_after` allows.
 
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
-        root_pem = store.read_public(self.root_certificate_path)
+        root_pem = trusted_after(store.read_public(self.root_certificate_path), roots_pem, now)
         next_key = self._next(self.tls_key_path)
         self._checked(next_key, chain_pem, root_pem, site=site, federation=federation, now=now)
+        self._keep_previous()
+        store.write_public(self.root_certificate_path, root_pem)
         store.write_public(self._next(self.certificate_path), chain_pem)
         self._exchange()
+
+    def _keep_previous(self) -> None:
+        for path in (self.certificate_path, self.tls_key_path):
+            with store.explained(path, "kept"):
+                self._previous(path).unlink(missing_ok=True)
+                self._previous(path).hardlink_to(path)
+        store.sync_directory(self.directory)
 
     def _exchange(self) -> None:
         # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next
@@ -191,6 +235,10 @@ class SiteKeys:
     @staticmethod
     def _next(path: Path) -> Path:
         return path.with_name(f"{path.name}.next")
+
+    @staticmethod
+    def _previous(path: Path) -> Path:
+        return path.with_name(f"{path.name}.previous")
 
 
 def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:

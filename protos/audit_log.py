@@ -114,6 +114,10 @@ class LogFile:
         with self._explained():
             return epoch_of(self._path)
 
+    def sign_with(self, sign: Sign) -> None:
+        """From now on full files are put aside, and heads carried over are signed so."""
+        self._sign = sign
+
     def has_grown(self, size: int, by: int) -> bool:
         """Whether at least `by` records, those about heads left out, stand after the first `size` ones."""
         with self._explained(), self._locked():

@@ -28,6 +28,7 @@ class Stage(IntEnum):
     PROBE = 1  # one local epoch is measured and undone; only the measurements travel
     VALIDATION = 2  # the last aggregate is measured; only the measurements travel
     REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel
+    STATISTICS = 4  # declared columns are counted and added up; nothing is trained
 
 
 class SiteReason(IntEnum):
@@ -46,6 +47,7 @@ class SiteReason(IntEnum):
     STATE_LOST = 11
     MASKING_REFUSED = 12
     REVOKED = 13
+    WITHDRAWN = 14  # a person at the site has taken its approval back, or it has ended
 
 
 class CoordinatorReason(IntEnum):
@@ -75,13 +77,14 @@ class MalformedMessage(ValueError):  # a reason to end a stream, told by the cal
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a stream."""
+    """The first message of a stream; `upkeep` is the version of messages beside the rounds (upkeep.py), 0 for none."""
 
     protocol: int
     software: str
+    upkeep: int = 0
 
     def __post_init__(self) -> None:
-        _require(0 < self.protocol < 1 << 16, "protocol version")
+        _require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
         _require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 
@@ -340,36 +343,6 @@ class EpochSeal:
 SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal | KeyAdvert | EpochAcknowledgement
 _OfEpochs: TypeAlias = EpochOpen | EpochRoster | EpochSeal
 CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell | _OfEpochs
-
-
-@dataclass(frozen=True, slots=True)
-class EnrolmentRequest:
-    """A site without a certificate shows its invitation; the token never appears in a repr."""
-
-    token: bytes = field(repr=False)
-    signing_request: bytes
-    identity_key: bytes
-    signature: bytes
-
-    def __post_init__(self) -> None:
-        _require(len(self.token) == 24, "token size")
-        _require(0 < len(self.signing_request) <= 8192, "signing request size")
-        _require(len(self.identity_key) == 32, "identity key size")
-        _require(len(self.signature) == 64, "signature size")
-
-
-@dataclass(frozen=True, slots=True)
-class EnrolmentReply:
-    """The certificate chain, or what is still missing, or why not."""
-
-    chain: bytes
-    fingerprint: str
-    refusal: str
-
-    def __post_init__(self) -> None:
-        _require(len(self.chain) <= 64 << 10, "chain size")
-        _require_line(self.fingerprint, "fingerprint", longest=_LONGEST_NAME)
-        _require_line(self.refusal, "refusal", longest=1000)
 
 
 def _require(is_right: bool, what: str) -> None:

@@ -1,12 +1,12 @@
-"""What travels beside the rounds, on the same stream: heads of audit logs, and renewals of certificates.
+"""What travels beside the rounds: heads of audit logs, renewals of certificates, and enrolment on its own port.
 
-A peer of an earlier version knows none of these: each side sends them only after the other has shown
-that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
+A peer of an earlier version knows nothing of upkeep on its stream: each side sends it only after the other has
+shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from protos.audit_heads import MOST_LEAVES, Countersignature, SignedHead
@@ -79,7 +79,37 @@ class RenewalAnswered:
 
     def __post_init__(self) -> None:
         _require(len(self.chain) <= _LARGEST_CHAIN_BYTES and len(self.roots) <= _LARGEST_CHAIN_BYTES, "chain size")
-        _require(len(self.refusal) <= 1000 and (not self.refusal or self.refusal.isprintable()), "refusal")
+        _require_line(self.refusal, "refusal", longest=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentRequest:
+    """A site without a certificate shows its invitation; the token never appears in a repr."""
+
+    token: bytes = field(repr=False)
+    signing_request: bytes
+    identity_key: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require(len(self.token) == 24, "token size")
+        _require(0 < len(self.signing_request) <= 8192, "signing request size")
+        _require(len(self.identity_key) == 32, "identity key size")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentReply:
+    """The certificate chain, or what is still missing, or why not."""
+
+    chain: bytes
+    fingerprint: str
+    refusal: str
+
+    def __post_init__(self) -> None:
+        _require(len(self.chain) <= 64 << 10, "chain size")
+        _require_line(self.fingerprint, "fingerprint", longest=200)
+        _require_line(self.refusal, "refusal", longest=1000)
 
 
 LogMessage: TypeAlias = LogStanding | LogGrowth | LogCountersignature
@@ -89,3 +119,7 @@ Upkeep: TypeAlias = LogMessage | RenewalAsked | RenewalAnswered
 def _require(is_right: bool, what: str) -> None:
     if not is_right:
         raise MalformedMessage(what)
+
+
+def _require_line(value: str, what: str, *, longest: int) -> None:
+    _require(len(value) <= longest and (value == "" or value.isprintable()), what)

@@ -19,8 +19,6 @@ from protos.messages import (
     CoordinatorMessage,
     CoordinatorReason,
     Done,
-    EnrolmentReply,
-    EnrolmentRequest,
     EpochAcknowledgement,
     EpochOpen,
     EpochRoster,
@@ -39,6 +37,17 @@ from protos.messages import (
     SiteReason,
     Stage,
 )
+from protos.upkeep import (
+    EnrolmentReply,
+    EnrolmentRequest,
+    LogCountersignature,
+    LogGrowth,
+    LogStanding,
+    RenewalAnswered,
+    RenewalAsked,
+    Upkeep,
+)
+from protos.upkeep_wire import from_upkeep, to_upkeep
 
 # The numbers that chunks have in federation.proto.
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
@@ -47,13 +56,16 @@ _CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
 Named = TypeVar("Named", SiteReason, CoordinatorReason, Stage)
 
 
-def encode_site_message(message: SiteMessage) -> bytes:
+def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
     """The bytes of a message from a site."""
     match message:
+        case LogStanding() | LogGrowth() | LogCountersignature() | RenewalAsked() | RenewalAnswered():
+            outer = generated.SiteMessage(upkeep=to_upkeep(message))
         case Chunk():
             return encode_chunk(message, _CHUNK_OF_SITE)
         case Hello():
-            outer = generated.SiteMessage(hello=generated.Hello(protocol=message.protocol, software=message.software))
+            hello = generated.Hello(protocol=message.protocol, software=message.software, upkeep=message.upkeep)
+            outer = generated.SiteMessage(hello=hello)
         case Join():
             outer = generated.SiteMessage(
                 join=generated.Join(
@@ -82,7 +94,7 @@ def encode_site_message(message: SiteMessage) -> bytes:
     return outer.SerializeToString(deterministic=True)
 
 
-def decode_site_message(raw: bytes) -> SiteMessage:
+def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
     """A message from a site.
 
     Raises:
@@ -97,7 +109,7 @@ def decode_site_message(raw: bytes) -> SiteMessage:
         case "chunk":
             return _from_chunk(outer.chunk)
         case "hello":
-            return Hello(outer.hello.protocol, outer.hello.software)
+            return Hello(outer.hello.protocol, outer.hello.software, outer.hello.upkeep)
         case "join":
             join = outer.join
             saved = tuple(Saved(state.round, state.redraw) for state in join.saved)
@@ -113,13 +125,17 @@ def decode_site_message(raw: bytes) -> SiteMessage:
             return _from_advert(outer.advert)
         case "acknowledgement":
             return _from_acknowledgement(outer.acknowledgement)
+        case "upkeep":
+            return from_upkeep(outer.upkeep)
         case _:
             raise MalformedMessage("empty or unknown message")
 
 
-def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
+def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     """The bytes of a message from the coordinator."""
     match message:
+        case LogStanding() | LogGrowth() | LogCountersignature() | RenewalAsked() | RenewalAnswered():
+            outer = generated.CoordinatorMessage(upkeep=to_upkeep(message))
         case Chunk():
             return encode_chunk(message, _CHUNK_OF_COORDINATOR)
         case Announcement():
@@ -181,7 +197,7 @@ def encode_coordinator_message(message: CoordinatorMessage) -> bytes:
     return outer.SerializeToString(deterministic=True)
 
 
-def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
+def decode_coordinator_message(raw: bytes) -> CoordinatorMessage | Upkeep:
     """A message from the coordinator.
 
     Raises:
@@ -218,6 +234,8 @@ def decode_coordinator_message(raw: bytes) -> CoordinatorMessage:
         case "epoch_seal":
             seal = outer.epoch_seal
             return EpochSeal(seal.epoch, tuple(_from_acknowledgement(entry) for entry in seal.acknowledgements))
+        case "upkeep":
+            return from_upkeep(outer.upkeep)
         case _:
             raise MalformedMessage("empty or unknown message")
 

@@ -28,6 +28,7 @@ from protos.messages import (
     Announcement,
     CoordinatorMessage,
     CoordinatorReason,
+    Done,
     Farewell,
     Hello,
     Join,
@@ -38,6 +39,7 @@ from protos.messages import (
 )
 from protos.methods import method_names
 from protos.plan import Plan, plan_from_wire
+from protos.upkeep import UPKEEP_VERSION, Upkeep
 from site_agent.approval import keep_plan
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
@@ -48,6 +50,7 @@ from site_agent.boundary.mishaps import TrainerFailed, misbehaved, parted, polic
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.boundary.standing import Standing
+from site_agent.boundary.upkeep import SiteUpkeep
 from site_agent.boundary.waiting import await_approval, await_hours, watch_consent
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
@@ -63,7 +66,7 @@ class Adopted:
     """The operator has changed the configuration."""
 
 
-_Item: TypeAlias = CoordinatorMessage | Built | Concluded | Adopted | BaseException
+_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | BaseException
 
 
 class Agent:
@@ -80,12 +83,13 @@ class Agent:
         software: str,
         renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
         standing: Standing | None = None,
+        upkeep: SiteUpkeep | None = None,
     ) -> None:
         """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another.
 
         `standing` is kept up for those who ask what the agent does.
         """
-        self._standing = standing or Standing()
+        self._standing, self._upkeep = standing or Standing(), upkeep
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
@@ -155,8 +159,9 @@ class Agent:
 
     async def _converse(self, connection: Connection) -> bool:
         """One stream from greeting to end; whether everything is over."""
-        await connection.send(Hello(PROTOCOL_VERSION, self._software))
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0))
         reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
+        keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
         try:
             while True:
                 item = await self._inbox.get()
@@ -168,7 +173,10 @@ class Agent:
                     self._connection = connection
                     self._standing.connected()
                 self._standing.saw(item)
-                await self._handle(item)
+                if isinstance(item, Upkeep):
+                    await self._beside().take(item, connection.send)
+                else:
+                    await self._handle(item)
         except MalformedMessage as malformed:
             raise await self._complain(malformed) from malformed
         except MaskingRefused as refused:
@@ -188,8 +196,8 @@ class Agent:
             await self._refuse(SiteReason(stopped.failed.reason), stopped.failed.tensor)
             raise
         finally:
-            reader.cancel()
-            watcher.cancel()
+            for task in (reader, watcher, keeper):
+                task.cancel()
             self._standing.parted()
             if self._rounds is not None:
                 self._rounds.stream_ended()
@@ -209,6 +217,11 @@ class Agent:
     async def _read(self, connection: Connection) -> None:
         while True:
             await self._inbox.put(await connection.receive())
+
+    def _beside(self) -> SiteUpkeep:
+        if self._upkeep is None:
+            raise MalformedMessage("upkeep that was not agreed on")
+        return self._upkeep
 
     async def _handle(self, item: CoordinatorMessage | Built | Concluded | Adopted) -> None:
         match item:
@@ -328,6 +341,8 @@ class Agent:
         return answer
 
     async def _send(self, message: Join | Refusal | Outgoing) -> None:
+        if self._connection is not None and isinstance(message, Done) and self._upkeep is not None:
+            await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over with this word
         if self._connection is not None:  # without one the next offer asks again
             await self._connection.send(message)
 

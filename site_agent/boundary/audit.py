@@ -18,6 +18,7 @@ from protos.audit_chain import Head
 from protos.audit_heads import SignedHead, owner_of_site, sign_head
 from protos.audit_log import AuditError as AuditError  # raised here, and caught by who writes here
 from protos.audit_log import Consequences, Limits, LogFile
+from protos.audit_session import LogParty
 
 CONSEQUENCES: Final = Consequences(
     of_damage="Nothing more leaves this site until this is understood.", of_no_room="Nothing left this site."
@@ -56,8 +57,7 @@ class AuditLog:
         Raises:
             AuditError: it could not be written; the act that it announces must not happen.
         """
-        time = self._now().isoformat(timespec="milliseconds")
-        every = {"event": event, "site": self._site, "time": time, "software": self._software}
+        every = {"event": event, "site": self._site, "time": self.time(), "software": self._software}
         self.file.write([every | facts])
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
@@ -68,6 +68,11 @@ class AuditLog:
         """
         return self.file.records(event)
 
+    def sign_with(self, identity_key: Ed25519PrivateKey) -> None:
+        """From now on heads are signed, and full files put aside; the key may be younger than the log."""
+        self._identity_key = identity_key
+        self.file.sign_with(self.signed)
+
     def signed(self, epoch: int, head: Head) -> SignedHead:
         """A head of this log, signed with the site's identity key.
 
@@ -76,9 +81,24 @@ class AuditLog:
         """
         if self._identity_key is None:
             raise ValueError("a log that was opened without its identity key signs nothing")
-        time = self._now().isoformat(timespec="milliseconds")
-        return sign_head(owner_of_site(self._site), epoch, head, time, self._identity_key)
+        return sign_head(owner_of_site(self._site), epoch, head, self.time(), self._identity_key)
+
+    def time(self) -> str:
+        """The time as records have it."""
+        return self._now().isoformat(timespec="milliseconds")
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+def party_of(audit: AuditLog, *, site: str, key: Ed25519PrivateKey, folder: Path) -> LogParty:
+    """The site as the owner of its log and as a witness of the coordinator's; `folder` is what it remembers."""
+    return LogParty(
+        owner=owner_of_site(site),
+        log=audit.file,
+        folder=folder,
+        key=key,
+        now=audit.time,
+        write=lambda event, facts: audit.write(event, **facts),
+    )

@@ -28,7 +28,8 @@ import grpc.aio
 
 from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
-from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE
+from protos.service import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
+from protos.upkeep import Upkeep
 from protos.wire import decode_coordinator_message, encode_site_message
 
 CONNECT_SECONDS: Final = 20.0
@@ -83,7 +84,7 @@ class Connection:
             self._stream.cancel()
         await self._channel.close()
 
-    async def send(self, message: SiteMessage) -> None:
+    async def send(self, message: SiteMessage | Upkeep) -> None:
         """Send one message; waits while the coordinator reads more slowly than this site writes.
 
         Raises:
@@ -97,7 +98,7 @@ class Connection:
         except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as cause:
             raise self._unavailable(cause) from cause
 
-    async def receive(self) -> CoordinatorMessage:
+    async def receive(self) -> CoordinatorMessage | Upkeep:
         """The next message.
 
         Raises:
@@ -152,14 +153,23 @@ class Connection:
         )
 
 
+async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
+    """Ask for the next certificate on the enrolment port, after the last one has expired; see call_enrol."""
+    return await _call(RENEW, address, root, request)
+
+
 async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
     """Ask for a certificate on the enrolment port, where only the coordinator shows one.
 
     Raises:
         UnavailableError: the coordinator cannot be reached, or is not of this federation.
     """
+    return await _call(ENROL, address, root, request)
+
+
+async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
     async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(root), options=_OPTIONS) as channel:
-        call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(ENROL)
+        call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)
         try:
             return await call(request, timeout=CONNECT_SECONDS)
         except grpc.aio.AioRpcError as cause:

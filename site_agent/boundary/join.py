@@ -26,7 +26,9 @@ from pki.invitation import Invitation
 from pki.names import site_name
 from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
-from protos.messages import EnrolmentRequest, MalformedMessage
+from protos.messages import MalformedMessage
+from protos.state_format import settle_format
+from protos.upkeep import EnrolmentRequest
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.agent import Agent
 from site_agent.boundary.audit import AuditLog
@@ -36,6 +38,7 @@ from site_agent.boundary.monitoring import monitored, pages_of
 from site_agent.boundary.reloading import Reloading
 from site_agent.boundary.standing import Standing
 from site_agent.boundary.telling import Told, telling
+from site_agent.boundary.upkeep import SiteUpkeep
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Check, Failed
 
@@ -64,6 +67,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     state = hospital.state_path
     store.make_private_directory(state)
     store.hold_directory(state, "site agent")
+    settle_format(state, "site agent")
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
@@ -76,22 +80,25 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
             await check_table(trainer)
             standing.phase, standing.trainer = "enrolling", "idle"
             keys, address = await enrolled_keys(hospital, audit)
+            audit.sign_with(keys.identity_key())
+            upkeep = SiteUpkeep(site=hospital.site, keys=keys, audit=audit, witness=state / "witness", now=now)
             agent = Agent(
                 hospital,
                 identity_key=keys.identity_key(),
                 trainer=trainer,
                 audit=audit,
-                connect=lambda: _connection(reloading.hospital.coordinator or address, keys, standing),
+                connect=lambda: _connection(reloading.hospital.coordinator or address, keys, standing, upkeep),
                 software=version("global-layers"),
                 renew_trainer=start_trainer,
                 standing=standing,
+                upkeep=upkeep,
             )
             reloading.tell = agent.adopt
             standing.phase = "connecting"
             await agent.run()
 
 
-def _connection(address: str, keys: SiteKeys, standing: Standing) -> Connection:
+def _connection(address: str, keys: SiteKeys, standing: Standing, upkeep: SiteUpkeep) -> Connection:
     """A stream to the coordinator with the keys as they are now; whoever waits hears when it is taken."""
     standing.address = address
     credentials = Credentials(
@@ -102,6 +109,7 @@ def _connection(address: str, keys: SiteKeys, standing: Standing) -> Connection:
 
     def accepted(their_seconds: float | None) -> None:
         standing.connected()
+        upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
         if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
             structlog.get_logger().warning("clock_differs", seconds=round(apart, 1))

@@ -21,7 +21,7 @@ from pki.names import SiteName
 from pki.register import Register, SiteState
 from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
-from protos.messages import EnrolmentReply, EnrolmentRequest
+from protos.upkeep import EnrolmentReply, EnrolmentRequest
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.connection import call_enrol
 from tests.rehearsal.federation import Office, free_port, utc_now

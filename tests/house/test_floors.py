@@ -52,13 +52,14 @@ TABLE = (
                 "safetensors",
                 "sdnotify",
                 "prometheus_client",
+                "jinja2",
             }
         ),
         ("coordinator", "pki", "protos"),
     ),
     Room(
         "site_agent.boundary",
-        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify", "prometheus_client"}),
+        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify", "prometheus_client", "jinja2"}),
         ("site_agent.boundary", "site_agent.hatch", "site_agent.config", "site_agent.approval", "pki", "protos"),
     ),
     Room(
@@ -99,14 +100,14 @@ ONE_PLACE = {
     "protos.generated": {"protos.wire", "protos.upkeep_wire"},
     "protos.generated.federation_pb2": {"protos.wire", "protos.upkeep_wire"},
 }
-# Who may open a socket. The hatch is a pair between the site's two processes; pki.reach is how a doctor looks who
+# Who may open a socket. The hatch is a pair between the site's two processes; pki.doctoring.reach is how a doctor looks who
 # answers at an address.
 SOCKET_FILES = {
     "site_agent.hatch",
     "site_agent.boundary.join",
     "site_agent.trainer.__main__",
     "site_agent.boundary.dry_run",
-    "pki.reach",
+    "pki.doctoring.reach",
 }
 
 

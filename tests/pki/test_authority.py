@@ -28,6 +28,7 @@ def test_an_authority_has_its_files_and_private_keys_are_private(authority: Auth
         "issuing.key": 0o600,
         "coordinator.crt": 0o644,
         "coordinator.key": 0o600,
+        "identity.key": 0o600,
         "register.sqlite": 0o600,
         "federation.json": 0o644,
     }

@@ -55,7 +55,7 @@ def test_a_person_approves_and_the_site_fetches(
     request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
 
     pending = handle_request(authority, register, request, now)
-    assert pending == Pending(keys.identity_fingerprint())
+    assert pending == Pending(keys.identity_fingerprint(), MARY)
     assert handle_request(authority, register, request, now) == pending
     register.approve(MARY, keys.identity_fingerprint(), now)
     answer = handle_request(authority, register, request, now)
@@ -138,7 +138,7 @@ def test_a_member_renews_with_its_identity_key(
     request = renewal_request(HEART, MARY, keys.next_signing_request(), keys.identity_key())
     renewed = handle_renewal(authority, register, request, later)
     assert handle_renewal(authority, register, request, later) == renewed
-    keys.install_next(renewed.chain_pem, site=MARY, federation="heart", now=later)
+    keys.install_next(renewed.chain_pem, b"", site=MARY, federation="heart", now=later)
 
     leaf = SiteKeys.load(keys.directory).leaf()
     assert leaf.public_key() != old_leaf.public_key()

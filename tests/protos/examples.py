@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from protos.architecture import Architecture, network_tensors
+from protos.audit_heads import Countersignature, SignedHead
 from protos.fingerprints import fingerprint
 from protos.messages import (
     Announcement,
@@ -17,8 +18,6 @@ from protos.messages import (
     CoordinatorMessage,
     CoordinatorReason,
     Done,
-    EnrolmentReply,
-    EnrolmentRequest,
     EpochAcknowledgement,
     EpochOpen,
     EpochRoster,
@@ -38,6 +37,16 @@ from protos.messages import (
 )
 from protos.methods import METHOD_NAMES, MethodChoice
 from protos.plan import Plan
+from protos.upkeep import (
+    EnrolmentReply,
+    EnrolmentRequest,
+    LogCountersignature,
+    LogGrowth,
+    LogStanding,
+    RenewalAnswered,
+    RenewalAsked,
+    Upkeep,
+)
 
 GLOBAL_LAYERS: Final = {"name": "global-layers"}
 FEDERATED_AVERAGING: Final = {"name": "fedavg"}
@@ -153,4 +162,14 @@ ENROLMENT_REPLIES: Final = (
     EnrolmentReply(b"chain", "", ""),
     EnrolmentReply(b"", "abcd-efgh", ""),
     EnrolmentReply(b"", "", "the invitation has expired"),
+)
+_HEAD: Final = SignedHead("site/berlin", 1, 2, "ab" * 32, "2026-03-01T12:00:00.000+00:00", b"k" * 32, b"s" * 64)
+UPKEEP: Final[tuple[Upkeep, ...]] = (
+    LogStanding(b"k" * 32, None),
+    LogStanding(b"k" * 32, _HEAD),
+    LogGrowth(_HEAD, 0, (b"a" * 32, b"b" * 32)),
+    LogCountersignature(2, Countersignature("coordinator", "2026-03-01T12:00:01.000+00:00", b"k" * 32, b"s" * 64)),
+    RenewalAsked("berlin", b"request", b"s" * 64),
+    RenewalAnswered(b"chain", b"roots", ""),
+    RenewalAnswered(b"", b"", "the site is not a member"),
 )

@@ -15,8 +15,6 @@ from protos.messages import (
     Chunk,
     CoordinatorReason,
     Done,
-    EnrolmentReply,
-    EnrolmentRequest,
     EpochAcknowledgement,
     EpochOpen,
     EpochRoster,
@@ -33,6 +31,7 @@ from protos.messages import (
     SiteReason,
     Stage,
 )
+from protos.upkeep import EnrolmentReply, EnrolmentRequest
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
 
 ALL: tuple[Any, ...] = (*SITE_MESSAGES, *COORDINATOR_MESSAGES, ENROLMENT_REQUEST, *ENROLMENT_REPLIES)

@@ -15,7 +15,8 @@ from protos import wire
 from protos.chunk_frame import decode_chunk, encode_chunk
 from protos.generated import federation_pb2 as generated
 from protos.messages import LARGEST_MESSAGE_BYTES, Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
-from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
+from protos.upkeep import LogMessage, RenewalAnswered, RenewalAsked
+from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -25,8 +26,8 @@ COORDINATOR: tuple[Encode, Decode] = (wire.encode_coordinator_message, wire.deco
 REQUEST: tuple[Encode, Decode] = (wire.encode_enrolment_request, wire.decode_enrolment_request)
 REPLY: tuple[Encode, Decode] = (wire.encode_enrolment_reply, wire.decode_enrolment_reply)
 EXAMPLES: list[tuple[Encode, Decode, Any]] = [
-    *((*SITE, message) for message in SITE_MESSAGES),
-    *((*COORDINATOR, message) for message in COORDINATOR_MESSAGES),
+    *((*SITE, message) for message in (*SITE_MESSAGES, *UPKEEP)),
+    *((*COORDINATOR, message) for message in (*COORDINATOR_MESSAGES, *UPKEEP)),
     (*REQUEST, ENROLMENT_REQUEST),
     *((*REPLY, message) for message in ENROLMENT_REPLIES),
 ]
@@ -39,7 +40,12 @@ def _name(value: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("examples", "choice"), [(SITE_MESSAGES, SiteMessage), (COORDINATOR_MESSAGES, CoordinatorMessage)]
+    ("examples", "choice"),
+    [
+        (SITE_MESSAGES, SiteMessage),
+        (COORDINATOR_MESSAGES, CoordinatorMessage),
+        (UPKEEP, LogMessage | RenewalAsked | RenewalAnswered),
+    ],
 )
 def test_every_kind_of_message_has_an_example(examples: tuple[object, ...], choice: object) -> None:
     """A new message cannot join the contract without joining these laws."""

@@ -1,0 +1,163 @@
+"""Beside the rounds: this site's log and the coordinator's witness each other, and its certificate renews itself.
+
+Begins only when the coordinator has shown that it knows of it, so that one of an earlier version is left alone.
+What a witness finds wrong ends this site's part: a log that does not go on from where it stood is a matter for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import structlog
+
+from pki import enrolment
+from pki.names import SiteName, federation_name
+from pki.site_keys import SiteKeys
+from protos import audit_memory
+from protos.audit_heads import COORDINATOR, HeadRefused
+from protos.audit_session import GROWTH, LogParty, LogSession
+from protos.errors import RefusedError, UnavailableError
+from protos.messages import MalformedMessage
+from protos.upkeep import (
+    LogCountersignature,
+    LogGrowth,
+    LogStanding,
+    RenewalAnswered,
+    RenewalAsked,
+    Upkeep,
+)
+from site_agent.boundary.audit import AuditLog, party_of
+
+PULSE_SECONDS: Final = 1.0
+
+Send: TypeAlias = Callable[[Upkeep], Awaitable[None]]
+
+
+class SiteUpkeep:
+    """What goes on beside the rounds, over all streams of this process."""
+
+    def __init__(
+        self, *, site: str, keys: SiteKeys, audit: AuditLog, witness: Path, now: Callable[[], datetime]
+    ) -> None:
+        """`witness` is the folder of what is remembered of heads; `now` gives aware UTC times."""
+        self._site, self._keys, self._audit, self._witness, self._now = site, keys, audit, witness, now
+        self._party: LogParty = party_of(audit, site=site, key=keys.identity_key(), folder=witness)
+        self._session: LogSession | None = None
+        self._has_asked = False
+        self._log = structlog.get_logger()
+
+    async def keep_up(self, send: Send) -> None:
+        """From the beginning of a stream to its end: say what is due without being asked, once a second."""
+        self._session, self._has_asked = None, False
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            await self.tell(send)
+
+    async def tell(self, send: Send, at_least: int = GROWTH) -> None:
+        """Say what is due, where so many records are new."""
+        for message in self.due(at_least):
+            await send(message)
+
+    async def take(self, message: Upkeep, send: Send) -> None:
+        """Take in a message and answer it; see `heard`."""
+        for answer in self.heard(message):
+            await send(answer)
+
+    def accepted(self) -> None:
+        """The coordinator has taken a stream: the certificate that was shown works."""
+        if self._keys.has_previous():
+            self._keys.forget_previous()
+            self._audit.write("certificate_in_use", certificate_sha256=self._keys.certificate_sha256())
+
+    def heard(self, message: Upkeep) -> list[Upkeep]:
+        """Take in a message; what is to be answered.
+
+        Raises:
+            RefusedError: one of the two logs is not what it was.
+            UnavailableError: there is a new certificate; the next stream shows it.
+            MalformedMessage: it does not belong here.
+        """
+        try:
+            match message:
+                case LogStanding():
+                    return [*self._stand(message), *self._renewal()]
+                case LogGrowth() | LogCountersignature():
+                    return [*self._begun().heard(message)]
+                case RenewalAnswered():
+                    self._renewed(message)
+                    return []
+                case RenewalAsked():
+                    raise MalformedMessage("a question that only a site asks")
+        except HeadRefused as refused:
+            if not isinstance(message, LogGrowth):  # a growth that was refused is on record already
+                self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
+            raise _not_what_it_was(refused) from refused
+
+    def due(self, at_least: int = GROWTH) -> list[Upkeep]:
+        """What is to be said without being asked, where so many records are new."""
+        return [*self._session.due(at_least), *self._renewal()] if self._session else []
+
+    def _stand(self, standing: LogStanding) -> list[Upkeep]:
+        if self._session is not None:
+            raise MalformedMessage("where a log stands, twice")
+        known = audit_memory.peer_key(self._witness, COORDINATOR)
+        if known is None:
+            # Seen over TLS with the coordinator's certificate; from now on no other key is taken for its own.
+            self._audit.write("coordinator_key_first_seen", key=standing.key.hex())
+            audit_memory.keep_peer_key(self._witness, COORDINATOR, standing.key)
+        self._session = LogSession(self._party, COORDINATOR, known or standing.key)
+        return [self._session.standing(), *self._session.heard(standing)]
+
+    def _begun(self) -> LogSession:
+        if self._session is None:
+            raise MalformedMessage("a head of a log before where it stands")
+        return self._session
+
+    def _renewal(self) -> list[Upkeep]:
+        if self._has_asked or not self._keys.is_renewal_due(self._now()):
+            return []
+        self._has_asked = True
+        asked = renewal_of(self._keys, self._site)
+        self._audit.write("renewal_requested", certificate_sha256=self._keys.certificate_sha256())
+        return [asked]
+
+    def _renewed(self, answer: RenewalAnswered) -> None:
+        if not self._has_asked:
+            raise MalformedMessage("a certificate that was not asked for")
+        if answer.refusal or not answer.chain:
+            self._log.error("renewal_refused", reason=answer.refusal, expires=self._keys.expiry().isoformat())
+            self._audit.write("renewal_refused", reason=answer.refusal)
+            return
+        install_renewed(self._keys, answer, self._site, self._now())
+        self._audit.write("certificate_renewed", certificate_sha256=self._keys.certificate_sha256())
+        self._log.info("certificate_renewed", expires=self._keys.expiry().isoformat())
+        raise UnavailableError(
+            what="This site has got its next certificate.",
+            consequence="The stream begins again with it; nothing is lost.",
+            remedy="Nothing has to be done.",
+        )
+
+
+def renewal_of(keys: SiteKeys, site: str) -> RenewalAsked:
+    """A request for this site's next certificate, with a new key, signed with its identity key."""
+    federation = federation_name(keys.federation())
+    made = enrolment.renewal_request(federation, SiteName(site), keys.next_signing_request(), keys.identity_key())
+    return RenewalAsked(made.site, made.signing_request, made.signature)
+
+
+def install_renewed(keys: SiteKeys, answer: RenewalAnswered, site: str, now: datetime) -> None:
+    """Put a renewed pair in force, and the roots that come with it; a RefusedError where it is not ours."""
+    keys.install_next(answer.chain, answer.roots, site=SiteName(site), federation=keys.federation(), now=now)
+
+
+def _not_what_it_was(refused: HeadRefused) -> RefusedError:
+    return RefusedError(
+        what=f"An audit log is not what it was: {refused}.",
+        consequence="Nothing more leaves this site until this is understood.",
+        remedy="Keep both logs as they are, check this site's with `site-agent audit verify`, and call the "
+        "security officer.",
+    )

@@ -1,0 +1,417 @@
+"""Signed heads and their witnesses: what has parted from what was seen before is never countersigned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protos import audit_memory
+from protos.audit_chain import Head, append
+from protos.audit_desk import Desk, lines
+from protos.audit_files import full_files, set_aside
+from protos.audit_heads import (
+    COORDINATOR,
+    HeadRefused,
+    check_countersignature,
+    check_head,
+    countersign,
+    head_facts,
+    head_from_facts,
+    sign_head,
+)
+from protos.audit_keys import heads_text, keys_text
+from protos.audit_log import AuditError, Consequences, Limits, LogFile
+from protos.audit_session import LogParty, LogSession
+from protos.audit_verification import KnownKeys
+from protos.errors import ConfigurationError
+from protos.upkeep import LogGrowth, LogMessage
+
+SITE = "site/berlin"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TIME = NOW.isoformat()
+KEYS = {SITE: Ed25519PrivateKey.generate(), COORDINATOR: Ed25519PrivateKey.generate()}
+PUBLIC = {owner: key.public_key().public_bytes_raw() for owner, key in KEYS.items()}
+
+
+class Side:
+    """One program with its log and its memory, in a folder."""
+
+    def __init__(self, folder: Path, owner: str, limits: Limits | None = None) -> None:
+        self.path, self.owner = folder / "audit.log", owner
+        self.log = LogFile(
+            self.path,
+            now=lambda: NOW,
+            consequences=Consequences("Nothing leaves.", "Nothing left."),
+            sign=lambda epoch, head: sign_head(owner, epoch, head, TIME, KEYS[owner]),
+            limits=limits,
+        )
+        self.party = LogParty(
+            owner=owner,
+            log=self.log,
+            folder=folder / "witness",
+            key=KEYS[owner],
+            now=lambda: TIME,
+            write=lambda event, facts: self.write(event, **facts),
+        )
+
+    def write(self, event: str, **facts: object) -> None:
+        """Append a record."""
+        self.log.write([{"event": event, "time": TIME} | facts])
+
+    def work(self, count: int = 5) -> None:
+        """Do something that is recorded."""
+        for number in range(count):
+            self.write("contribution_released", round=number)
+
+
+def meet(one: Side, other: Side) -> None:
+    """Two programs on one stream, until neither has anything more to say."""
+    sessions = (
+        LogSession(one.party, other.owner, PUBLIC[other.owner]),
+        LogSession(other.party, one.owner, PUBLIC[one.owner]),
+    )
+    said: list[tuple[int, LogMessage]] = [(0, sessions[0].standing()), (1, sessions[1].standing())]
+    while said:
+        speaker, message = said.pop(0)
+        said += [(1 - speaker, answer) for answer in sessions[1 - speaker].heard(message)]
+        if not said:
+            said += [(side, answer) for side in (0, 1) for answer in sessions[side].due(at_least=1)]
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    """A site and a coordinator that have met once, each with a few records."""
+    both = Side(tmp_path / "site", SITE), Side(tmp_path / "coordinator", COORDINATOR)
+    for side in both:
+        side.work()
+    meet(*both)
+    yield both
+    for side in both:
+        side.log.close()
+
+
+def desk(side: Side) -> Desk:
+    """Somebody outside who verifies a log and has public keys only."""
+    return Desk(side.path, side.owner, KnownKeys(PUBLIC))
+
+
+def test_each_witnesses_the_other_and_the_countersignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:
+    """After a meeting both logs verify by public keys alone, countersigned over all that was done before it."""
+    for side, witness in (sides, sides[::-1]):
+        found = desk(side).verification()
+
+        assert found.witnesses == (witness.owner,)
+        assert found.countersigned >= 5
+        assert found.unchecked == ()
+        assert audit_memory.kept_head(witness.party.folder, side.owner) == audit_memory.own_head(side.party.folder)
+
+
+def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side]) -> None:
+    """What is written about heads asks for no further head."""
+    sizes = [side.log.head.sequence for side in sides]
+
+    meet(*sides)
+
+    assert [side.log.head.sequence for side in sides] == sizes
+
+
+def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
+    """What a site shows has no fact in it, in no spelling."""
+    site, coordinator = sides
+    site.write("contribution_released", secret="canary-of-berlin")
+    session = LogSession(site.party, COORDINATOR, PUBLIC[COORDINATOR])
+    standing = LogSession(coordinator.party, SITE, PUBLIC[SITE]).standing()
+
+    (grown,) = session.heard(standing)
+
+    assert isinstance(grown, LogGrowth)
+    shown = b"".join(grown.leaves) + json.dumps(head_facts(grown.head)).encode()
+    assert b"canary" not in shown
+    assert len(grown.leaves) == 3  # of which two are about heads
+
+
+def rolled_back(site: Side, folder: Path) -> Side:
+    """The site's state as it was before, brought back from a backup."""
+    shutil.copytree(site.path.parent, folder / "backup")
+    site.work()
+    return Side(folder / "backup", SITE)
+
+
+def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
+    sides: tuple[Side, Side], tmp_path: Path
+) -> None:
+    """A log that is older than what it once signed stops at its own side, in words."""
+    old = rolled_back(sides[0], tmp_path)
+    meet(*sides)
+
+    with pytest.raises(HeadRefused, match="does not stand where it was signed to be"):
+        meet(old, sides[1])
+    old.log.close()
+
+
+def growth_of(side: Side, start: int = 0) -> LogGrowth:
+    """What a side that hides something would show: from a start of its choice, with a true signature."""
+    leaves = tuple(side.log.leaves(start, 1000))
+    return LogGrowth(side.party.signed(side.log.head), start, leaves)
+
+
+def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Path) -> None:
+    """Two futures of one log: the witness countersigns the first that it sees, and refuses the other for good."""
+    site, coordinator = sides
+    shutil.copytree(site.path.parent, tmp_path / "fork")
+    fork = Side(tmp_path / "fork", SITE)
+    start = audit_memory.kept_head(coordinator.party.folder, SITE)
+    assert start is not None
+    site.work(3)
+    fork.work(7)
+    meet(site, coordinator)
+
+    for grown in (growth_of(fork, start.size), growth_of(fork), growth_of(fork, start.size + 3)):
+        with pytest.raises(HeadRefused):
+            coordinator.party.witness(grown, SITE, PUBLIC[SITE])
+
+    refused = list(coordinator.log.records("log_refused"))
+    assert [facts["owner"] for facts in refused] == [SITE] * 3
+    fork.log.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda grown: replace(grown, leaves=grown.leaves[:-1]),
+        lambda grown: replace(grown, leaves=(*grown.leaves[1:], grown.leaves[0])),
+        lambda grown: replace(grown, leaves=(*grown.leaves, bytes(32))),
+        lambda grown: replace(grown, start=grown.start - 1),
+        lambda grown: replace(grown, head=replace(grown.head, size=grown.head.size + 1)),
+        lambda grown: replace(grown, head=replace(grown.head, hash="0" * 64)),
+        lambda grown: replace(grown, head=replace(grown.head, signature=bytes(64))),
+        lambda grown: replace(grown, head=replace(grown.head, owner="site/lyon")),
+        lambda grown: replace(grown, head=replace(grown.head, key=PUBLIC[COORDINATOR])),
+        lambda grown: replace(grown, head=replace(grown.head, time="2030-01-01")),
+        lambda grown: replace(grown, head=replace(grown.head, epoch=2)),
+    ],
+)
+def test_a_growth_that_was_changed_is_not_countersigned(
+    sides: tuple[Side, Side], change: Callable[[LogGrowth], LogGrowth]
+) -> None:
+    """Leaves left out, moved or made up, another head, another signer: each is refused and on record."""
+    site, coordinator = sides
+    start = audit_memory.kept_head(coordinator.party.folder, SITE)
+    assert start is not None
+    site.work()
+    honest = growth_of(site, start.size)
+
+    with pytest.raises(HeadRefused):
+        coordinator.party.witness(change(honest), SITE, PUBLIC[SITE])
+
+    assert list(coordinator.log.records("log_refused"))
+    coordinator.party.witness(honest, SITE, PUBLIC[SITE])
+
+
+def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Side, Side]) -> None:
+    """A coordinator that lost what it kept links the whole log anew."""
+    site, coordinator = sides
+    shutil.rmtree(coordinator.party.folder)
+
+    meet(site, coordinator)
+
+    kept = audit_memory.kept_head(coordinator.party.folder, SITE)
+    assert kept is not None
+    assert site.log.head_at(kept.size) == kept.head
+
+
+def test_a_log_that_a_person_began_anew_is_countersigned_in_its_next_epoch(sides: tuple[Side, Side]) -> None:
+    """After a loss the next log goes on under a higher epoch, and the old files stay beside it."""
+    site, coordinator = sides
+    site.log.close()
+    epoch = set_aside(site.path, NOW)
+    anew = Side(site.path.parent, SITE)
+    anew.write("log_began_anew", epoch=epoch, by="A. Jones", reason="disk failed")
+    anew.work()
+    meet(anew, coordinator)
+
+    found = desk(anew).verification()
+    assert (found.epoch, found.countersigned) == (2, 6)
+    assert len(list(site.path.parent.glob("audit.log.before-*"))) == 1
+    with pytest.raises(HeadRefused, match="rolled back"):
+        coordinator.party.witness(LogGrowth(sign_head(SITE, 1, Head(), TIME, KEYS[SITE]), 0, ()), SITE, PUBLIC[SITE])
+    site.log = anew.log
+
+
+# What a third party finds
+
+
+def tampered(side: Side, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Change the lines of a log."""
+    side.path.write_bytes(b"".join(change(side.path.read_bytes().splitlines(keepends=True))))
+
+
+def recomputed(content: list[bytes], *, keeps: Callable[[dict[str, object]], bool]) -> list[bytes]:
+    """A chain made anew from its beginning, by somebody who knows how but has no key."""
+    head, made = Head(), []
+    for line in content:
+        facts = json.loads(line)["facts"]
+        if keeps(facts):
+            head, new = append(head, facts | ({"round": 99} if facts.get("round") == 2 else {}), os.urandom(16))
+            made.append(new)
+    return made
+
+
+FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
+    "a flipped digit": (
+        lambda found: [*found[:2], found[2].replace(b'"round":2', b'"round":3'), *found[3:]],
+        "line 3: ",
+    ),
+    "a deletion": (lambda found: [*found[:2], *found[3:]], "line 3: .*taken out"),
+    "a swap": (lambda found: [found[0], found[2], found[1], *found[3:]], "line 2: "),
+    "a torn line": (lambda found: [*found[:-1], found[-1][:-9]], "line [0-9]+: .*torn"),
+    "a cut tail": (lambda found: found[:3], "line 3: .*its tail was cut"),
+    "a chain made anew": (
+        lambda found: recomputed(found, keeps=lambda facts: True),
+        "line [0-9]+: the head that it names",
+    ),
+    "a chain made anew without its heads": (
+        lambda found: recomputed(found, keeps=lambda facts: facts["event"] == "contribution_released") * 1,
+        "written anew|tail was cut",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], tmp_path: Path, fault: str) -> None:
+    """With public keys and the witness's heads alone each fault is found, and its line is named."""
+    site, coordinator = sides
+    change, finding = FAULTS[fault]
+    (tmp_path / "keys.json").write_text(keys_text(PUBLIC))
+    (tmp_path / "heads.json").write_text(heads_text(audit_memory.kept_heads(coordinator.party.folder)))
+    reader = Desk(site.path, SITE, KnownKeys()).given(tmp_path / "keys.json", tmp_path / "heads.json")
+    assert reader.verification().kept_heads == 1
+
+    tampered(site, change)
+
+    with pytest.raises(AuditError, match=rf"audit\.log, .*({finding})"):
+        reader.verification()
+
+
+def test_another_owners_key_does_not_verify(sides: tuple[Side, Side]) -> None:
+    """A log whose heads are signed by another key than the known one is not that owner's."""
+    others = KnownKeys({**PUBLIC, SITE: PUBLIC[COORDINATOR]})
+
+    with pytest.raises(AuditError, match="another key than the owner's"):
+        Desk(sides[0].path, SITE, others).verification()
+
+
+def test_without_keys_the_reader_is_told_what_was_not_checked(sides: tuple[Side, Side]) -> None:
+    """Signatures by keys that nobody has vouched for are not passed off as checked."""
+    told = list(lines(Desk(sides[0].path, SITE, KnownKeys()).verification()))
+
+    assert any("Not compared with a known key" in line and "coordinator" in line for line in told)
+
+
+def test_a_head_survives_its_facts_and_no_other_key_passes() -> None:
+    """A signed head read back is the same, and each of its fields is signed."""
+    signed = sign_head(SITE, 1, Head(3, "ab" * 32), TIME, KEYS[SITE])
+    given = countersign(signed, COORDINATOR, TIME, KEYS[COORDINATOR])
+
+    assert head_from_facts(head_facts(signed)) == signed
+    check_head(signed, SITE, PUBLIC[SITE])
+    check_countersignature(signed, given, COORDINATOR, PUBLIC[COORDINATOR])
+    for changed in (replace(signed, size=4), replace(signed, epoch=2), replace(signed, time="later")):
+        with pytest.raises(HeadRefused):
+            check_head(changed, SITE, PUBLIC[SITE])
+        with pytest.raises(HeadRefused):
+            check_countersignature(changed, given, COORDINATOR, PUBLIC[COORDINATOR])
+
+
+# Several files
+
+
+@pytest.fixture
+def rotated(tmp_path: Path) -> Iterator[Side]:
+    """A log over several files."""
+    side = Side(tmp_path / "site", SITE, Limits(largest_bytes=2000))
+    side.work(30)
+    yield side
+    side.log.close()
+
+
+def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side) -> None:
+    """The chain and its verification go over all files, and a reopened log goes on where it stood."""
+    found = desk(rotated).verification()
+    again = Side(rotated.path.parent, SITE)
+    again.work(1)
+    again.log.close()
+
+    assert found.files > 3
+    assert desk(rotated).verification().head.sequence == found.head.sequence + 1
+    assert len(list(rotated.log.records("contribution_released"))) == 31
+    assert len(rotated.log.leaves(0, 1000)) == found.head.sequence + 1
+    assert rotated.log.leaves(7, 3) == rotated.log.leaves(0, 1000)[7:10]
+
+
+def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
+    """A full file that is missing, exchanged or changed is named."""
+    second = full_files(rotated.path)[1]
+    content = second.read_bytes()
+
+    second.unlink()
+    with pytest.raises(AuditError, match="line 1: records before it were taken out"):
+        desk(rotated).verification()
+    second.write_bytes(content.replace(b'"round":', b'"round":1', 1))
+    with pytest.raises(AuditError, match=f"{second.name}, line [0-9]+: "):
+        desk(rotated).verification()
+    second.write_bytes(content)
+    desk(rotated).verification()
+
+
+def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(rotated: Side) -> None:
+    """What is older than it is kept goes, on record, and the signed head that the next file carries vouches."""
+    for file in full_files(rotated.path)[:2]:
+        os.utime(file, (0, 0))
+    before = len(full_files(rotated.path))
+
+    rotated.work(12)
+
+    found = desk(rotated).verification()
+    assert found.first > 0
+    assert len(full_files(rotated.path)) < before + 2
+    assert len(list(rotated.log.records("log_file_deleted"))) == 2
+
+
+def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
+    """A program that still holds the old file goes on in the new one, and the chain is whole."""
+    one, other = (Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2))
+
+    for _ in range(10):
+        one.work(2)
+        other.work(1)
+
+    assert len(list(one.log.records("contribution_released"))) == 30
+    assert desk(one).verification().files > 2
+    one.log.close()
+    other.log.close()
+
+
+def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> None:
+    """Another file in the log's place is not written to."""
+    side = Side(tmp_path, SITE)
+    side.work()
+    side.path.unlink()
+
+    with pytest.raises(AuditError, match="taken away or exchanged"):
+        side.work()
+    side.log.close()
+
+
+def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
+    """Nothing is proved by an absent log."""
+    with pytest.raises(ConfigurationError, match="There is no audit log"):
+        Desk(tmp_path / "audit.log", SITE, KnownKeys(PUBLIC)).verification()
