@@ -20,6 +20,8 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.commands.audit import audit
+from coordinator.commands.doctor import doctor
 from coordinator.commands.explain import explain
 from coordinator.commands.options import config_option
 from coordinator.config import read_configuration, read_plans
@@ -145,6 +147,8 @@ def stop(path: Path) -> None:
     click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
 
 
+cli.add_command(audit)
+cli.add_command(doctor)
 cli.add_command(explain)
 
 
@@ -167,8 +171,12 @@ def _print_status(answer: dict[str, Any]) -> None:
         console.print(f"Lowest mean validation loss: {lowest}, of the model received in round {run['best_round']}")
     table = Table("site", "connected", "joined")
     for name, site in answer["sites"].items():
-        table.add_row(name, "yes" if site["connected"] else "no", "yes" if site["joined"] else "no")
+        table.add_row(name, "yes" if site["connected"] else "no", _part(site))
     console.print(table)
+
+
+def _part(site: dict[str, Any]) -> str:
+    return "withdrawn" if site.get("withdrawn") else "yes" if site["joined"] else "no"
 
 
 def _set_up_log() -> None:

@@ -22,10 +22,9 @@ from protos.errors import UsageError, explained
 from site_agent.commands.approval import approve, review, withdraw
 from site_agent.commands.audit import audit
 from site_agent.commands.data import data
-from site_agent.commands.explain import explain
+from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
 from site_agent.commands.options import config_option
-from site_agent.commands.status import status
 from site_agent.commands.status import status
 from site_agent.config import read_hospital
 from site_agent.logs import set_up_log
@@ -116,9 +115,8 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 
 
 cli.add_command(audit)
-cli.add_command(explain)
-cli.add_command(status)
 cli.add_command(data)
+cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(status)
 cli.add_command(review)

@@ -6,6 +6,7 @@ import click
 
 from coordinator.events import EVENTS
 from protos.catalogue import ERRORS, explained
+from protos.diagnosis import AILMENTS
 
 
 @click.command()
@@ -15,4 +16,4 @@ def explain(identifier: str | None) -> None:
 
     Example: coordinator explain E020
     """
-    click.echo(explained((*ERRORS, *EVENTS), identifier))
+    click.echo(explained((*ERRORS, *EVENTS, *AILMENTS), identifier))

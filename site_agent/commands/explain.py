@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from protos.catalogue import ERRORS, explained
+from protos.diagnosis import AILMENTS
 from site_agent.events import EVENTS
 
 
@@ -15,4 +16,4 @@ def explain(identifier: str | None) -> None:
 
     Example: site-agent explain E020
     """
-    click.echo(explained((*ERRORS, *EVENTS), identifier))
+    click.echo(explained((*ERRORS, *EVENTS, *AILMENTS), identifier))

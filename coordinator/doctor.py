@@ -1,0 +1,75 @@
+"""What `coordinator doctor` looks at: authority, state, plans, disk, clock, and how others see its port.
+
+Nothing is changed and nothing is sent but handshakes; every look has a limit of seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from coordinator.config import CoordinatorConfiguration, read_plans
+from coordinator.control import control_path
+from pki import store
+from pki.authority import Authority, FederationRecord
+from pki.doctoring import files, host, reach
+from protos.diagnosis import (
+    Finding,
+    failure,
+    fine,
+    judge_address_rules,
+    judge_clock,
+    judge_disk,
+    warning,
+)
+from protos.errors import OperatorError
+
+_PATIENCE_SECONDS: Final = 5.0
+_LONGEST_SOCKET_PATH: Final = 107
+
+
+def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
+    """Everything that the coordinator needs, looked at in the order in which it would be missed."""
+    now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
+    found = [files.judge_directory(state), judge_disk(host.free_bytes(state)), _socket(state)]
+    found += files.judge_authority(authority, now)
+    found.append(_plans(configuration))
+    found.append(judge_clock(host.is_clock_synchronised()))
+    found.append(judge_address_rules(host.enforces_address_rules()))
+    is_running = control_path(state).is_socket()
+    if not is_running:
+        found.append(warning("D418", "No coordinator is running here.", "Start it: `systemctl start coordinator`."))
+        return found
+    found.append(fine("D418", "The coordinator is running."))
+    return found + _seen_from_outside(authority, environment)
+
+
+def _socket(state: Path) -> Finding:
+    if len(os.fsencode(control_path(state))) > _LONGEST_SOCKET_PATH:
+        says = f"The path of {control_path(state)} is too long for a socket."
+        return failure("D402", says, "Name a state directory with a shorter path in coordinator.yaml.")
+    return fine("D402", "The path of the control socket is short enough.")
+
+
+def _plans(configuration: CoordinatorConfiguration) -> Finding:
+    try:
+        plans = read_plans(configuration)
+    except OperatorError as wrong:
+        return failure("D421", wrong.what, wrong.remedy)
+    return fine("D421", f"{len(plans)} plans are in order.")
+
+
+def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:
+    """The address that invitations name, called as a site would: a load balancer in front has to pass TLS through."""
+    try:
+        authority = Authority.load(directory)
+        record = FederationRecord.from_json(store.read_public(directory / "federation.json"))
+        target = reach.Target(
+            record.coordinator.host.strip("[]"), record.coordinator.port, authority.root_pem().decode("ascii")
+        )
+    except OperatorError:
+        return []  # told by judge_authority already
+    return reach.findings(target, environment, _PATIENCE_SECONDS)
