@@ -24,6 +24,7 @@ from coordinator.commands.audit import audit
 from coordinator.commands.doctor import doctor
 from coordinator.commands.explain import explain
 from coordinator.commands.options import config_option
+from coordinator.commands.page import page
 from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
 from coordinator.events import EVENTS
@@ -150,6 +151,7 @@ def stop(path: Path) -> None:
 cli.add_command(audit)
 cli.add_command(doctor)
 cli.add_command(explain)
+cli.add_command(page)
 
 
 def _print_status(answer: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ plan and from what earlier rounds have decided.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,11 @@ from protos.sums import Sums
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Statistics: TypeAlias = dict[str, dict[str, float | int | None]]
-Fact: TypeAlias = str | int | float | list[str] | list[float] | dict[str, int | float | None] | Statistics | None
+Curve: TypeAlias = list[tuple[int, float]]
+Fact: TypeAlias = (
+    str | int | float | list[str] | list[float] | Curve | dict[str, int | float | None] | Statistics | None
+)
+_MOST_POINTS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,7 @@ class Run:
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
             "gain": asdict(course.gain) if course.gain else None,
+            "validation_curve": thinned(course.curve),
             "statistics": course.statistics,
         }
 
@@ -209,6 +214,15 @@ def new_run(plan: Plan, terms: Terms, state: State) -> Run:
         rule_state=begin_rule(method.server_rule, manifest.parameters),
         running_sum=RunningSum(manifest.parameters),
     )
+
+
+def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
+    """A curve in some hundred points, its ends and its lowest among them; what is asked for twice a second is small."""
+    if len(curve) <= _MOST_POINTS:
+        return list(curve)
+    kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}
+    kept.add(min(range(len(curve)), key=lambda place: curve[place][1]))
+    return [curve[place] for place in sorted(kept)]
 
 
 def terms_of(plan: Plan) -> Terms:

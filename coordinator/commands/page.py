@@ -1,0 +1,47 @@
+"""`coordinator page`: the status page, for a browser on this computer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from coordinator.commands.options import config_option
+from coordinator.config import CoordinatorConfiguration, read_configuration
+from protos.errors import UsageError
+from protos.fields import LocalAddress
+
+
+@click.command()
+@config_option
+@click.option("--listen", default="127.0.0.1:8480", show_default=True, help="Loopback HOST:PORT, or unix:/path.")
+def page(path: Path, listen: str) -> None:
+    """Serve the status page to this computer's own browsers, until it is ended; nothing can be changed there.
+
+    Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
+    """
+    configuration = read_configuration(path)
+    try:
+        TypeAdapter(LocalAddress).validate_python(listen)
+    except ValidationError as cause:
+        raise UsageError(
+            what=f"--listen {listen} is no address of this computer alone.",
+            consequence="Nothing was started.",
+            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path; others come in by the institution's own proxy.",
+        ) from cause
+    asyncio.run(_serve(configuration, listen))
+
+
+async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
+    import sdnotify
+
+    from coordinator.page import StatusPage, serve_page
+
+    server = await serve_page(StatusPage(configuration), listen)
+    sdnotify.SystemdNotifier().notify("READY=1")
+    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
+    click.echo(f"The page is at {shown}", err=True)
+    async with server:
+        await server.serve_forever()

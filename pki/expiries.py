@@ -1,0 +1,35 @@
+"""When the certificates that the register accepts end."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from pki import register_tables
+from pki.store import explained
+
+
+def certificate_ends(register: Path) -> dict[str, datetime]:
+    """Site -> the end of its newest accepted certificate, aware, in UTC; sites without one are left out.
+
+    Args:
+        register: the register's file.
+
+    Raises:
+        OperatorError: it cannot be read.
+    """
+    with explained(register, "read"), closing(register_tables.connect(register)) as connection:
+        rows = _accepted(connection)
+    ends: dict[str, datetime] = {}
+    for site, chain in rows:
+        end = x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc
+        ends[site] = max(end, ends.get(site, end))
+    return ends
+
+
+def _accepted(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:
+    return connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()

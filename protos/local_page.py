@@ -1,0 +1,152 @@
+"""The frame of a live page that this computer's own people look at: style, the script that keeps it fresh, a curve.
+
+A page asks only the program that served it, and its own policy forbids everything else: no font, no picture, no
+style and no script from elsewhere. What is live are the sections of its main part, each replaced when it differs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+REFRESH_SECONDS: Final = 2
+_STYLE: Final = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--card:#f6f8fa;--rule:#d0d7de;--line:#0072b2;
+--good:#116329;--bad:#a40e26}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--card:#161b22;--rule:#30363d;
+--line:#56b4e9;--good:#56d364;--bad:#ff9492}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:68rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
+background:var(--ground)}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:0 0 .4rem}p{margin:.3rem 0}
+.soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}
+section{background:var(--card);border:1px solid var(--rule);border-radius:.5rem;padding:.8rem 1rem;margin:.8rem 0}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.95rem}
+caption{text-align:left;color:var(--soft);padding-bottom:.3rem}
+th,td{padding:.3rem .8rem .3rem 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}
+th{font-weight:600}td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}
+dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem 1rem;margin:0}
+dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.1rem;overflow-wrap:anywhere}
+progress{width:100%;height:.8rem;accent-color:var(--line)}
+svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:13px system-ui,sans-serif}
+@media(max-width:40rem){svg text{font-size:20px}}
+.curve{fill:none;stroke:var(--line);stroke-width:2}.best{fill:var(--line)}.axis{stroke:var(--rule);fill:none}
+"""
+_SCRIPT: Final = """
+"use strict";
+const live=document.getElementById("live");
+function say(words,kind){if(live.textContent!==words){live.textContent=words;live.className=kind}}
+async function look(){
+ try{
+  const answer=await fetch("main",{cache:"no-store"});
+  if(!answer.ok)throw new Error(answer.status);
+  const fresh=document.createElement("template");fresh.innerHTML=await answer.text();
+  const main=document.querySelector("main");
+  const names=list=>[...list].map(part=>part.id).join();
+  if(names(main.children)!==names(fresh.content.children))main.replaceChildren(fresh.content);
+  else for(const part of [...fresh.content.children]){
+   const old=document.getElementById(part.id);
+   if(!old.isEqualNode(part))old.replaceWith(part);
+  }
+  say("Live","good");
+ }catch(error){say("Not live: the program that serves this page does not answer.","bad")}
+ setTimeout(look,REFRESH);
+}
+setTimeout(look,REFRESH);
+"""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the curve is drawn in, in units of its own."""
+
+    width: float = 640.0
+    height: float = 200.0
+    left: float = 64.0
+    bottom: float = 24.0
+    top: float = 10.0
+    right: float = 12.0
+
+
+def document(title: str, main: str) -> bytes:
+    """The whole page around its main part, as HTML.
+
+    Args:
+        title: plain text.
+        main: sections, each with an `id`, as HTML that is escaped already.
+    """
+    script = _SCRIPT.replace("REFRESH", str(REFRESH_SECONDS * 1000))
+    policy = (
+        f"default-src 'none'; connect-src 'self'; img-src data:; style-src '{_digest(_STYLE)}'; "
+        f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+    )
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<header><h1>{escape(title)}</h1>"
+        '<p id="live" role="status" class="soft">As of the time it was loaded</p></header>'
+        f"<main>{main}</main><script>{script}</script></body></html>"
+    )
+    return text.encode()
+
+
+def is_asked_here(request: bytes) -> bool:
+    """Whether a request names this computer as its host.
+
+    A page elsewhere can have a name that is made to point here; a browser then sends that name along.
+    """
+    for line in request.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"host":
+            host = value.strip().lower().rsplit(b":", 1)[0] if not value.strip().endswith(b"]") else value.strip()
+            return host in (b"localhost", b"127.0.0.1", b"[::1]")
+    return False
+
+
+def curve(points: Sequence[tuple[int, float]], *, what: str, frame: Frame = Frame()) -> str:
+    """A line over rounds as SVG, with its lowest point marked; empty where there are fewer than two points.
+
+    Args:
+        points: round and value, in the order of rounds.
+        what: of what it is, in words, for those who do not see it.
+    """
+    if len(points) < 2:
+        return ""
+    rounds, values = [point[0] for point in points], [point[1] for point in points]
+    low, high = min(values), max(values)
+    height = (high - low) or 1.0
+    wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
+    places = [
+        (
+            frame.left + wide * (number - rounds[0]) / max(1, rounds[-1] - rounds[0]),
+            frame.top + tall * (high - value) / height,
+        )
+        for number, value in points
+    ]
+    best = places[values.index(low)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    bottom, right = frame.height - frame.bottom, frame.width - frame.right
+    best_round = rounds[values.index(low)]
+    words = f"{what}: from {values[0]:.4g} in round {rounds[0]} to {values[-1]:.4g} in round {rounds[-1]}"
+    return (
+        f'<svg viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="'
+        f'{escape(words)}; lowest {low:.4g} in round {best_round}.">'
+        f'<path class="axis" d="M{frame.left:g} {frame.top:g}V{bottom:g}H{right:g}"/>'
+        f'<polyline class="curve" points="{line}"/><circle class="best" cx="{best[0]:.1f}" cy="{best[1]:.1f}" r="4"/>'
+        f'<text x="{frame.left - 6:g}" y="{frame.top + 10:g}" text-anchor="end">{high:.4g}</text>'
+        f'<text x="{frame.left - 6:g}" y="{bottom:g}" text-anchor="end">{low:.4g}</text>'
+        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">round {rounds[0]}</text>'
+        f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">round {rounds[-1]}</text></svg>'
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
