@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ def policy_with(**rules: Any) -> Policy:
         "largest_clipping_range": 1024.0,
         "smallest_cell": 1,
     }
-    return Policy(**(anything | rules))
+    return Policy.model_validate_json(json.dumps(anything | rules))
 
 
 def gate_for(

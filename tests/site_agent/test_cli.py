@@ -277,7 +277,7 @@ def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
 
 def written_plan(folder: Path, **keys: Any) -> Plan:
     """A plan as a file beside the configuration."""
-    document = plan_document(made_up_identities()) | keys
+    document = plan_document(made_up_identities()) | {"secure_aggregation": "required"} | keys
     (folder / "plan.yaml").write_text(yaml.safe_dump(document))
     return plan_with(made_up_identities(), changes=document)
 
@@ -287,7 +287,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
     config, plan = folder / "hospital.yaml", written_plan(folder)
 
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
-    for shown in (plan.digest.hex(), "Not approved at this site.", "first 3", "second 7", "144 bytes in all"):
+    for shown in (plan.digest.hex(), "Not approved at this site: nobody here has approved it", "first   3      32-bit integers", "second  7      32-bit integers", "144 bytes in all"):
         assert shown in site_agent.out
     assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones") == 0
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0

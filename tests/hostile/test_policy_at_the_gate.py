@@ -1,0 +1,335 @@
+"""A lying coordinator against the hospital's own file: the real agent, real TLS, one lie at a time, each on record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.errors import RefusedError
+from protos.exchange import Exchanges
+from protos.manifest import manifest_of
+from protos.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason, Stage
+from protos.plan import Plan
+from site_agent.approval import approve, withdraw
+from site_agent.boundary.allowance import Allowance
+from site_agent.boundary.audit import AuditError, AuditLog
+from site_agent.boundary.consent import ConsentEnded, refuse_replay
+from site_agent.boundary.gate import GateRefusal, OutsideHours, PolicyForbids
+from tests.rehearsal.federation import Office
+from tests.rehearsal.gates import NOON, gate_for, policy_with
+from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
+from tests.rehearsal.study import SITES, made_up_identities, offer, plan_with
+
+ALL = tuple(SITES)
+BIND = Bind(0, 0, ALL, 0)
+NAMES = made_up_identities()
+NETWORK: dict[str, Any] = {
+    "architecture": {"name": "dense", "hidden": [4, 3]}, "columns": ["a", "b"], "outputs": 1,
+}  # fmt: skip
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation whose coordinator has gone bad."""
+    office = Office.found(tmp_path_factory.mktemp("heart"))
+    assert len(office.identities) == 3
+    return office
+
+
+REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
+    "a tensor that is not allowed": (NETWORK, {"federated": ["input.*", "body.*"]}, "does not allow head."),
+    "a tensor that is private": (NETWORK, {"private": ["head.*"]}, "keeps head."),
+    "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}, "pattern haed.* matches no tensor"),
+    "an allowed pattern that matches nothing": (
+        NETWORK, {"federated": ["*", "boddy.*"]}, "pattern boddy.* matches no tensor",
+    ),
+    "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}, "the number validation weight"),
+    "training at a site that only evaluates": ({}, {"tier": "evaluation"}, "the policy allows evaluation at most"),
+    "training at a site for statistics": ({}, {"tier": "statistics"}, "the policy allows statistics at most"),
+    "cells that are too small": (
+        {"method": {"name": "local"}, "statistics": {"smallest_cell": 3, "columns": [{"name": "sex", "codes": ["F"]}]}},
+        {"smallest_cell": 4},
+        "smallest cell is 3, the policy wants 4",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(
+    tmp_path: Path, office: Office, name: str
+) -> None:
+    """The agent says no with a record that names the rule, and the trainer never hears of the plan."""
+    changes, rules, reason = REFUSED[name]
+    plan = plan_with(office.identities, changes=changes)
+
+    async def announce(stream: Stream) -> None:
+        await stream.send(Announcement(plan.run_name, plan.canonical))
+
+    hospital = hospital_for(tmp_path, policy={"methods": ["fedavg", "local"]} | dict(rules))
+    evidence = evidence_of(office, tmp_path, announce, approved=(plan,), hospital=hospital)
+
+    assert isinstance(evidence.error, RefusedError)
+    (record,) = evidence.events("plan_refused")
+    assert reason in record["reason"]
+    assert (evidence.chunks, evidence.questions) == ([], [])
+
+
+ALLOWED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "every tensor by patterns": (NETWORK, {"federated": ["input.*", "body.*", "head.layer?.*"]}),
+    "inner layers of global-layers": (
+        {"method": {"name": "global-layers"}, "architecture": {"name": "dense", "hidden": [4, 3]}},
+        {"federated": ["body.*"], "private": ["head.*", "input.*"], "methods": ["global-layers"]},
+    ),
+    "the numbers of the plan": (MEASURING, {"scalars": ["validation *", "still improving"]}),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_plan_within_the_policy_is_joined(tmp_path: Path, office: Office, name: str) -> None:
+    """The same patterns, where they fit, keep nobody out."""
+    changes, rules = ALLOWED[name]
+    plan = plan_with(office.identities, changes=changes)
+
+    async def announce(stream: Stream) -> None:
+        await stream.send(Announcement(plan.run_name, plan.canonical))
+        await stream.expect(Join)
+
+    evidence = evidence_of(
+        office, tmp_path, announce, approved=(plan,), hospital=hospital_for(tmp_path, policy=rules),
+        seconds=2.0, counted_from=lambda: bool(evidence_joins(tmp_path)),
+    )  # fmt: skip
+
+    assert evidence.events("plan_refused") == []
+    assert len(evidence.events("run_joined")) == 1
+
+
+def evidence_joins(folder: Path) -> bool:
+    """Whether the site's log says that it has joined."""
+    log = folder / "state" / "audit.log"
+    return log.exists() and "run_joined" in log.read_text()
+
+
+# What the gate itself refuses, whatever the rest of the agent was talked into
+
+
+def gated(folder: Path, plan: Plan, bind: Bind = BIND, *, released: Any = (), **rules: Any) -> AuditLog:
+    """Let a gate under these rules release a round of ones; its audit log."""
+    with_log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
+    gate = gate_for(plan, with_log, folder / "state", policy=policy_with(**rules), released=released)
+    exchange = Exchanges(plan, manifest_of(plan)).of(bind.round, Stage.TRAINING, b"")
+    numbers = sum(scalar.name != "rows" for scalar in exchange.scalars)
+    payload = np.ones(exchange.layout.parameters, "<f4").tobytes() + bytes(8 * numbers)
+    built = gate.build(bytes(32), exchange, memoryview(payload), rows=1, redraw=0)
+    try:
+        list(gate.release(built, bind))
+    finally:
+        with_log.close()
+    return with_log
+
+
+GATE_LIES: dict[str, tuple[Mapping[str, Any], Bind, list[dict[str, int]], str]] = {
+    "no masks": ({"secure_aggregation": "required"}, BIND, [], "has none"),
+    "fewer sites": ({"smallest_sites": 3}, Bind(0, 0, ("a", "b"), 0), [], "2 sites would be added up"),
+    "without this site": ({}, Bind(0, 0, ("b", "c"), 0), [], "with this one among them"),
+    "a site that nobody listed": ({}, Bind(0, 0, ("a", "b", "c", "d"), 0), [], "not sites of the plan"),
+    "more rounds": ({"largest_rounds": 1}, Bind(1, 0, ALL, 0), [{"round": 0, "bytes": 48}], "more rounds"),
+    "more bytes": ({"largest_megabytes": 90e-6}, Bind(1, 0, ALL, 0), [{"round": 0, "bytes": 48}], "MB would have"),
+    "a wider range": ({"largest_clipping_range": 4.0}, BIND, [], "clipping range"),
+    "more tensors": ({"federated": ["first"]}, BIND, [], "does not allow second"),
+    "a private tensor": ({"private": ["sec*"]}, BIND, [], "keeps second private"),
+    "no training here": ({"tier": "evaluation"}, BIND, [], "does not train by its policy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GATE_LIES)
+def test_the_gate_itself_holds_each_contribution_against_the_policy(tmp_path: Path, name: str) -> None:
+    """Even where nothing before it has looked, nothing leaves and a record says why."""
+    rules, bind, released, reason = GATE_LIES[name]
+    plan = plan_with(NAMES)
+
+    with pytest.raises(PolicyForbids, match=reason):
+        gated(tmp_path, plan, bind, released=released, **rules)
+
+    log = (tmp_path / "audit.log").read_text()
+    assert log.count('"release_refused"') == 1
+    assert "contribution_released" not in log
+
+
+def test_a_repeated_round_counts_once(tmp_path: Path) -> None:
+    """The same bytes sent again after a broken line use up no allowance."""
+    plan = plan_with(NAMES)
+
+    gated(tmp_path, plan, released=[{"round": 0, "bytes": 48}], largest_rounds=1, largest_megabytes=48e-6)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "hour", "is_open"),
+    [
+        ("08:00", "18:00", 12, True), ("08:00", "18:00", 18, False), ("20:00", "06:00", 12, False),
+        ("20:00", "06:00", 23, True), ("20:00", "06:00", 5, True), ("20:00", "06:00", 6, False),
+    ],
+)  # fmt: skip
+def test_nothing_leaves_outside_the_hours(tmp_path: Path, begin: str, end: str, hour: int, is_open: bool) -> None:
+    """The hours may go over midnight; their end is outside."""
+    plan = plan_with(NAMES)
+    rules = policy_with(hours={"begin": begin, "end": end})
+
+    allowance = Allowance(rules, plan, site="a", local_time=lambda: NOON.replace(hour=hour), released=())
+
+    assert allowance.is_open is is_open
+    if not is_open and hour == 12:
+        with pytest.raises(OutsideHours):
+            gated(tmp_path, plan, hours={"begin": begin, "end": end})
+
+
+@pytest.mark.parametrize("rows", [15, 0])
+def test_too_few_rows_do_not_leave(tmp_path: Path, rows: int) -> None:
+    """Where the row count travels, the gate holds it against the policy too."""
+    weighting = {"weighting": {"name": "rows", "largest_rows": 64}}
+    plan = plan_with(NAMES, changes=weighting)
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    gate = gate_for(plan, log, tmp_path / "state", policy=policy_with(smallest_training_rows=16))
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+
+    with pytest.raises(GateRefusal):
+        gate.build(bytes(32), exchange, memoryview(bytes(40)), rows=rows, redraw=0)
+    gate.build(bytes(32), exchange, memoryview(bytes(40)), rows=16, redraw=0)
+    log.close()
+
+
+# People who take back their yes
+
+
+def test_a_withdrawal_stops_a_running_agent_within_its_upload(tmp_path: Path, office: Office) -> None:
+    """The coordinator hears that the site has withdrawn, no chunk follows, and the log has both."""
+    plan = plan_with(office.identities)
+    hospital = hospital_for(tmp_path)
+
+    async def take_back(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.ready(plan, 0)
+        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
+        await stream.send(BIND)
+        await stream.expect(Refusal)
+
+    evidence = evidence_of(office, tmp_path, take_back, approved=(plan,), hospital=hospital)
+
+    assert evidence.chunks == []
+    assert isinstance(evidence.error, ConsentEnded)
+    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
+    (ended,) = evidence.events("participation_ended")
+    assert ended["reason"] == "withdrawn"
+    assert ended["because"].startswith("A. Jones withdrew this site at")
+
+
+def test_a_withdrawal_stops_an_agent_that_only_waits(tmp_path: Path, office: Office) -> None:
+    """Nothing has to arrive for it: the agent looks by itself."""
+    plan = plan_with(office.identities)
+    hospital = hospital_for(tmp_path)
+
+    async def say_nothing(stream: Stream) -> None:
+        await stream.joined(plan)
+        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
+        async with asyncio.timeout(20):
+            await stream.expect(Refusal)
+
+    evidence = evidence_of(office, tmp_path, say_nothing, approved=(plan,), hospital=hospital)
+
+    assert isinstance(evidence.error, ConsentEnded)
+    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
+
+
+def test_no_chunk_follows_a_withdrawal_in_the_middle_of_a_vector(tmp_path: Path) -> None:
+    """Between two chunks of one contribution the gate looks again."""
+    plan = plan_with(NAMES, parameters=300_000)
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    gate = gate_for(plan, log, tmp_path / "state")
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    built = gate.build(bytes(32), exchange, memoryview(bytes(4 * 300_000)), rows=0, redraw=0)
+    chunks = gate.release(built, BIND)
+    assert next(chunks).index == 0
+
+    withdraw(tmp_path / "state", plan, by="A. Jones", at=NOON)
+
+    with pytest.raises(ConsentEnded):
+        next(chunks)
+    log.close()
+
+
+@pytest.mark.parametrize("approvers", [2, 3])
+def test_one_person_of_several_is_not_enough(tmp_path: Path, office: Office, approvers: int) -> None:
+    """Where the policy wants more persons the agent waits and says how many have approved."""
+    plan = plan_with(office.identities)
+
+    async def announce(stream: Stream) -> None:
+        await stream.send(Announcement(plan.run_name, plan.canonical))
+
+    hospital = hospital_for(tmp_path, policy={"approvers": approvers})
+    kept = tmp_path / "state" / "plans" / f"{plan.digest.hex()}.json"
+    evidence = evidence_of(
+        office, tmp_path, announce, approved=(plan,), hospital=hospital, seconds=1.0, counted_from=kept.exists
+    )
+
+    assert evidence.is_waiting
+    (record,) = evidence.events("approval_awaited")
+    assert record["because"] == f"1 of {approvers} persons have approved it"
+    assert evidence.questions == []
+
+
+# Old plans
+
+
+def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Path, office: Office) -> None:
+    """A coordinator that replays version 1 after version 2 is refused, with a record."""
+    old, new = plan_with(office.identities), plan_with(office.identities, changes={"version": 2})
+
+    async def replay(stream: Stream) -> None:
+        await stream.send(Announcement(old.run_name, old.canonical))
+
+    evidence = evidence_of(office, tmp_path, replay, approved=(old, new))
+
+    assert isinstance(evidence.error, RefusedError)
+    (record,) = evidence.events("plan_refused")
+    assert record["reason"] == "version 2 of this study was approved here since"
+    assert evidence.questions == []
+
+
+def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> None:
+    """As long as a coordinator may still be waiting for this site it is answered; later it is not."""
+    plan = plan_with(NAMES)
+    approve(tmp_path, plan, by="A. Jones", at=NOON)
+    finished = [{"run": plan.run_name, "time": NOON.isoformat()}, {"run": "other", "time": NOON.isoformat()}]
+    patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
+
+    assert refuse_replay(tmp_path, plan, [], NOON + timedelta(days=999)) is None
+    assert refuse_replay(tmp_path, plan, finished, NOON + patience) is None
+    reason = refuse_replay(tmp_path, plan, finished, NOON + patience + timedelta(seconds=1))
+    assert reason == "its run was finished here on 2026-03-01"
+
+
+def test_a_full_disk_lets_nothing_out_although_the_policy_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a release comes first, after policy and approval."""
+    plan = plan_with(NAMES)
+
+    def full(*_: object, **__: object) -> None:
+        raise AuditError(what="The audit log cannot be written: full.", consequence="Nothing left.", remedy="Room.")
+
+    monkeypatch.setattr(AuditLog, "write", full)
+    with pytest.raises(AuditError):
+        gated(tmp_path, plan)
+
+
+def test_evidence_has_the_parts_that_these_tests_read() -> None:
+    """A chunk is what would have left, a Ready is not; so the tests above are able to fail."""
+    received = [Ready(0, 0), Chunk(0, 0, 0, b"x"), *offer(np.zeros(1, np.float32), 0)[:0]]
+
+    assert Evidence(received=received).chunks == [received[1]]

@@ -1,0 +1,130 @@
+"""Counts and moments as integers: what sites send, what their sums stand for, what a plan may ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protos.manifest import Occasion, manifest_of
+from protos.messages import Stage
+from protos.plan import Plan
+from protos.statistics import MOMENT_SCALE, Statistics, numbers_of, summed
+from protos.volume import most_bytes, rounds_with
+from tests.protos.examples import plan_of_method
+
+COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 10.0, "high": 90.0}, {"name": "sex", "codes": ["F", "M"]}]
+
+
+def plan_with_statistics(**keys: Any) -> Plan:
+    """A plan that only counts."""
+    asked = {"statistics": {"smallest_cell": 5, "columns": COLUMNS}}
+    return plan_of_method({"name": "local"}, **asked | keys)
+
+
+def test_the_manifest_names_every_number_and_nothing_else() -> None:
+    """Three numbers of a measured column, one of each code; no tensor; one round; a hundred sites do not overflow."""
+    plan = plan_with_statistics()
+    manifest = manifest_of(plan)
+
+    assert manifest.tensors == ()
+    assert [scalar.name for scalar in manifest.scalars] == [
+        "count age", "sum age", "squares age", "count sex=F", "count sex=M",
+    ]  # fmt: skip
+    assert {scalar.occasion for scalar in manifest.scalars} == {Occasion.STATISTICS}
+    assert all(100 * scalar.bound < 1 << 63 for scalar in manifest.scalars)
+    assert plan.rounds == 1
+    assert (rounds_with(plan, Occasion.STATISTICS), rounds_with(plan, Occasion.TRAINING)) == (1, 0)
+    assert most_bytes(plan, manifest) == 8 * (1 + 5)
+    assert Occasion.STATISTICS.travels_once
+    assert Stage.STATISTICS not in {Stage.TRAINING, Stage.PROBE, Stage.VALIDATION, Stage.REPORT}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_over_sites_are_the_moments_of_all_rows_together(seed: int) -> None:
+    """Mean and deviation to six digits, counts exactly, however the rows lie at the sites."""
+    generator = np.random.default_rng(seed)
+    parts = [generator.uniform(10, 90, size=generator.integers(20, 200)) for _ in range(4)]
+    asked = Statistics.model_validate({"smallest_cell": 1, "columns": [COLUMNS[0]]}, strict=False)
+    totals: Counter[str] = Counter()
+    for part in parts:
+        scaled = (part - 10) / 80
+        totals["count age"] += part.size
+        totals["sum age"] += int(np.rint(scaled * MOMENT_SCALE).sum())
+        totals["squares age"] += int(np.rint(scaled**2 * MOMENT_SCALE).sum())
+
+    told = summed(asked, totals)["age"]
+
+    together = np.concatenate(parts)
+    assert told["rows"] == together.size
+    assert told["mean"] == pytest.approx(together.mean(), abs=1e-4)
+    assert told["deviation"] == pytest.approx(together.std(), abs=1e-3)
+
+
+def test_a_cell_that_no_site_fills_has_no_moments() -> None:
+    """Zero rows have neither a mean nor a deviation."""
+    asked = Statistics.model_validate({"smallest_cell": 1, "columns": COLUMNS}, strict=False)
+    told = summed(asked, dict.fromkeys((f"{kind} {cell}" for kind, cell in numbers_of(asked)), 0))
+
+    assert told["age"] == {"rows": 0, "mean": None, "deviation": None}
+    assert told["sex=F"] == {"rows": 0}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"statistics": {"smallest_cell": 0, "columns": COLUMNS}},
+        {"statistics": {"smallest_cell": 5, "columns": []}},
+        {"statistics": {"smallest_cell": 5, "columns": [COLUMNS[0], COLUMNS[0]]}},
+        {"statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 1.0, "high": 1.0}]}},
+        {"gain": "sums"},
+        {"weighting": {"name": "rows", "largest_rows": 64}},
+        {"early_stopping": {"signal": "local", "patience": 1}},
+    ],
+)
+def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None:
+    """Nothing but the sums travels under such a plan."""
+    with pytest.raises(ValidationError):
+        plan_with_statistics(**keys)
+    with pytest.raises(ValidationError):
+        plan_of_method({"name": "fedavg"}, statistics={"smallest_cell": 5, "columns": COLUMNS})
+
+
+EVALUATING: dict[str, Any] = {"columns": ["age"], "outputs": 1, "architecture": {"name": "dense", "hidden": [2]}}
+
+
+def with_evaluators(method: str, quorum: int, count: int = 1, **keys: Any) -> Plan:
+    """A plan of three training sites and some that only evaluate."""
+    letters = "abcdefg"
+    sites = [
+        {
+            "name": f"site-{letter}",
+            "identity": "-".join([letter * 4] * 8),
+            "tier": "training" if number < 3 else "evaluation",
+        }
+        for number, letter in enumerate(letters[: 3 + count])
+    ]
+    return plan_of_method({"name": method}, sites=sites, quorum=quorum, **EVALUATING | keys)
+
+
+@pytest.mark.parametrize(("count", "quorum", "is_allowed"), [(1, 3, False), (1, 4, True), (3, 5, False), (3, 6, True)])
+def test_whoever_only_evaluates_hides_nobody(count: int, quorum: int, is_allowed: bool) -> None:
+    """Under masks three sites that train are in every sum, so each other site raises the quorum by one."""
+    if is_allowed:
+        plan = with_evaluators("fedavg", quorum, count)
+        assert len(plan.evaluating_sites) == count
+        assert plan.tier_of("site-a") == "training"
+        assert plan.tier_of("site-d") == "evaluation"
+        return
+    with pytest.raises(ValidationError, match=f"needs a quorum of {3 + count}"):
+        with_evaluators("fedavg", quorum, count)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedlp", "fedlama", "ditto", "apfl", "player-fl", "fedper"])
+def test_a_method_with_private_parts_has_nothing_to_evaluate(method: str) -> None:
+    """A site that never trains would measure layers that nobody has trained."""
+    with pytest.raises(ValidationError):
+        with_evaluators(method, 4, weighting={"name": "equal"})

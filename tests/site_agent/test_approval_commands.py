@@ -1,0 +1,216 @@
+"""`review`, `approve` and `withdraw` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+
+from pki.site_keys import SiteKeys
+from protos.plan import Plan
+from site_agent.approval import find_approval, why_not
+from site_agent.cli import main
+from tests.rehearsal.study import made_up_identities, plan_document, plan_with
+from tests.site_agent.trainer.sites import make_plan, make_site
+
+RULES: dict[str, Any] = {
+    "methods": ["fedavg"],
+    "secure_aggregation": "not-required",
+    "smallest_sites": 3,
+    "largest_rounds": 10,
+    "largest_megabytes": 100.0,
+    "largest_clipping_range": 8.0,
+}
+
+
+class Site:
+    """One hospital's folder, and its terminal."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
+        self.out = self.err = ""
+        (folder / "state").mkdir()
+        keys = SiteKeys.create(folder / "state" / "keys")
+        self.identities = made_up_identities() | {"a": keys.identity_fingerprint()}
+        self.allow()
+
+    def allow(self, **rules: Any) -> None:
+        """Write hospital.yaml with these rules."""
+        data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
+        content = {"site": "a", "state": "state", "policy": RULES | rules, "data": data}
+        (self.folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+
+    def plan(self, **keys: Any) -> Plan:
+        """Write plan.yaml."""
+        document = plan_document(self.identities) | keys
+        (self.folder / "plan.yaml").write_text(yaml.safe_dump(document))
+        return plan_with(self.identities, changes=document)
+
+    def __call__(self, command: str, *words: object) -> int:
+        """Type a command about the plan; its exit status."""
+        config = ["--config", str(self.folder / "hospital.yaml"), "--plan", str(self.folder / "plan.yaml")]
+        self._monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        self.out, self.err = self._capsys.readouterr()
+        assert "Traceback" not in self.out + self.err
+        return ended.value.code if isinstance(ended.value.code, int) else 0
+
+    def events(self) -> list[dict[str, Any]]:
+        """What the audit log says."""
+        lines = (self.folder / "state" / "audit.log").read_text().splitlines()
+        return [json.loads(line)["facts"] for line in lines]
+
+    def why_not(self, plan: Plan, approvers: int = 1) -> str | None:
+        """Why the plan may not train."""
+        found = find_approval(self.folder / "state", plan)
+        return why_not(found, approvers=approvers, now=datetime.now(UTC))
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A hospital with an identity key."""
+    yield Site(tmp_path, capsys, monkeypatch)
+    structlog.reset_defaults()
+
+
+def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
+    """The reason is said by review and approve alike, it is on record, and no approval is written."""
+    plan = site.plan()
+    site.allow(largest_rounds=2)
+
+    assert site("review") == 0
+    assert "It refuses this plan: the plan has more rounds than the policy allows." in site.out
+    assert site("approve", "--by", "A. Jones") == 77
+    assert "more rounds than the policy allows" in site.err
+    assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
+    assert find_approval(site.folder / "state", plan) is None
+
+
+def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
+    """The identity key of this very site has to stand in the plan."""
+    site.identities = made_up_identities()
+    site.plan()
+
+    assert site("approve", "--by", "A. Jones") == 77
+    assert "does not list this site with this identity key" in site.err
+
+
+def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
+    """Review and approval of the next version name each key that differs from the one approved before."""
+    site.plan()
+    assert site("review") == 0
+    assert "No other plan of this study was ever approved here." in site.out
+    assert site("approve", "--by", "A. Jones") == 0
+
+    site.plan(version=2, seed=9)
+    assert site("review") == 0
+    for command in ("review", "approve"):
+        assert site(*((command,) if command == "review" else (command, "--by", "A. Jones"))) == 0
+        assert "What has changed since version 1, which was approved here last" in site.out
+        rows = [line.split() for line in site.out.splitlines()]
+        assert ["seed", "0", "9"] in rows
+        assert ["version", "1", "2"] in rows
+    assert "Version 1 of this study is not followed any more." in site.out
+
+
+def test_four_eyes_see_when_they_are_four(site: Site) -> None:
+    """After the first person nothing trains yet, and the command says so; the second one completes it."""
+    plan = site.plan()
+    site.allow(approvers=2)
+
+    assert site("approve", "--by", "A. Jones") == 0
+    assert "Nothing trains yet: 1 of 2 persons have approved it." in site.out
+    assert site("approve", "--by", "a. jones") == 0
+    assert site.why_not(plan, 2) is not None
+    assert site("approve", "--by", "B. Smith") == 0
+    assert "Nothing trains yet" not in site.out
+    assert site.why_not(plan, 2) is None
+    assert [facts["by"] for facts in site.events()] == ["A. Jones", "a. jones", "B. Smith"]
+    assert all(facts["account"] for facts in site.events())
+
+
+@pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "2020-01-01T10:00:00", "31.12.2099"])
+def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
+    """A day that has passed and words that are no day approve nothing."""
+    plan = site.plan()
+
+    assert site("approve", "--by", "A. Jones", "--until", until) == 2
+    assert site.why_not(plan) is not None
+
+
+def test_a_day_means_its_end(site: Site) -> None:
+    """An approval until a day holds through that day."""
+    plan = site.plan()
+    day = (datetime.now(UTC) + timedelta(days=3)).date()
+
+    assert site("approve", "--by", "A. Jones", "--until", day.isoformat()) == 0
+    found = find_approval(site.folder / "state", plan)
+    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    assert why_not(found, approvers=1, now=midnight - timedelta(seconds=1)) is None
+    assert why_not(found, approvers=1, now=midnight) is not None
+    assert site("review") == 0
+    assert f"until {midnight.isoformat(timespec='seconds')}" in site.out
+
+
+def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
+    """The act stands in the log with its person; a second one has nothing to withdraw; a new yes brings it back."""
+    plan = site.plan()
+    assert site("withdraw", "--by", "B. Smith") == 2  # nobody has agreed yet
+    site("approve", "--by", "A. Jones")
+
+    assert site("withdraw", "--by", "B. Smith") == 0
+    assert site.events()[-1]["event"] == "plan_withdrawn"
+    assert site.events()[-1]["by"] == "B. Smith"
+    assert site.why_not(plan) is not None
+    assert site("review") == 0
+    assert "Not approved at this site: B. Smith withdrew this site at" in site.out
+    assert site("withdraw", "--by", "B. Smith") == 2
+    assert site("approve", "--by", "A. Jones") == 0
+    assert site.why_not(plan) is None
+
+
+def test_the_printed_page_says_what_the_terminal_says(site: Site) -> None:
+    """It is one file, with as many lines to sign as the policy wants persons."""
+    site.plan()
+    site.allow(approvers=3)
+
+    assert site("review", "--html", site.folder / "review.html") == 0
+    page = (site.folder / "review.html").read_text()
+    for line in site.out.splitlines():
+        if line.startswith("  ") and not line.startswith("    ") and "'" not in line and ">" not in line:
+            assert line.strip() in page
+    assert page.count("<td></td>") == 9
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real trainer makes the round without approval; two runs give equal bits, and the state keeps nothing of it."""
+    config = make_site(tmp_path)
+    plan = make_plan(method={"name": "global-layers"})
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(json.loads(plan.canonical)))
+    shown = []
+
+    for _ in range(2):
+        words = ["review", "--config", config, "--plan", tmp_path / "plan.yaml", "--dry-run"]
+        monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code in (0, None)
+        shown.append(capfd.readouterr().out)
+    structlog.reset_defaults()
+
+    (row,) = [line.split() for line in shown[0].splitlines() if line.split()[:1] == ["training"]]
+    assert len(row[-1]) == 64
+    assert shown[0] == shown[1]
+    kept = {path.relative_to(tmp_path / "state").parts[0] for path in (tmp_path / "state").rglob("*")}
+    assert kept <= {"plans", "keys"}

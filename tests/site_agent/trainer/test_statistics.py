@@ -1,0 +1,119 @@
+"""What a site counts of its own table: cells large enough, clipped values, once for each version of the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from protos.plan import Plan
+from protos.statistics import MOMENT_SCALE
+from site_agent.config import Hospital, read_hospital
+from site_agent.trainer.statistics import ReleasedBefore, own_numbers
+from tests.site_agent.trainer.sites import make_plan
+
+AGES = [20.0, 30.0, 40.0, None, 50.0, 60.0, 70.0, 80.0, 90.0, 200.0, 25.0, 35.0]
+SEXES = ["F"] * 9 + ["M"] * 3
+CONTRACT: dict[str, Any] = {
+    "format": {"header": True},
+    "columns": [
+        {"name": "age", "role": "feature", "type": "numeric", "missing": "median"},
+        {"name": "sex", "role": "feature", "type": "categorical", "codes": ["F", "M"]},
+        {"name": "ill", "role": "target", "task": "binary", "positive": ["1"]},
+    ],
+}
+
+
+def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1) -> Hospital:
+    """A hospital with twelve patients."""
+    rows = [
+        f"{'' if age is None else age},{sex},{place % 2}"
+        for place, (age, sex) in enumerate(zip(ages, SEXES, strict=True))
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "table.csv").write_text("\n".join(["age,sex,ill", *rows]) + "\n")
+    (folder / "contract.yaml").write_text(yaml.safe_dump(CONTRACT))
+    policy = {
+        "methods": ["local"], "secure_aggregation": "not-required", "smallest_sites": 1, "largest_rounds": 9,
+        "largest_megabytes": 1.0, "largest_clipping_range": 8.0, "smallest_cell": smallest_cell,
+    }  # fmt: skip
+    data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 0}}
+    (folder / "hospital.yaml").write_text(
+        yaml.safe_dump({"site": "ahus", "state": "s", "policy": policy, "data": data})
+    )
+    return read_hospital(folder / "hospital.yaml")
+
+
+def asking(*columns: dict[str, Any], smallest_cell: int = 1, version: int = 1) -> Plan:
+    """A plan that counts these columns."""
+    asked = {"smallest_cell": smallest_cell, "columns": list(columns)}
+    return make_plan(method={"name": "local"}, statistics=asked, version=version)
+
+
+AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
+
+
+def test_rows_with_a_value_are_counted_and_values_are_clipped_to_the_declared_range(tmp_path: Path) -> None:
+    """Eleven ages, one of them beyond the range; the sums are those of the values between 0 and 1."""
+    rows, total, squares, *codes = own_numbers(site(tmp_path), asking(AGE, SEX), tmp_path)
+
+    scaled = np.clip((np.array([age for age in AGES if age is not None]) - 20) / 80, 0, 1)
+    assert rows == 11
+    assert total == int(np.rint(scaled * MOMENT_SCALE).sum())
+    assert squares == int(np.rint(scaled**2 * MOMENT_SCALE).sum())
+    assert codes == [9, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("plan_says", "policy_says", "expected"),
+    [(3, 1, [9, 3, 0]), (4, 1, [9, 0, 0]), (1, 4, [9, 0, 0]), (10, 1, [0, 0, 0]), (1, 12, [0, 0, 0])],
+)
+def test_a_cell_that_is_too_small_is_zero(
+    tmp_path: Path, plan_says: int, policy_says: int, expected: list[int]
+) -> None:
+    """The stricter of plan and policy decides, for sums as for counts."""
+    hospital = site(tmp_path, smallest_cell=policy_says)
+
+    numbers = own_numbers(hospital, asking(SEX, AGE, smallest_cell=plan_says), tmp_path)
+
+    assert list(numbers[:3]) == expected
+    has_moments = max(plan_says, policy_says) <= 11
+    assert (numbers[3] == 11, any(numbers[3:])) == (has_moments, has_moments)
+
+
+def test_a_column_that_is_not_there_is_zero(tmp_path: Path) -> None:
+    """Absent columns, and columns of another kind, are not told apart from few rows."""
+    asked = asking(
+        {"name": "bmi", "low": 0.0, "high": 1.0},
+        {"name": "sex", "low": 0.0, "high": 1.0},
+        {"name": "age", "codes": ["20"]},
+    )
+
+    assert set(own_numbers(site(tmp_path), asked, tmp_path)) == {0}
+
+
+def test_one_version_of_the_data_answers_for_one_run(tmp_path: Path) -> None:
+    """The same run may ask again, after a crash; another one may not, until the data changes."""
+    hospital, plan = site(tmp_path), asking(AGE)
+    first = own_numbers(hospital, plan, tmp_path)
+
+    assert own_numbers(hospital, plan, tmp_path) == first
+    with pytest.raises(ReleasedBefore, match="age"):
+        own_numbers(hospital, asking(AGE, version=2), tmp_path)
+    assert own_numbers(hospital, asking(SEX, version=3), tmp_path) == (9, 3, 0)
+    with pytest.raises(ReleasedBefore):
+        own_numbers(hospital, asking(SEX, AGE, version=4), tmp_path)
+    changed = site(tmp_path, [*AGES[:-1], 36.0])
+    assert own_numbers(changed, asking(AGE, version=2), tmp_path)[0] == 11
+
+
+def test_the_memory_holds_no_value(tmp_path: Path) -> None:
+    """On disk there are a digest, declared names and runs."""
+    own_numbers(site(tmp_path), asking(AGE), tmp_path)
+
+    (content,) = json.loads((tmp_path / "statistics.json").read_text()).values()
+    assert content == {"age": asking(AGE).run_name}
