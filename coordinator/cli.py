@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.commands.audit import audit
+from coordinator.commands.backup import backup, restore
 from coordinator.commands.doctor import doctor
 from coordinator.commands.explain import explain
 from coordinator.commands.options import config_option
@@ -149,6 +150,8 @@ def stop(path: Path) -> None:
 
 
 cli.add_command(audit)
+cli.add_command(backup)
+cli.add_command(restore)
 cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(page)

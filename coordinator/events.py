@@ -89,6 +89,12 @@ EVENTS: Final = (
         "If the site is a member, look at it with `pki list`, then ask its operator to run `site-agent doctor`.",
     ),
     Entry(
+        "W161",
+        "site_does_not_read",
+        "A site took nothing of what was sent to it, and its stream was cut; an honest site calls again by itself.",
+        "If it happens again, look at the line to that site, or ask it which program it runs.",
+    ),
+    Entry(
         "E180",
         "site_state_lost",
         "A site came back without the state of a run that it was in; it cannot go on.",
@@ -97,7 +103,7 @@ EVENTS: Final = (
     Entry(
         "E184",
         "coordinator_state_older",
-        "A site holds more of the run than this coordinator: its state directory is an older copy. The site was sent away.",
+        "A site was sent away that holds more of the run: the state directory here is an older copy.",
         "Bring the newest state back, with `coordinator restore` if it is a backup.",
     ),
     Entry(

@@ -7,14 +7,20 @@ know the same.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from coordinator.journal import Entry
 from coordinator.phases import Past
 
 # What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
-_TOLD: Final = ("void", "back", "paused", "resumed", "stopped", "left", "refused")
+_TOLD: Final = (
+    "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "ahead", "restored", "maintenance",
+)  # fmt: skip
 _MOST_TOLD: Final = 200
+# What was decided after the backup that was restored is not known here, and sites take no attempt and no epoch twice.
+# So both go on this much higher; should more have been used, sites refuse, and nothing is masked a second time.
+RESTORED_STEP: Final = 1 << 12
 
 
 class History:
@@ -24,8 +30,11 @@ class History:
         epoch: the newest one of masking keys.
         past: for each round that may come again how it was offered last.
         digests: of what was sent down for it.
+        first_attempt: the number that attempts at a round begin with; see phases.Terms.
+        furthest: one more than the latest round that was ever offered.
         rounds_made: rounds that were closed and not gone back behind.
         done: sites that have taken in the result.
+        withdrawn: sites whose own persons have taken them out, and that have not joined again.
         is_paused: a person has paused the run.
         over: how it ended.
         counts: how often each kind of entry was written.
@@ -36,8 +45,9 @@ class History:
         self.epoch = 0
         self.past: dict[int, Past] = {}
         self.digests: dict[int, str] = {}
-        self.rounds_made = 0
+        self.first_attempt = self.furthest = self.rounds_made = 0
         self.done: set[str] = set()
+        self.withdrawn: set[str] = set()
         self.is_paused = False
         self.over: Entry | None = None
         self.counts: Counter[str] = Counter()
@@ -74,6 +84,16 @@ class History:
                 )
                 if kind == "offered":
                     self.digests[number] = entry["parameters"]
+                    self.furthest = max(self.furthest, number + 1)
+            case "restored":
+                self.epoch += RESTORED_STEP
+                self.first_attempt += RESTORED_STEP
+                for number, past in self.past.items():
+                    self.past[number] = replace(past, attempt=past.attempt + RESTORED_STEP)
+            case "withdrawn":
+                self.withdrawn.add(entry["site"])
+            case "joined":
+                self.withdrawn.discard(entry["site"])
             case "closed":
                 self.rounds_made = entry["round"] + 1
             case "back":
@@ -115,5 +135,6 @@ class History:
             "void_attempts": self.counts["void"],
             "returns_to_an_earlier_round": self.counts["back"],
             "restarts_of_the_coordinator": self.counts["started"],
+            "restored_from_a_backup": self.counts["restored"],
             "happenings": self.told,
         }

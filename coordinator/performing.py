@@ -114,7 +114,7 @@ class Performer:
                 assert_never(effect)
 
     def _offer(self, run: Run, kept: Kept, sites: Sites, attempt: int) -> None:
-        if attempt == 0:
+        if attempt == run.terms.first_attempt:
             run.round_began = self.clock()
         offer = kept.offer(step_of(run))
         self._send(sites, offer)

@@ -47,8 +47,8 @@ FAREWELL_SECONDS: Final = 5.0
 _TLS_VERSION: Final = b"TLSv1.3"
 # An honest site has one stream, and for a moment a second one when it calls again.
 _MOST_STREAMS_OF_A_SITE: Final = 4
-# Connections in all, of those that nobody has proved who they are as well: a hundred sites need few more than a hundred.
-# Beside files and sockets of its own they stay below the 1,024 descriptors that a process has without asking.
+# Connections in all, also of those who have not shown who they are: a hundred sites need few more than a hundred.
+# Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
 _MOST_CONNECTIONS: Final = 768
 _HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
 _IDLE_SECONDS: Final = 60  # a connection on which nobody calls
@@ -178,6 +178,8 @@ class FederationService:
         site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
+            if greeting is None:  # it hung up: a doctor that only looks, or a line that broke
+                return
             if not isinstance(greeting, Hello):
                 raise MalformedMessage("no greeting")
             refusal = refuse_hello(greeting)

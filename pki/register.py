@@ -275,6 +275,12 @@ class Register:
             return int(database.execute("SELECT generation FROM counter").fetchone()[0])
 
     @contextmanager
+    def held(self) -> Iterator[None]:
+        """While the block lasts no process changes the register, so that its files may be copied."""
+        with self._changing():
+            yield
+
+    @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock, register_tables.explained(self._path):
             yield self._connection

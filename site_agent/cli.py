@@ -21,6 +21,7 @@ import click
 from protos.errors import UsageError, explained
 from site_agent.commands.approval import approve, review, withdraw
 from site_agent.commands.audit import audit
+from site_agent.commands.backup import backup, restore
 from site_agent.commands.data import data
 from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
@@ -115,6 +116,8 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 
 
 cli.add_command(audit)
+cli.add_command(backup)
+cli.add_command(restore)
 cli.add_command(data)
 cli.add_command(doctor)
 cli.add_command(explain)

@@ -1,0 +1,115 @@
+"""Bringing directories back from a backup, whole, beside what is there, and never over something newer.
+
+What only grows tells which state is newer: journals and audit logs. Where one that is here has a line that the
+backup's does not begin with, the backup is older or another's, and is refused; so is it where one that is here is
+not in the backup at all. What was here before stays beside, under another name, until a person removes it.
+
+A state that is brought back to an empty directory may be older than what others have seen since. This cannot be
+known here; `mark` writes it down in what is brought back, and the others notice by rounds, attempts and heads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+from protos.backup import Catalogue, digest_of_beginning, extract
+from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.errors import ConfigurationError, UnavailableError
+
+# What only grows, by its path in a backup.
+GROWING: Final = ("state/audit.log", "state/audit.log.??????????", "state/runs/*/journal.jsonl")
+
+
+def restore(
+    path: Path,
+    catalogue: Catalogue,
+    roots: Mapping[str, Path],
+    *,
+    stamp: str,
+    mark: Callable[[Mapping[str, Path]], None],
+) -> list[Path]:
+    """Put the directories of a checked backup where they belong; the caller holds them.
+
+    Args:
+        path: the backup.
+        catalogue: its own, checked.
+        roots: where each directory of the backup goes.
+        stamp: the time in the names of what was there before.
+        mark: writes into the restored directories, by name, that they were brought back, before they count.
+
+    Returns:
+        where what was there before is now.
+
+    Raises:
+        ConfigurationError: what is there is newer, or the backup lacks a directory.
+        UnavailableError: the disk does not take it; what was there is unchanged.
+    """
+    for name, root in roots.items():
+        if name not in catalogue.entries:
+            raise _refused(f"The backup holds no {name} directory", "Use a backup of this program.")
+        refuse_if_newer(path, catalogue, name, root)
+    staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
+    before = []
+    try:
+        for name, place in staged.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            size = sum(entry.size for entry in catalogue.entries.values())
+            require_room(place.parent, size, MODELS_RESERVE_BYTES)
+            extract(path, catalogue, name, place)
+        mark(staged)
+        for name, root in roots.items():
+            if root.exists():
+                before.append(root.with_name(f"{root.name}.before-restore-{stamp}"))
+                root.rename(before[-1])
+            staged[name].rename(root)
+            _sync(root.parent)
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"The backup cannot be brought back: {cause.strerror}.",
+            consequence=f"What was there is unchanged, or beside it with {stamp} in its name; nothing was started.",
+            remedy="Make room on the disk, or mend the permissions, remove what ends in that time, and try again.",
+        ) from cause
+    return before
+
+
+def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
+    """Return if nothing in a directory is lost when the backup takes its place.
+
+    Raises:
+        ConfigurationError: something is.
+    """
+    if not root.exists():
+        return
+    for place in sorted(found for found in root.rglob("*") if found.is_file()):
+        at = f"{name}/{place.relative_to(root).as_posix()}"
+        entry = catalogue.entries.get(at)
+        if not any(fnmatch(at, pattern) for pattern in GROWING):
+            continue
+        size = place.stat().st_size
+        if entry is None or size > entry.size or digest_of_beginning(path, at, size) != _digest(place):
+            raise _refused(
+                f"{place} holds what the backup does not: the backup is older, or of another federation",
+                "Use the newest backup; if this one is meant, move the present directory away first.",
+            )
+
+
+def _digest(place: Path) -> str:
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refused(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what=f"{what}.", consequence="Nothing was changed.", remedy=remedy)

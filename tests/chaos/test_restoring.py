@@ -1,0 +1,127 @@
+"""A coordinator or a site that comes back with an older state: the federation goes back together, or somebody says no.
+
+Never are other bits computed, and never is a step masked for a second set. Parts are the programs' own, in one process
+and in made-up time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import structlog
+
+from coordinator.commands.backup import _mark
+from coordinator.history import RESTORED_STEP
+from coordinator.journal import Entry, read_journal
+from protos.backup import read_catalogue, write_backup
+from protos.errors import OperatorError
+from protos.plan import Plan
+from protos.restoring import restore
+from tests.chaos.in_process import Disk, Mortal, Results, plan_of, what_came_out
+from tests.rehearsal.made_up_time import play
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """What the programs say of it is not asked for here."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+
+
+def a_plan(*, is_masked: bool) -> Plan:
+    """Six or so rounds, saved after every second."""
+    saving = {"every_rounds": 2, "every_seconds": None}
+    return plan_of("ditto", secure_aggregation="required" if is_masked else "off", snapshots=saving)
+
+
+class Rewinding:
+    """Backs the coordinator up when its second round is offered; some rounds later it dies and comes back from that."""
+
+    def __init__(self, network: Mortal, *, marks: bool, later: int) -> None:
+        self._folder, self._marks, self._later = network.directory, marks, later
+        self._offered = 0
+        self.was_restored = False
+
+    def strike(self, owner: str, point: str) -> bool:
+        """Whether the coordinator dies at this write."""
+        if point != "coordinator: after sync of journal" or self.was_restored:
+            return False
+        state, file = self._folder / "coordinator", self._folder / "one.backup"
+        offered, before = len(decisions(self._folder, "offered")), self._offered
+        self._offered = offered
+        if offered == 2 and before < 2:
+            write_backup(file, {"state": state}, program="coordinator", name="", made="then", software="test")
+        self.was_restored = offered == 2 + self._later
+        if self.was_restored:
+            shutil.move(state, self._folder / "newer")
+            marking = (lambda staged: _mark(staged["state"], "then")) if self._marks else (lambda _: None)
+            restore(file, read_catalogue(file), {"state": state}, stamp="now", mark=marking)
+        return self.was_restored
+
+
+def decisions(folder: Path, kind: str) -> list[Entry]:
+    """The entries of one kind in the coordinator's journal."""
+    (journal,) = (folder / "coordinator" / "runs").glob("*/journal.jsonl")
+    return [entry for entry in read_journal(journal) if entry["kind"] == kind]
+
+
+def ran(directory: Path, plan: Plan, *, marks: bool, later: int) -> tuple[dict[str, str], Mortal]:
+    """Run to the end, or until every site has said no; what came out, and what happened."""
+    found: list[tuple[dict[str, str], Mortal]] = []
+
+    async def scene() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            results = Results(patch)
+            directory.mkdir()
+            random.seed(0)
+            network = Mortal(directory, plan, Disk(patch, directory))
+            network.strikes = Rewinding(network, marks=marks, later=later).strike
+            for site in plan.site_names:
+                network.add_site(site)
+            async with asyncio.timeout(1e6):
+                while network.is_down or not network.engine.finished.is_set():
+                    await asyncio.sleep(1.0)
+                    if all(site.error is not None for site in network.sites.values()):
+                        break
+            await asyncio.sleep(1.0)
+            await network.close()
+            is_over = list((directory / "coordinator" / "runs").glob("*/record.json"))
+            found.append((results.of | what_came_out(network) if is_over else {}, network))
+
+    play(scene())
+    return found[0]
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
+def test_a_restored_coordinator_goes_back_with_its_sites_to_the_same_bits(tmp_path: Path, is_masked: bool) -> None:
+    """Brought back with its mark, one round too old: all go back together, under attempts that nobody has used."""
+    plan = a_plan(is_masked=is_masked)
+    expected, _ = ran(tmp_path / "undisturbed", plan, marks=True, later=10**6)
+
+    found, network = ran(tmp_path / "restored", plan, marks=True, later=1 + is_masked)
+
+    assert network.deaths == ["coordinator"]
+    assert found == expected
+    (restored,) = decisions(network.directory, "restored")
+    again = [entry for entry in decisions(network.directory, "offered") if entry["line"] > restored["line"]]
+    assert again
+    assert all(entry["attempt"] >= RESTORED_STEP for entry in again)
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
+def test_a_copied_state_is_noticed(tmp_path: Path, is_masked: bool) -> None:
+    """Brought back by hand, without the mark: sites are sent away with the reason, and nothing more is computed."""
+    plan = a_plan(is_masked=is_masked)
+
+    found, network = ran(tmp_path / "copied", plan, marks=False, later=2)
+
+    assert found == {}
+    for site in network.sites.values():
+        assert isinstance(site.error, OperatorError)
+        assert "state of this run is older" in site.error.what
+    assert len(decisions(network.directory, "ahead")) == 3
+    (started,) = decisions(network.directory, "started")
+    assert all(entry["line"] < started["line"] for entry in decisions(network.directory, "offered"))

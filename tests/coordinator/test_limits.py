@@ -1,0 +1,243 @@
+"""What a hostile peer can cost the coordinator: real sockets, and nobody is believed to be honest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from coordinator import outgoing
+from coordinator import service as service_module
+from coordinator.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
+from coordinator.pace import Pace
+from protos.messages import PROTOCOL_VERSION, Announcement, Hello, Ready
+from protos.plan import Plan
+from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
+from tests.rehearsal.study import BehavingSite, plan_with
+
+HELLO = Hello(PROTOCOL_VERSION, "test")
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation with three enrolled sites."""
+    office = Office.found(tmp_path_factory.mktemp("heart"))
+    assert len(office.identities) == 3
+    return office
+
+
+@pytest.fixture
+def plan(office: Office) -> Plan:
+    """A small study."""
+    return plan_with(office.identities)
+
+
+def with_options(monkeypatch: pytest.MonkeyPatch, **changes: int) -> None:
+    """The server's options, some of them smaller."""
+    names = {name.replace("__", "."): value for name, value in changes.items()}
+    options = [(name, names.get(name, value)) for name, value in service_module._OPTIONS]
+    assert names.keys() <= dict(options).keys()
+    monkeypatch.setattr(service_module, "_OPTIONS", options)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed a connection; what it says is passed by."""
+    try:
+        while content := connection.recv(4096):
+            assert content
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def strangers(address: str, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """So many connections of which nobody says who they are."""
+    host, _, port = address.rpartition(":")
+    found = []
+    for _ in range(count):
+        connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        connection.setblocking(False)
+        found.append(connection)
+    return found
+
+
+def test_hundreds_of_idle_connections_are_shown_out(
+    tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than the limit are held, all lose their place when they do not shake hands, and a site gets in then;
+    one that is connected notices nothing."""
+    with_options(monkeypatch, grpc__max_allowed_incoming_connections=20, grpc__server_handshake_timeout_ms=1500)
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            with contextlib.ExitStack() as stack:
+                async with calling(running.address, as_channel(office.credentials("a"))) as member:
+                    await member.send(HELLO)
+                    assert isinstance(await member.receive(), Announcement)
+                    idle = await asyncio.to_thread(strangers, running.address, 300, stack)
+                    await eventually(lambda: sum(not is_closed(connection) for connection in idle) < 20)
+                    await eventually(lambda: all(is_closed(connection) for connection in idle))
+                    assert running.engine.status()["sites"]["a"]["connected"]
+                async with calling(running.address, as_channel(office.credentials("b"))) as late:
+                    await late.send(HELLO)
+                    assert isinstance(await late.receive(), Announcement)
+
+    asyncio.run(scene())
+
+
+def test_a_slow_handshake_is_cut(tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake that comes in byte by byte is over when its time is over, however busy it looks."""
+    with_options(monkeypatch, grpc__server_handshake_timeout_ms=700)
+    outgoing_bytes, incoming = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = ssl.create_default_context().wrap_bio(incoming, outgoing_bytes, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    greeting = outgoing_bytes.read()
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            with contextlib.ExitStack() as stack:
+                (slow,) = strangers(running.address, 1, stack)
+                began, sent = time.monotonic(), 0
+                while not is_closed(slow):
+                    assert time.monotonic() - began < 30
+                    with contextlib.suppress(OSError):
+                        sent += slow.send(greeting[sent : sent + 1])
+                    await asyncio.sleep(0.05)
+                assert sent < len(greeting)
+
+    asyncio.run(scene())
+
+
+def test_a_site_has_few_streams_at_once(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """Streams that a site opens and leaves unused are refused beyond a handful."""
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            credentials = as_channel(office.credentials("a"))
+            for number in range(4):
+                await stack.enter_async_context(calling(running.address, credentials))
+                await eventually(lambda number=number: len(running.service._peers) == number + 1)
+            one_more = await stack.enter_async_context(calling(running.address, credentials))
+
+            assert await one_more.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(scene())
+
+
+def test_a_reader_that_stops_reading_is_cut(tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that takes nothing more loses its stream after a while; the others never wait for it."""
+    monkeypatch.setattr(outgoing, "STALLED_SECONDS", 0.5)
+    plan = plan_with(office.identities, parameters=4_000_000)  # more than the buffers of a connection hold
+
+    async def scene() -> None:
+        async with (
+            serving(office, plan, tmp_path) as running,
+            calling(running.address, as_channel(office.credentials("c"))) as caller,
+        ):
+            await caller.send(HELLO)
+            assert isinstance(await caller.receive(), Announcement)
+            (peer,) = running.service._peers
+            peer.send_parameters(np.zeros(4_000_000, np.float32), 0, 0)
+
+            await eventually(lambda: not running.service._peers)
+            assert peer.does_not_read
+            assert not running.engine.status()["sites"]["c"]["connected"]
+
+    asyncio.run(scene())
+
+
+class NeverRead:
+    """A peer that takes nothing."""
+
+    async def write(self, message: bytes) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("size", [1, 1 << 10, 1 << 20])
+def test_what_waits_for_a_site_is_bounded(size: int) -> None:
+    """However much is queued for a site that does not read, a few megabytes are kept; then the stream is to end."""
+
+    async def scene() -> None:
+        peer = StreamPeer(NeverRead(), Caller("a", ""))
+        count = 0
+        while not peer.ending.is_set():
+            peer.send(Announcement("run", b"x" * size))
+            count += 1
+        for _ in range(1000):
+            peer.send(Announcement("run", b"x" * size))
+
+        assert count * (size + 10) <= MOST_WAITING_BYTES + (1 << 21)
+        assert count <= 5000
+        assert peer._queue.qsize() < count
+        assert peer.does_not_read
+
+    asyncio.run(scene())
+
+
+def test_vectors_that_wait_for_a_site_are_bounded() -> None:
+    """Each is a view, and may be the last that holds a model's memory: no more than a few wait."""
+
+    async def scene() -> None:
+        peer = StreamPeer(NeverRead(), Caller("a", ""))
+        for number in range(100):
+            peer.send_parameters(np.zeros(10, np.float32), number, 0)
+
+        assert peer._queue.qsize() == MOST_WAITING_VECTORS
+        assert peer.ending.is_set()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
+    """Whenever messages come, in any stretch no more are read than the burst and the rate give; nobody slow waits."""
+    luck, pace, now, read = np.random.default_rng(seed), Pace(burst=10.0, each_second=5.0), 100.0, 0
+    for _ in range(500):
+        now += float(luck.choice([0.0, 0.01, 0.5, 3.0], p=[0.7, 0.2, 0.08, 0.02]))
+        wait = pace.wait_seconds(now)
+        assert wait >= 0.0
+        now, read = now + wait, read + 1
+        assert read <= 10.0 + 5.0 * (now - 100.0) + 1e-6
+
+    assert Pace().wait_seconds(0.0) == 0.0
+    slow = Pace(burst=10.0, each_second=5.0)
+    assert all(slow.wait_seconds(float(second)) == 0.0 for second in range(100))
+
+
+def test_a_flood_of_messages_is_read_no_faster_than_its_pace(
+    tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that shouts is heard at its pace, and the study of the three ends well all the same."""
+    monkeypatch.setattr(service_module, "Pace", lambda: Pace(burst=50.0, each_second=200.0))
+    heard: list[Any] = []
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            received = running.engine.received
+            monkeypatch.setattr(running.engine, "received", lambda *said: (heard.append(said), received(*said))[1])
+            async with calling(running.address, as_channel(office.credentials("a"))) as loud:
+                await loud.send(HELLO)
+                assert isinstance(await loud.receive(), Announcement)
+                began = time.monotonic()
+                for answer in BehavingSite("a").answer(Announcement(plan.run_name, plan.canonical)):
+                    await loud.send(answer)
+                for _ in range(400):
+                    await loud.send(Ready(0, 1))
+                await eventually(lambda: len(heard) >= 400)
+                assert time.monotonic() - began >= 350 / 200
+            others = [BehavingSite(name) for name in "abc"]
+            await asyncio.gather(*(take_part(running.address, office.credentials(site.name), site) for site in others))
+
+    asyncio.run(scene())

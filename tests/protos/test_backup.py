@@ -1,0 +1,168 @@
+"""A backup: every byte is checked, nothing newer is overwritten, and what it holds is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.backup import Catalogue, read_catalogue, write_backup
+from protos.errors import ConfigurationError, UnavailableError
+from protos.restoring import restore
+from protos.state_format import FILE, STATE_FORMAT, format_of, settle_format
+
+
+def a_state(folder: Path, lines: int = 3) -> Path:
+    """A state directory: a log that grows, a key, a model, a lock, a socket's place and what a crash left."""
+    (folder / "runs" / "one" / "snapshots").mkdir(parents=True)
+    (folder / "keys").mkdir(mode=0o700)
+    (folder / "audit.log").write_text("".join(f"line {number}\n" for number in range(lines)))
+    (folder / "runs" / "one" / "journal.jsonl").write_text("".join(f"entry {number}\n" for number in range(lines)))
+    key = folder / "keys" / "identity.pem"
+    key.write_bytes(b"secret")
+    key.chmod(0o600)
+    (folder / "runs" / "one" / "snapshots" / "before-1.safetensors").write_bytes(os.urandom(3_000_000))
+    (folder / ".lock").touch()
+    (folder / "half.partial").write_bytes(b"half")
+    return folder
+
+
+def written(state: Path, file: Path) -> Catalogue:
+    """A backup of a state."""
+    return write_backup(file, {"state": state}, program="coordinator", name="", made="2026-01-01", software="1")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder that a backup holds."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".partial", ""))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.name != ".lock"}
+
+
+def brought_back(file: Path, state: Path) -> list[Path]:
+    """Where the state was that a restored backup has replaced."""
+    unmarked: Mapping[str, Path] = {"state": state}
+    return restore(file, read_catalogue(file), unmarked, stamp="now", mark=lambda _: None)
+
+
+def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
+    """Contents and modes come back; the file is readable by its owner alone; locks and halves are left out."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    before = contents(state)
+    shutil.rmtree(state)
+
+    assert brought_back(file, state) == []
+
+    assert contents(state) == before
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE((state / "keys").stat().st_mode) == 0o700
+    assert stat.S_IMODE((state / "keys" / "identity.pem").stat().st_mode) == 0o600
+    assert not (state / ".lock").exists()
+    assert not list(tmp_path.rglob("*.partial"))
+    with tarfile.open(file) as archive:  # readable without this program
+        assert "state/keys/identity.pem" in archive.getnames()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
+    """A flipped bit in any content or in the list, and a cut at any place, is noticed before anything is written."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    content, luck = file.read_bytes(), np.random.default_rng(seed)
+    with tarfile.open(file) as archive:
+        members = [member for member in archive.getmembers() if member.isreg()]
+    member = members[seed % len(members)]
+    place = member.offset_data + int(luck.integers(member.size))
+    flipped = bytearray(content)
+    flipped[place] ^= 1 << int(luck.integers(8))
+    cut = content[: int(luck.integers(len(content) - 20_480))]
+
+    for damaged in (bytes(flipped), cut, b""):
+        file.write_bytes(damaged)
+        with pytest.raises(ConfigurationError) as refused:
+            read_catalogue(file)
+        assert refused.value.consequence == "Nothing was written or changed."
+
+
+@pytest.mark.parametrize("change", ["grew", "forked", "new run"])
+def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
+    """Where a log or journal here has what the backup has not, nothing is changed and the newer one named."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    match change:
+        case "grew":
+            with (state / "audit.log").open("a") as log:
+                log.write("one more\n")
+        case "forked":
+            (state / "audit.log").write_text("line 0\nline 1\nline X\n")
+        case _:
+            (state / "runs" / "two").mkdir()
+            (state / "runs" / "two" / "journal.jsonl").write_text("entry 0\n")
+    before = contents(state)
+
+    with pytest.raises(ConfigurationError, match="holds what the backup does not"):
+        brought_back(file, state)
+
+    assert contents(state) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
+
+
+def test_an_older_state_gives_way_and_is_kept(tmp_path: Path) -> None:
+    """A backup that goes on where the present logs end is brought back; what was there lies beside it."""
+    state, file = a_state(tmp_path / "state", lines=5), tmp_path / "one.backup"
+    written(state, file)
+    newer = contents(state)
+    shutil.rmtree(state)
+    a_state(state, lines=2)
+
+    (before,) = brought_back(file, state)
+
+    assert contents(state) == newer
+    assert (before / "audit.log").read_text() == "line 0\nline 1\n"
+
+
+def test_a_backup_replaces_none_and_follows_no_link(tmp_path: Path) -> None:
+    """A file that exists is left as it is, and a link in the state is refused; no half-made file stays."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    file.write_text("another")
+    with pytest.raises(ConfigurationError, match="exists already"):
+        written(state, file)
+    (state / "link").symlink_to("/etc/passwd")
+    with pytest.raises(ConfigurationError, match="is a link"):
+        written(state, tmp_path / "two.backup")
+
+    assert file.read_text() == "another"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
+
+
+def test_a_state_without_a_number_moves_forward_and_a_later_one_is_refused(tmp_path: Path) -> None:
+    """What an earlier version left gets its number; a later version's, or another program's, is not touched."""
+    assert settle_format(tmp_path, "coordinator") == 0
+    assert format_of(tmp_path, "coordinator") == STATE_FORMAT
+    assert settle_format(tmp_path, "coordinator") == STATE_FORMAT
+    for content in (f'{{"program": "coordinator", "format": {STATE_FORMAT + 1}}}', '{"format": 1}', "", "[]"):
+        (tmp_path / FILE).write_text(content)
+        with pytest.raises(ConfigurationError):
+            settle_format(tmp_path, "coordinator")
+        assert (tmp_path / FILE).read_text() == content
+    (tmp_path / FILE).write_text('{"program": "site agent", "format": 1}')
+    with pytest.raises(ConfigurationError, match="not of coordinator"):
+        settle_format(tmp_path, "coordinator")
+
+
+def test_a_backup_for_which_there_is_no_room_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is looked at first: three sentences with the figures, and no file."""
+    state = a_state(tmp_path / "state")
+    full = os.statvfs_result((4096, 4096, 1000, 100, 100, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+
+    with pytest.raises(UnavailableError, match=r"0\.4 MB free"):
+        written(state, tmp_path / "one.backup")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
