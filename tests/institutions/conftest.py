@@ -1,0 +1,159 @@
+"""Four institutions, installed from the packages of this tree and booted once for all tests of this folder.
+
+The root file system and the packages are kept in a cache (INSTITUTIONS_CACHE, else ~/.cache/global-layers), so that
+only the first start, and one after a change of the tree, takes minutes more. INSTITUTIONS_PACKAGES names a folder of
+packages to be tried instead, revisions 1 and 2 of the site's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "deploy"))
+
+from tests.institutions.federation import HOSPITALS, Federation
+from tests.institutions.machines import Institutions, why_not
+
+ROOT: Final = Path(__file__).parents[2]
+DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
+SOURCES: Final = ("protos", "pki", "coordinator", "site_agent", "deploy", "docs", "pyproject.toml", "constraints.txt")
+# What only slows a boot down, or touches the outside.
+MASKED: Final = (
+    "getty.target",
+    "console-getty.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "systemd-logind.service",
+)
+# A hospital's firewall: it calls out, and nobody calls in.
+FIREWALL: Final = """#!/usr/sbin/nft -f
+flush ruleset
+table inet hospital {
+    chain input {
+        type filter hook input priority 0; policy drop;
+        iif lo accept
+        ct state established,related accept
+    }
+}
+"""
+# A watchdog of its own that barks sooner, so that a test of it ends sooner.
+WATCHDOG: Final = "[Service]\nWatchdogSec=8\nTimeoutAbortSec=5\n"
+
+
+@pytest.fixture(scope="session")
+def cache() -> Path:
+    """Where what takes long is kept."""
+    reason = why_not()
+    if reason:
+        pytest.skip(f"{reason}, so no institution is booted")
+    place = Path(os.environ.get("INSTITUTIONS_CACHE") or Path.home() / ".cache/global-layers")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+@pytest.fixture(scope="session")
+def packages(cache: Path) -> Path:
+    """The packages of this tree, and of the site's a second revision for an upgrade."""
+    given = os.environ.get("INSTITUTIONS_PACKAGES")
+    if given:
+        return Path(given).resolve()
+    digest = hashlib.sha256()
+    for path in sorted(path for source in SOURCES for path in _files(ROOT / source)):
+        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    folder = cache / f"packages-{digest.hexdigest()[:16]}"
+    if not (folder / "complete").exists():
+        for older in cache.glob("packages-*"):
+            shutil.rmtree(older)
+        subprocess.run([ROOT / "deploy/packages/build.sh", "--output", folder, "--compression", "none"], check=True)
+        (site,) = folder.glob("global-layers-site_*-1_*.deb")
+        _repack(site, site.with_name(site.name.replace("-1_", "-2_")))
+        (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def base(cache: Path, packages: Path) -> Path:
+    """A root file system with Debian and both packages, which every institution shares."""
+    tar = cache / "debian.tar"
+    if not tar.exists():
+        sources = sorted(Path("/etc/apt/sources.list.d").glob("*.sources")) or [Path("/etc/apt/sources.list")]
+        partial = tar.with_name("debian.partial.tar")
+        command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={DEBIAN}", "bookworm", partial, sources[0]]
+        subprocess.run([str(word) for word in command], check=True)
+        partial.rename(tar)
+    root = cache / f"root-{hashlib.sha256((packages / 'SHA256SUMS').read_bytes()).hexdigest()[:16]}"
+    if not (root / "complete").exists():
+        for older in cache.glob("root-*"):
+            shutil.rmtree(older)
+        root.mkdir()
+        subprocess.run(["tar", "-C", root, "-xf", tar], check=True)
+        for package in packages.glob("*-1_*.deb"):
+            shutil.copyfile(package, root / "tmp" / package.name)
+        install = "dpkg --force-unsafe-io --install /tmp/*.deb && rm /tmp/*.deb"
+        subprocess.run(["chroot", root, "sh", "-c", install], check=True, stdout=subprocess.DEVNULL)
+        (root / "complete").touch()
+    return root
+
+
+@pytest.fixture(scope="session")
+def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """A coordinator and three hospitals, enrolled and approved, with their services under way."""
+
+    def arguments(name: str) -> list[str]:
+        bound = [f"--bind-ro={packages}:/srv/packages"]
+        # A small disk of its own, so that it can be filled.
+        return [*bound, "--tmpfs=/var/lib/global-layers:size=64M"] if name == HOSPITALS[2] else bound
+
+    with Institutions(base, tmp_path_factory.mktemp("institutions"), arguments=arguments) as institutions:
+        found = Federation(institutions.boot(["coordinator", *HOSPITALS], _prepare))
+        found.make_authority()
+        found.announce(found.furnish_hospitals())
+        found.start()
+        yield found
+
+
+def _prepare(root: Path, name: str) -> None:
+    units = root / "etc/systemd/system"
+    for unit in MASKED:
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+    for service in ("coordinator", "site-agent"):
+        folder = units / f"{service}.service.d"
+        folder.mkdir(exist_ok=True)
+        (folder / "watchdog.conf").write_text(WATCHDOG)
+    if name in HOSPITALS:
+        (root / "etc/nftables.conf").write_text(FIREWALL)
+        wanted = units / "sysinit.target.wants"
+        wanted.mkdir(exist_ok=True)
+        (wanted / "nftables.service").symlink_to("/lib/systemd/system/nftables.service")
+
+
+def _repack(package: Path, newer: Path) -> None:
+    """The same package under the number of its next revision, for an upgrade; much faster than building it again."""
+    with tempfile.TemporaryDirectory(dir=package.parent) as folder:
+        subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
+        for name in ("control", "preinst"):
+            script = Path(folder, "DEBIAN", name)
+            script.write_text(re.sub(r"(\d\.\d\.\d)-1\b", r"\1-2", script.read_text()))
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", folder, newer]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for found in path.rglob("*"):
+        if found.is_file() and "__pycache__" not in found.parts:
+            yield found
