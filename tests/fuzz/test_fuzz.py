@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.calls import Told, besiege
 from tests.fuzz.feeding import bounded_memory, feed
 from tests.fuzz.mutator import LARGEST_BYTES, mutated
 from tests.fuzz.targets import Target, targets
@@ -112,3 +113,27 @@ def test_a_decoder_that_hangs_or_hoards_is_found(decode: object, monkeypatch: py
 
     assert 0 < len(done.findings) < 12 == done.inputs
     assert {finding.what.split(":")[0] for finding in done.findings} <= {"TooSlow", "MemoryError"}
+
+
+def assert_borne(told: Told) -> None:
+    """Every call came to an end, nothing grew, and the run that was besieged ends in the right numbers."""
+    assert told.is_exact
+    assert told.unanswered == 0
+    assert told.endings["OK"] > told.calls / 3
+    assert told.last_mib < told.first_mib + 16
+    assert told.descriptors < 60
+
+
+def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
+    """In a site's own name, with its certificate and without: the coordinator ends each call and goes on."""
+    assert_borne(besiege(tmp_path, 150, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400)
+def test_a_hundred_thousand_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
+    """The same for long; the figures are printed."""
+    told = besiege(tmp_path, 100_000, 1)
+
+    print(f"\n{told}")
+    assert_borne(told)
