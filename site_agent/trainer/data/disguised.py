@@ -26,8 +26,8 @@ _FAR: Final = 10.0
 def disguised_numbers(values: Numbers) -> tuple[float, ...]:
     """The numbers among float64 values of any length, NaN left out, that may stand for "not known", rising.
 
-    They are candidates that lie beyond the others by ten times the usual step between two neighbouring values, and
-    zero besides only where the others are far above it. A column that is nothing but one candidate is pointed out.
+    They are candidates that lie beyond the others by ten times the usual step between two neighbouring values and a
+    fifth of their span; zero only where the others are far above it, by such steps or by their span. A column that is nothing but one candidate is pointed out.
     """
     present = np.unique(values[~np.isnan(values)])
     candidates = present[np.isin(present, CANDIDATES)]
@@ -46,7 +46,7 @@ def disguised_numbers(values: Numbers) -> tuple[float, ...]:
         elif value < 0:
             is_found = low >= 0 and (low - value > far or value <= -7)
         else:
-            is_found = low >= _FAR * step and low >= 0.2 * float(np.median(others))
+            is_found = low >= 0.2 * float(np.median(others)) and low >= min(_FAR * step, high - low)
         if is_found:
             found.append(value)
     return tuple(found)

@@ -13,6 +13,7 @@ site's `63` are the same. The rules:
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from site_agent.trainer.data.codes import UNKNOWN
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn, GroupColumn, MeasuredFeature
 from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
 from site_agent.trainer.data.intervals import interval_of
-from site_agent.trainer.data.mistakes import Mistake, Mistakes, refuse
+from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, refuse
 from site_agent.trainer.data.sources.opening import open_records
 from site_agent.trainer.data.sources.records import Record
 from site_agent.trainer.files import array_digest
@@ -140,13 +141,36 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
     return Survey(table=table, mistakes=reading.mistakes.found)
 
 
+def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False, today: date | None = None) -> Survey:
+    """New patients as far as they can be read, with every row of every mistake; a wrong cell is NaN.
+
+    A feature that the table does not have is NaN in every row, and a mistake that names no row.
+
+    Args:
+        path, contract, today: as for `read_table`.
+        has_outcome: whether the outcome is known and read.
+
+    Raises:
+        DataError: the source cannot be read at all.
+    """
+    reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize)
+    reading.is_lenient, reading.reads_outcome = True, has_outcome
+    table = reading.run(path)
+    return Survey(table=table, mistakes=reading.mistakes.found)
+
+
 class _Reading:
     """The reading of one table: what was parsed and what was wrong so far."""
 
-    def __init__(self, contract: Contract, *, for_prediction: bool, today: date | None) -> None:
+    def __init__(
+        self, contract: Contract, *, for_prediction: bool, today: date | None, kept_rows: int = KEPT_ROWS
+    ) -> None:
         self.contract, self.for_prediction = contract, for_prediction
+        self.dates = contract.dates
+        self.is_lenient, self.reads_outcome = False, not for_prediction
+        self.absent: list[str] = []
         self.today = today or date.today()
-        self.mistakes = Mistakes()
+        self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
         self.rows: list[npt.NDArray[np.int64]] = []
@@ -185,7 +209,9 @@ class _Reading:
                 may_be_absent = not column.required
             else:
                 may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
-            if not counts[name] and not may_be_absent:
+            if not counts[name] and self.is_lenient and column.role == "feature" and name not in needed:
+                self.absent += [] if may_be_absent else [name]
+            elif not counts[name] and not may_be_absent:
                 self.mistakes.add(f"column {name}: it is missing")
         for place, name in enumerate(found, start=1):
             if name not in declared:
@@ -212,12 +238,12 @@ class _Reading:
                 parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
             elif column.role == "feature":
                 parsers[column.name] = feature_parser(column, spelling, for_prediction=self.for_prediction)
-            elif column.role == "target" and not self.for_prediction:
+            elif column.role == "target" and self.reads_outcome:
                 parsers[column.name] = target_parser(column, spelling)
         return parsers
 
     def _is_day(self, name: str) -> bool:
-        return isinstance(self.contract.dates.get(name), DayColumn)
+        return isinstance(self.dates.get(name), DayColumn)
 
     def _take(
         self, block: list[Record], width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
@@ -227,7 +253,7 @@ class _Reading:
         if ragged:
             self.mistakes.add(f"not the expected {width} columns; is the delimiter the declared one?", ragged)
             block = [record for record in block if len(record[1]) == width]
-        rows, dates = [row for row, _ in block], self.contract.dates
+        rows, dates = [row for row, _ in block], self.dates
         self.rows.append(np.array(rows, dtype=np.int64))
         columns = {name: [cells[positions[name]] for _, cells in block] for name in parsers if name in dates}
         days = {name: parsers[name](cells) for name, cells in columns.items()}
@@ -252,10 +278,13 @@ class _Reading:
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         for feature in self.contract.features:
             if feature.name not in columns:
-                absent = -1.0 if isinstance(feature, CategoricalFeature) else np.nan
+                is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
+                absent = -1.0 if is_unknown else np.nan
                 columns[feature.name] = np.full(len(rows), absent)
         for values in (*columns.values(), rows):
             values.flags.writeable = False
+        for name in self.absent:
+            self.mistakes.add(f"column {name}: it is missing")
         target = columns.pop(self.contract.target.name, None)
         patient = self.contract.patient
         identified = patient is not None and patient.name in positions

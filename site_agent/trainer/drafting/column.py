@@ -58,7 +58,7 @@ def is_identifier(column: ColumnDraft) -> bool:
 
 def is_coded(column: ColumnDraft) -> bool:
     """Whether a column seems to hold one of a few codes."""
-    if column.has_many_codes or not column.codes:
+    if column.has_many_codes or not column.codes or column.pattern:
         return False
     if column.is_numeric:
         return column.whole == column.numbers and 1 < len(column.codes) <= _MOST_WHOLE_CODES
@@ -70,7 +70,7 @@ def feature_line(column: ColumnDraft) -> Line:
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
         return _line(column, "ignore", (), ("no row has a value",))
-    if column.pattern and not is_coded(column):
+    if column.pattern:
         keys = (("type", "date"), ("pattern", scalar(column.pattern)), ("since", '"2000-01-01"'), ("unit", "days"))
         words = "a date is read as the time since another day: name the day or the date column that makes sense"
         return _line(column, "feature", (*keys, *_missing(column, ())), (words, *late))

@@ -67,7 +67,7 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:
         return (0, 0)
-    width, count = max(widths.items(), key=lambda pair: (pair[1], pair[0]))
+    width, count = max(widths.items(), key=lambda pair: (pair[1], pair[0]), default=(0, 0))
     return (count, width) if width > 1 else (0, 0)
 
 

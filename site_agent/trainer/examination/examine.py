@@ -33,7 +33,7 @@ from site_agent.trainer.examination.rows import patient_numbers, row_findings
 from site_agent.trainer.examination.table_one import Line, table_one
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Examination:
     """What was found.
 
@@ -59,6 +59,10 @@ class Examination:
     table_one: tuple[Line, ...]
     digest: str
     split_rows: SplitRows | None
+
+    def __repr__(self) -> str:
+        """Without a row of any patient, so that the record can stand in a traceback."""
+        return f"Examination(findings={len(self.findings)})"
 
     @property
     def errors(self) -> tuple[Finding, ...]:

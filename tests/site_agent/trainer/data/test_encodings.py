@@ -1,0 +1,193 @@
+"""How features become columns: what is learnt, what it does to other rows, and that it comes back from text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from sklearn.preprocessing import QuantileTransformer
+
+from protos.errors import ConfigurationError
+from site_agent.config import Split
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.preprocessing import Preprocessing, fit
+from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.tables import Table
+
+from .conftest import contract_from
+
+EVERY_ENCODING = """
+format: {header: true}
+columns:
+  - {name: plain, role: feature, type: numeric}
+  - {name: ranked, role: feature, type: numeric, encoding: quantile, missing: median-and-flag}
+  - {name: binned, role: feature, type: numeric, encoding: piecewise-linear, bins: 4, missing: median}
+  - {name: aged, role: feature, type: date, since: "2000-01-01", unit: years, missing: median-and-flag}
+  - {name: ordered, role: feature, type: ordinal, codes: [1, 2, 3], missing: most-common-and-flag}
+  - {name: either, role: feature, type: binary, codes: [0, 1], missing: most-common, encoding: one-hot}
+  - {name: placed, role: feature, type: categorical, codes: [a, b, c, d], encoding: embedding, width: 2, fewest_rows: 3}
+  - {name: y, role: target, task: regression}
+"""
+MEASURED = ("plain", "ranked", "binned", "aged")
+CODED = {"ordered": 3, "either": 2, "placed": 4}
+CONTRACT = contract_from(EVERY_ENCODING)
+
+
+def _table(generator: np.random.Generator, rows: int, contract: Contract = CONTRACT) -> Table:
+    features = {name: generator.lognormal(size=rows) for name in MEASURED}
+    for name in MEASURED[1:]:
+        features[name][generator.random(rows) < 0.2] = np.nan
+    features |= {name: generator.integers(-1, codes, size=rows).astype(np.float64) for name, codes in CODED.items()}
+    target = generator.normal(size=rows)
+    return Table(contract=contract, rows=rows, features=MappingProxyType(features), target=target, patients=None)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_bit_of_validation_or_test_rows_reaches_the_preprocessing(seed: int) -> None:
+    """Other rows may hold anything, missing values and rare codes too: what is fitted is the same text."""
+    generator = np.random.default_rng(seed)
+    table, stranger = _table(generator, 80), _table(generator, 80)
+    parts = split_rows(table, Split(seed=seed))
+    others = np.concatenate([parts.validation, parts.test])
+    mixed = {name: values.copy() for name, values in table.features.items()}
+    for name, values in stranger.features.items():
+        mixed[name][others] = values[others] * (1e6 if name in MEASURED else 1)
+    assert table.target is not None
+    target = table.target.copy()
+    target[others] = -1e9
+    changed = replace(table, features=MappingProxyType(mixed), target=target)
+
+    fitted = fit(CONTRACT, table, parts.training)
+
+    assert fit(CONTRACT, changed, parts.training).to_json() == fitted.to_json()
+    for name in (*MEASURED, *CODED):  # and each column does reach it, so the law above can fail
+        touched = {key: values.copy() for key, values in mixed.items()}
+        first = touched[name][parts.training[:20]]
+        touched[name][parts.training[:20]] = first + 1 if name in MEASURED else (first + 1) % CODED[name]
+        other = fit(CONTRACT, replace(table, features=MappingProxyType(touched)), parts.training)
+        assert other.to_json() != fitted.to_json(), name
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
+    """Through text and back, of all rows at once, of some of them, and of one alone."""
+    generator = np.random.default_rng(seed)
+    table = _table(generator, 60)
+    fitted = fit(CONTRACT, table, np.arange(40))
+    rows = generator.permutation(60)[:17]
+
+    again = Preprocessing.from_json(fitted.to_json())
+
+    whole = fitted.encode(table)
+    assert whole.shape == (60, len(CONTRACT.encoded_columns))
+    assert again.encode(table).tobytes() == whole.tobytes()
+    assert again.encode(table, rows).tobytes() == whole[rows].tobytes()
+    assert again.encode(table, rows[:1]).tobytes() == whole[rows[:1]].tobytes()
+    assert np.isfinite(whole).all()
+
+
+def test_the_columns_are_named_by_the_contract_alone() -> None:
+    """One name for each column, whatever the rows hold."""
+    assert CONTRACT.encoded_columns == (
+        "plain",
+        "ranked",
+        "ranked is missing",
+        *(f"binned in bin {place} of 4" for place in range(1, 5)),
+        "aged",
+        "aged is missing",
+        "ordered",
+        "ordered is missing",
+        "either=0",
+        "either=1",
+        "placed at 1 of 2",
+        "placed at 2 of 2",
+    )
+
+
+def _encoded(contract: str, values: list[float], others: list[float], name: str = "x") -> np.ndarray:
+    """A single feature, fitted on some values and used on others."""
+    parsed = contract_from(
+        f"format: {{header: true}}\ncolumns:\n  - {contract}\n  - {{name: y, role: target, task: regression}}\n"
+    )
+    rows = np.array([*values, *others], dtype=np.float64)
+    table = Table(
+        contract=parsed,
+        rows=len(rows),
+        features=MappingProxyType({name: rows}),
+        target=np.arange(len(rows), dtype=np.float64),
+        patients=None,
+    )
+    return fit(parsed, table, np.arange(len(values))).encode(table)[len(values) :]
+
+
+def test_piecewise_linear_is_equation_1() -> None:
+    """By hand with ends 0, 1, 2, 4: shares of the bin a value lies in, open at both outer ends."""
+    contract = "{name: x, role: feature, type: numeric, encoding: piecewise-linear, bins: 3}"
+
+    encoded = _encoded(contract, [0, 1, 2, 4], [0.5, 1.5, 3, -1, 6])
+
+    expected = [[0.5, 0, 0], [1, 0.5, 0], [1, 1, 0.5], [-1, 0, 0], [1, 1, 2]]
+    np.testing.assert_allclose(encoded, expected)
+
+
+def test_quantiles_become_normal_scores_as_scikit_learn_makes_them() -> None:
+    """Between the outermost per cent the scores are those of QuantileTransformer; beyond, they stay at the ends."""
+    generator = np.random.default_rng(5)
+    values, others = generator.lognormal(size=501), generator.lognormal(size=200)
+    transformer = QuantileTransformer(n_quantiles=101, output_distribution="normal").fit(values[:, None])
+
+    encoded = _encoded("{name: x, role: feature, type: numeric, encoding: quantile}", values.tolist(), others.tolist())
+
+    expected = transformer.transform(others[:, None])[:, 0]
+    is_inner = np.abs(expected) < 2.2
+    assert is_inner.sum() > 150
+    np.testing.assert_allclose(encoded[is_inner, 0], expected[is_inner], atol=0.02)
+    assert np.abs(encoded).max() < 3.1
+
+
+def test_rare_unseen_and_missing_codes_are_unknown() -> None:
+    """A code below fewest_rows, one that no training row has, and a missing one are all the last column."""
+    contract = "{name: x, role: feature, type: categorical, codes: [a, b, c], encoding: one-hot, fewest_rows: 2}"
+
+    encoded = _encoded(contract, [0, 0, 0, 1], [0, 1, 2, -1])
+
+    assert encoded.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 1]]
+
+
+def test_the_most_common_code_stands_in_and_says_so() -> None:
+    """Unknown becomes the training rows' most common code, with a column that tells it."""
+    contract = (
+        "{name: x, role: feature, type: categorical, codes: [a, b], encoding: one-hot, missing: most-common-and-flag}"
+    )
+
+    encoded = _encoded(contract, [1, 1, 0], [0, 1, -1])
+
+    assert encoded.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+
+
+def test_codes_of_like_patients_lie_near_each_other() -> None:
+    """Wards whose patients are equally old are closer than wards whose patients are not."""
+    contract = contract_from(
+        "format: {header: true}\ncolumns:\n  - {name: age, role: feature, type: numeric}\n"
+        "  - {name: ward, role: feature, type: categorical, codes: [a, b, c], encoding: embedding, width: 2}\n"
+        "  - {name: y, role: target, task: regression}\n"
+    )
+    ward = np.repeat([0.0, 1.0, 2.0], 30)
+    age = np.random.default_rng(0).normal(size=90) + np.where(ward == 2, 40, 0) + 30
+    features = MappingProxyType({"age": age, "ward": ward})
+    table = Table(contract=contract, rows=90, features=features, target=age, patients=None)
+
+    points = fit(contract, table, np.arange(90)).encode(table)[[0, 30, 60], 1:]
+
+    assert np.linalg.norm(points[0] - points[1]) < 0.3 * np.linalg.norm(points[0] - points[2])
+
+
+def test_a_saved_record_with_points_of_another_width_is_refused() -> None:
+    """A damaged record is refused where it is read, not in a prediction."""
+    fitted = fit(CONTRACT, _table(np.random.default_rng(0), 40), np.arange(40))
+    text = fitted.to_json().replace('"width": 2', '"width": 3')
+
+    with pytest.raises(ConfigurationError, match="damaged"):
+        Preprocessing.from_json(text)

@@ -1,0 +1,226 @@
+"""Tables as they come, and as an enemy would make them: clear errors, bounded memory, and no cell in any word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import DataError
+from site_agent.trainer.data.cells import Spelling, feature_parser
+from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
+from site_agent.trainer.data.tables import read_table
+
+from .conftest import SMALL_HEADER, SMALL_ROWS, contract_from
+
+Write = Callable[..., Path]
+DATES = """
+format: {header: true}
+columns:
+  - {name: born, role: feature, type: date, pattern: "%d.%m.%Y", until: admitted, unit: years, range: [0, 120]}
+  - {name: last, role: feature, type: date, since: "2020-01-01", missing: median-and-flag}
+  - {name: admitted, role: date}
+  - {name: y, role: target, task: binary, positive: [1], negative: [0]}
+"""
+DATE_HEADER = ["born", "last", "admitted", "y"]
+DATE_ROWS = [["01.03.1950", "2020-01-11", "2020-03-01", str(number % 2)] for number in range(12)]
+TODAY = date(2024, 6, 1)
+
+
+def _refused(path: Path, contract: Contract) -> str:
+    with pytest.raises(DataError) as caught:
+        read_table(path, contract, today=TODAY)
+    assert "Zebra" not in "".join(traceback.format_exception(caught.value))
+    return caught.value.what
+
+
+def test_dates_become_ages_and_intervals(write: Write) -> None:
+    """Born on 1.3.1950 and admitted on 1.3.2020 is 70 years; 11 January is ten days after the first."""
+    table = read_table(write(DATE_ROWS, DATE_HEADER), contract_from(DATES), today=TODAY)
+
+    np.testing.assert_allclose(table.features["born"], 70, atol=0.01)
+    assert set(table.features["last"]) == {10.0}
+    assert "admitted" not in table.features
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        (1, "2031-01-01", "column last: a date in the future in row 4"),
+        (1, "Zebra", "column last: no date as the declared pattern writes it in row 4"),
+        (1, "2020-02-30", "column last: no date as the declared pattern writes it in row 4"),
+        (0, "1950-03-01", "column born: no date as the declared pattern writes it in row 4"),
+        (0, "01.03.1850", "column born: an interval outside the declared range 0 to 120 years in row 4"),
+        (0, "", "column born: a missing value, which the contract refuses in row 4"),
+        (2, "", "column born: a missing value, which the contract refuses in row 4"),
+    ],
+)
+def test_a_date_that_cannot_be_is_told_by_its_row(write: Write, column: int, cell: str, words: str) -> None:
+    """In the future, of another pattern, of no calendar, or before anybody lived."""
+    rows = [list(row) for row in DATE_ROWS]
+    rows[2][column] = cell
+
+    assert words in _refused(write(rows, DATE_HEADER), contract_from(DATES))
+
+
+def test_mixed_line_ends_and_quoted_newlines_are_one_table(tmp_path: Path, small_contract: Contract) -> None:
+    """LF, CRLF and CR in one file, and a note over two lines, change no value."""
+    lines = [",".join(SMALL_HEADER), *(",".join([*row[:4], '"two\r\nlines"', row[5]]) for row in SMALL_ROWS)]
+    path = tmp_path / "mixed.csv"
+    path.write_bytes(
+        b"\xef\xbb\xbf" + "".join(line + ("\n", "\r\n", "\r")[i % 3] for i, line in enumerate(lines)).encode()
+    )
+
+    table = read_table(path, small_contract)
+
+    assert table.rows == len(SMALL_ROWS)
+    assert table.features["Age"][:2].tolist() == [63.0, 67.0]
+
+
+def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, small_contract: Contract) -> None:
+    """As a spreadsheet saves "Unicode text"; undeclared, its NULs are the hint."""
+    path = tmp_path / "utf16.csv"
+    path.write_bytes("\n".join(",".join(row) for row in [SMALL_HEADER, *SMALL_ROWS]).encode("utf-16"))
+    declared = small_contract.model_copy(
+        update={"format": small_contract.format.model_copy(update={"encoding": "utf-16"})}
+    )
+
+    assert read_table(path, declared).rows == len(SMALL_ROWS)
+    assert "line 1" in _refused(path, small_contract)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfeA", "Zebra".encode("utf-16-le"), b"A\x00g\x00e", b"\xff\xfe" + b"\x00\xd8" * 9],
+    ids=["odd length", "no mark", "bytes", "lone surrogates"],
+)
+def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, small_contract: Contract, content: bytes) -> None:
+    """Whatever the decoder says, only a line's number is told."""
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(content)
+    declared = small_contract.model_copy(
+        update={"format": small_contract.format.model_copy(update={"encoding": "utf-16"})}
+    )
+
+    assert _refused(path, declared)
+
+
+def test_a_line_without_an_end_is_refused(
+    tmp_path: Path, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is one long line is told after the longest line that may be, not when memory is full."""
+    monkeypatch.setattr("site_agent.trainer.data.sources.text.LONGEST_LINE", 1000)
+    path = tmp_path / "line.csv"
+    path.write_text(",".join(SMALL_HEADER) + "\n" + "Zebra" * 1000)
+
+    assert "line 2: it has more than 1000 characters" in _refused(path, small_contract)
+
+
+def test_a_cell_of_a_million_characters_is_refused(write: Write, small_contract: Contract) -> None:
+    """Such a cell is no measurement, and its text is in no error."""
+    rows = [list(row) for row in SMALL_ROWS]
+    rows[3][4] = "Zebra" * 200_000
+
+    assert "far too long" in _refused(write(rows), small_contract)
+
+
+def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
+    """A wide table is read in blocks of fewer rows, and one column too many is named by its place."""
+    names = [f"c{number}" for number in range(10_000)]
+    target = BinaryTarget(name="y", role="target", task="binary", positive=("1",), negative=("0",))
+    features = tuple(NumericFeature(name=name, role="feature", type="numeric") for name in names)
+    contract = Contract(format=TableFormat(header=True), columns=(*features, target))
+    path = tmp_path / "wide.csv"
+    rows = [f"{'1.5,' * 10_000}{row % 2}" for row in range(12)]
+    path.write_text("\n".join([",".join([*names, "y"]), *rows]))
+
+    table = read_table(path, contract)
+    path.write_text("\n".join([",".join([*names, "y", "Zebra"]), *(f"{row},1" for row in rows)]))
+
+    assert len(table.features) == 10_000
+    assert "the header's column number 10002 is not declared" in _refused(path, contract)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_block_at_once_is_what_its_cells_are_one_by_one(seed: int) -> None:
+    """Whatever stands in a column, the fast way and the careful way give the same numbers and the same flaws."""
+    generator = np.random.default_rng(seed)
+    kinds = ["5", " 7.25 ", "+3", "-1e2", ".5", "1.", "?", "", "nan", "inf", "1_0", "1e400", "0", "Zebra", "٣", "1,5"]
+    plain = [f"{value!r}" for value in generator.normal(size=40)] + ["?", "0", " 12 "]
+    strange = generator.choice(kinds, 20).tolist()
+    feature = NumericFeature(
+        name="a", role="feature", type="numeric", range=(-50, 60), missing="median", missing_markers=("0",)
+    )
+
+    for cells in (plain, plain + strange):
+        parse = feature_parser(feature, Spelling(".", ("?",)), for_prediction=False)
+        together = parse(cells)
+        apart = [parse([cell, "Zebra"]) for cell in cells]
+
+        np.testing.assert_array_equal(together.values, [one.values[0] for one in apart])
+        for place, one in enumerate(apart):
+            words = [kind for kind, places in one.flaws.items() if 0 in places]
+            assert words == [kind for kind, places in together.flaws.items() if place in places]
+
+
+def test_an_absent_column_that_may_be_absent_is_missing(write: Write) -> None:
+    """`required: false` lets a hospital leave a column out; it is then missing in every row."""
+    contract = contract_from(
+        "format: {header: true}\ncolumns:\n  - {name: a, role: feature, type: numeric}\n"
+        "  - {name: b, role: feature, type: numeric, required: false, missing: median}\n"
+        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
+    )
+
+    table = read_table(write([[str(i), str(i % 2)] for i in range(12)], ["a", "y"]), contract)
+
+    assert np.isnan(table.features["b"]).all()
+
+
+_MEASURE = """
+import resource, sys
+from pathlib import Path
+from protos.documents import parse_document
+from site_agent.trainer.data.cells import Spelling, feature_parser
+from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
+from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.drafting.describe import describe
+contract = parse_document(Path(sys.argv[2]).read_bytes(), Contract, source="", consequence="")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+describe(Path(sys.argv[1]))
+drafted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = read_table(Path(sys.argv[1]), contract).rows
+print(rows, (drafted - before) // 1024, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_text_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Memory grows by the numbers that are read, eight bytes each, and not by the notes between them."""
+    path, rows = tmp_path / "large.csv", 1_000_000
+    with path.open("w") as file:
+        file.write("a,b,note,y\n")
+        note = "x" * 1000
+        for row in range(rows):
+            file.write(f"{row % 97}.25,{row % 13},{note},{row % 2}\n")
+    contract = tmp_path / "contract.yaml"
+    contract.write_text(
+        "format: {header: true}\ncolumns:\n  - {name: a, role: feature, type: numeric}\n"
+        "  - {name: b, role: feature, type: numeric}\n  - {name: note, role: ignore}\n"
+        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, str(path), str(contract)], capture_output=True, text=True, check=True
+    )
+
+    assert path.stat().st_size > 1_000_000_000
+    read, drafted, total = map(int, done.stdout.split())
+    assert read == rows
+    assert drafted < 300
+    assert total < 500

@@ -1,0 +1,164 @@
+"""A draft says what a table seems to hold, points at what is suspicious, and holds nothing of a patient."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes
+
+from protos.documents import parse_document
+from protos.errors import DataError
+from site_agent.trainer.data.contract import CategoricalFeature, Contract, DateFeature, NumericFeature
+from site_agent.trainer.data.disguised import disguised_numbers
+from site_agent.trainer.data.tables import survey_table
+from site_agent.trainer.drafting.column import rounded_range
+from site_agent.trainer.drafting.describe import describe
+
+REPOSITORY = Path(__file__).parents[4]
+HEART = REPOSITORY.parent / "shared" / "data" / "heart"
+needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
+
+
+def _drafted(path: Path) -> tuple[Contract, str]:
+    text = describe(path).text
+    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing left this site."), text
+
+
+def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: str = "utf-8") -> Path:
+    path = tmp_path / name
+    path.write_bytes("\r\n".join(lines).encode(encoding))
+    return path
+
+
+def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
+    """Semicolons, decimal commas, an umlaut of windows-1252, German dates, an identifier, codes and an outcome."""
+    rows = [
+        f"P{i:03};{20 + i % 60},5;0{1 + i % 9}.03.1950;{'mw'[i % 2]};{'ja' if i % 3 else 'nein'}" for i in range(90)
+    ]
+    path = _made(tmp_path, ["Patient;Größe;geboren;Geschlecht;outcome", *rows], encoding="windows-1252")
+
+    contract, text = _drafted(path)
+
+    form = contract.format
+    assert (form.kind, form.header, form.decimal) == ("text", True, ",")
+    assert 'delimiter: ";"' in text
+    assert "encoding: windows-1252" in text
+    assert contract.patient is not None
+    size, born, sex = contract.features
+    assert isinstance(size, NumericFeature)
+    assert isinstance(born, DateFeature)
+    assert isinstance(sex, CategoricalFeature)
+    assert size.range == (20, 80)
+    assert born.pattern == "%d.%m.%Y"
+    assert sex.codes == ("m", "w")
+    assert contract.target.name == "outcome"
+    assert survey_table(path, contract).mistakes == ()
+
+
+def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
+    """Names, notes and words that occur once are not listed, and no range ends at a patient's value."""
+    rows = [f"Zebra{i},{['calm', 'tense'][i % 2] if i else 'zebrafever'},{37.3 + i / 7:.4f},{i % 2}" for i in range(40)]
+    _, text = _drafted(_made(tmp_path, ["name,mood,temperature,target", *rows]))
+
+    assert "zebra" not in text.lower().replace("zebra0", "zebra")
+    assert "1 further words occur only once" in text
+    assert "37.3" not in text
+    assert "42.8714" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "markers"),
+    [
+        ([0, 0, 210, 180, 233, 254, 199, 301], (0,)),
+        ([0, 0, 0], (0,)),
+        ([71, 68, 80, 999, 75, 62], (999,)),
+        ([34, -9, 51, 62, 27, 48], (-9,)),
+        ([0, 0.1, 1.2, 2.3, 0.4, 3.1, 0], ()),
+        ([0, 1, 2, 3, 0, 1], ()),
+        ([88, 91, 99, 102, 77, 83], ()),
+        ([-2.5, -1, 0, 1.1, 2.3, 0.4], ()),
+        ([5, 6, 7], ()),
+    ],
+)
+def test_numbers_that_stand_for_not_known_are_pointed_out(values: list[float], markers: tuple[float, ...]) -> None:
+    """Zero far below all others, nines far above, a minus where all others are positive; and no ordinary number."""
+    assert disguised_numbers(np.array(values, dtype=np.float64)) == markers
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
+    """Rounded outward, and a table without negative numbers is given no negative limit."""
+    generator = np.random.default_rng(seed)
+    values = generator.lognormal(sigma=3, size=30) * (1 if seed % 2 else -1)
+
+    low, high = rounded_range(float(values.min()), float(values.max()))
+
+    assert low <= values.min()
+    assert high > values.max()
+    assert not {low, high} & set(values.tolist())
+    assert low >= 0 or seed % 2 == 0
+
+
+@needs_heart
+@pytest.mark.parametrize("file", ["switzerland.data", "va.data"])
+def test_the_disguised_missing_values_of_the_heart_studies_are_pointed_out(file: str) -> None:
+    """Column 5 is cholesterol, where 0 is not known; `?` is found as the marker in words."""
+    contract, text = _drafted(HEART / file)
+
+    assert contract.missing_markers == ("?",)
+    assert not contract.format.header
+    cholesterol = next(column for column in contract.features if column.name == "column_5")
+    assert cholesterol.missing_markers == ("0",)
+    assert text.count("suspicious: 0 lies far") >= 1
+
+
+@needs_heart
+@pytest.mark.parametrize(
+    "file", ["cleveland.data", "hungarian.data", "switzerland.data", "va.data", "sa.data", "faisalabad.csv"]
+)
+def test_every_heart_study_meets_its_own_draft(file: str) -> None:
+    """What is drafted is a contract, 63.0 and 63 are the same number in it, and every cell is as it says."""
+    contract, text = _drafted(HEART / file)
+
+    mistakes = survey_table(HEART / file, contract).mistakes
+
+    assert [mistake.words for mistake in mistakes] == []
+    if file == "cleveland.data":
+        assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
+    if file == "faisalabad.csv":
+        assert "# its name sounds like something known only after the outcome" in text
+
+
+def test_a_bundled_table_meets_its_own_draft(tmp_path: Path) -> None:
+    """Scikit-learn's diabetes data: ten measurements and a number to be predicted."""
+    data = load_diabetes(scaled=False)
+    rows = [",".join(map(str, [*row, target])) for row, target in zip(data.data, data.target, strict=True)]
+    path = _made(tmp_path, [",".join([*data.feature_names, "progression"]), *rows])
+
+    contract, _ = _drafted(path)
+
+    assert contract.target.task == "regression"
+    assert survey_table(path, contract).mistakes == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no rows"),
+        (b"a,,b\n1,2,3\n", "no first row"),
+        (b"a,A\n1,2\n", "a name twice"),
+        (b"a,b\n1,\x00\n", "NUL"),
+    ],
+)
+def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    """Empty, with a name twice, or damaged; a first row with an empty cell is taken for a patient's."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+
+    if words == "no first row":
+        assert "no first row of names was found" in describe(path).text
+        return
+    with pytest.raises(DataError, match=words):
+        describe(path)
