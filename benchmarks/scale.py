@@ -48,7 +48,6 @@ class Point:
         median_s: seconds of a round.
         computed_s: processor seconds of a round, of all processes together.
         idle_mib: the coordinator's memory before any site calls.
-        connected_mib: when all sites have joined and nothing was offered yet.
         peak_mib: its largest, the record at the end included.
         model_mib: one model as float32.
     """
@@ -60,7 +59,6 @@ class Point:
     median_s: float
     computed_s: float
     idle_mib: float
-    connected_mib: float
     peak_mib: float
     model_mib: float
     exact: bool
@@ -86,14 +84,13 @@ def measure(office: Setting, identities: dict[str, str], point: tuple[int, int, 
         coordinator = stack.enter_context(running(coordinator_command(setting, "run"), log))
         wait_for("coordinator_listening", log, coordinator, time.monotonic() + 120.0)
         time.sleep(LOOK_SECONDS)
-        idle = connected = memory_mib(coordinator.pid, "VmRSS")
+        idle = memory_mib(coordinator.pid, "VmRSS")
         processes: Processes = {"coordinator": coordinator}
         for number, own in enumerate(_shared(setting.site_names, os.cpu_count() or 1)):
             command = light_command(setting, "agents" if is_masked else "streams", own)
             processes[f"sites-{number}"] = stack.enter_context(running(command, setting.folder / f"sites-{number}.log"))
         count, computed, last = RoundCount(log), dict[int, float](), 0.0
         while (made := count.now()) < rounds or coordinator.poll() is None:
-            connected = connected if made or '"round' in log.read_text() else memory_mib(coordinator.pid, "VmRSS")
             computed.setdefault(made, sum(processor_seconds(process.pid) for process in processes.values()))
             last = max(last, memory_mib(coordinator.pid, "VmHWM"))
             _raise_for_failed(processes)
@@ -106,7 +103,7 @@ def measure(office: Setting, identities: dict[str, str], point: tuple[int, int, 
     each = (computed[max(computed)] - computed[1]) / (max(computed) - 1) if len(computed) > 1 else math.nan
     return Point(
         sites, parameters, is_masked, rounds, round(statistics.median(seconds), 4), round(each, 4), round(idle, 1),
-        round(connected, 1), round(last, 1), round(4 * parameters / 2**20, 1), exact,
+        round(last, 1), round(4 * parameters / 2**20, 1), exact,
     )  # fmt: skip
 
 
@@ -158,22 +155,12 @@ def append(path: Path, point: Point) -> None:
 
 def table(points: Sequence[Point]) -> str:
     """The points as a Markdown table."""
-    names = (
-        "sites",
-        "parameters",
-        "masked",
-        "s a round",
-        "processor s",
-        "idle MiB",
-        "connected MiB",
-        "peak MiB",
-        "model MiB",
-    )
+    names = ("sites", "parameters", "masked", "s a round", "processor s", "idle MiB", "peak MiB", "model MiB")
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for point in sorted(points, key=lambda point: (point.masked, point.parameters, point.sites)):
         facts = (
             point.sites, f"{point.parameters:,}", "yes" if point.masked else "no", f"{point.median_s:.2f}",
-            f"{point.computed_s:.2f}", point.idle_mib, point.connected_mib, point.peak_mib, point.model_mib,
+            f"{point.computed_s:.2f}", point.idle_mib, point.peak_mib, point.model_mib,
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, facts)) + " |")
     return "\n".join(lines)
