@@ -90,9 +90,11 @@ def hold_directory(directory: Path, program: str) -> int:
         The descriptor that holds the lock; it may be forgotten.
 
     Raises:
-        ConfigurationError: another process holds it.
+        ConfigurationError: another process holds it, or it cannot be written.
+        UnavailableError: its disk takes nothing.
     """
-    descriptor = os.open(directory / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with explained(directory, "held"):
+        descriptor = os.open(directory / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:

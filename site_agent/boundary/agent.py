@@ -46,7 +46,7 @@ from site_agent.boundary.connection import Connection
 from site_agent.boundary.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.boundary.gate import GateRefusal, unexpected_answer
 from site_agent.boundary.masking import SiteMasking
-from site_agent.boundary.mishaps import TrainerFailed, misbehaved, parted, policy_refuses
+from site_agent.boundary.mishaps import OF_THE_DISK, TrainerFailed, masks_nothing, misbehaved, parted, policy_refuses
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.boundary.standing import Standing
@@ -180,12 +180,9 @@ class Agent:
         except MalformedMessage as malformed:
             raise await self._complain(malformed) from malformed
         except MaskingRefused as refused:
-            await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused))
-            raise ProtocolError(
-                what=f"This site masks nothing: {refused}.",
-                consequence="Nothing more leaves this site.",
-                remedy="Tell the federation office and the security officer; the audit log has the record.",
-            ) from refused
+            tells = refused.reason not in OF_THE_DISK
+            await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused), tells=tells)
+            raise masks_nothing(refused) from refused
         except GateRefusal as refusal:
             await self._refuse(refusal.reason, refusal.tensor)
             raise
@@ -346,10 +343,10 @@ class Agent:
         if self._connection is not None:  # without one the next offer asks again
             await self._connection.send(message)
 
-    async def _refuse(self, reason: SiteReason, tensor: str, because: str = "") -> None:
+    async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
-        if self._run:
+        if self._run and tells:
             await self._tell(Refusal(self._run, reason, tensor))
 
     async def _tell(self, refusal: Refusal) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
+from typing import Final
+
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.masking.refusals import MaskingRefused, Reason
 from protos.messages import Farewell, MalformedMessage
 from site_agent.hatch import Failed
+
+# A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.
+OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
 
 
 class TrainerFailed(OperatorError):
@@ -29,6 +35,21 @@ def policy_refuses(study: str, reason: str) -> RefusedError:
         consequence="Nothing more leaves this site for it.",
         remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
         code="E025",
+    )
+
+
+def masks_nothing(refused: MaskingRefused) -> OperatorError:
+    """This site does not mask what it was asked to."""
+    if refused.reason in OF_THE_DISK:
+        return ConfigurationError(
+            what=f"This site masks nothing: {refused}.",
+            consequence="Nothing leaves this site; the study waits for it.",
+            remedy="Bring this site's whole state folder back from its newest backup, then start the agent again.",
+        )
+    return ProtocolError(
+        what=f"This site masks nothing: {refused}.",
+        consequence="Nothing more leaves this site.",
+        remedy="Tell the federation office and the security officer; the audit log has the record.",
     )
 
 

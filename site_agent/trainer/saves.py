@@ -50,6 +50,7 @@ class Saves:
 
         Raises:
             DataError: the run began from other rows than these.
+            ConfigurationError: with which round it began cannot be read.
         """
         self._folder, self._plan, self._rows = folder, plan.digest.hex(), _rows_digest(dataset)
         for other in folder.parent.glob("*"):
@@ -139,15 +140,23 @@ class Saves:
     def _read_began(self) -> int | None:
         try:
             facts = json.loads((self._folder / "began.json").read_bytes())
+            rows, began = str(facts["rows"]), int(facts["round"])
         except FileNotFoundError:
             return None
-        if facts["rows"] != self._rows:
+        except (OSError, ValueError, KeyError, TypeError) as cause:
+            # Not as if it were absent: this site would begin anew in the middle of a run.
+            raise ConfigurationError(
+                what="What says with which round this site began the study cannot be read.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Bring this site's whole state folder back from a backup, or tell the federation office.",
+            ) from cause
+        if rows != self._rows:
             raise DataError(
                 what="This site's table, its contract or its split is not what it began this study with.",
                 consequence="Nothing more was trained; what left this site in earlier rounds is in the audit log.",
                 remedy="Bring back the table as it was, or agree on a new version of the plan.",
             )
-        return int(facts["round"])
+        return began
 
 
 def _rows_digest(dataset: Dataset) -> str:

@@ -1,0 +1,56 @@
+"""Disks that fail as disks do: small ones that fill, and ones that take no writing. Only for whoever may mount."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(place: Path, megabytes: int = 32) -> Iterator[Path]:
+    """A disk in memory of so many megabytes at a new folder; the test is skipped where it may not be mounted."""
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0700", "tmpfs", str(place)]
+    made = subprocess.run(words, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"a disk of this test's own cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@contextmanager
+def read_only(place: Path) -> Iterator[None]:
+    """While the block lasts, a disk of this test's own takes no writing, not even the administrator's."""
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(place)], check=True, capture_output=True)
+
+
+def fill(place: Path, leaving: int) -> Path:
+    """Fill a disk but for so many bytes; the file that does it."""
+    disk = os.statvfs(place)
+    filler = place / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, disk.f_bavail * disk.f_frsize - leaving))
+    return filler
+
+
+@contextmanager
+def files_at_most(size: int) -> Iterator[None]:
+    """While the block lasts, no file of this process grows beyond a size, as under a quota that nobody can look at."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,305 @@
+"""Disks that fill or take nothing, changed files, clocks that jump: a clear stop, and never a wrong number."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+import yaml
+
+import coordinator.engine
+from coordinator.course import Course
+from coordinator.journal import Journal
+from coordinator.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
+from protos.disk_space import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
+from protos.errors import OperatorError
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.masking import _append_synced, _write_synced
+from site_agent.trainer.files import write_whole
+from tests.chaos import in_process
+from tests.chaos.disks import files_at_most, fill, read_only, small_disk
+from tests.chaos.in_process import plan_of, to_the_end
+from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.programs import finished, running, says, wait_until
+from tests.rehearsal.study import plan_document
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the programs say of it is not asked for here."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.configure(**before)
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Something that a program writes: it writes once more, and tells what it then has."""
+
+    write: Callable[[], None]
+    read: Callable[[], Any]
+    reserve: int
+
+
+def journal(folder: Path) -> Writer:
+    """A decision in the coordinator's journal."""
+    path = folder / "run" / "journal.jsonl"
+
+    def write() -> None:
+        opened = Journal(path, now)
+        try:
+            opened.add("offered", round=1, text="x" * 20_000)
+            opened.sync()
+        finally:
+            opened.close()
+
+    return Writer(write, path.read_bytes, RECORDS_RESERVE_BYTES)
+
+
+def snapshot(folder: Path) -> Writer:
+    """A snapshot of a run."""
+    taken: list[int] = []
+
+    def write() -> None:
+        number = 1 + len(taken)
+        values = np.full(100_000, number, np.float32)
+        state = Snapshot(
+            round=number, contributors=frozenset("ab"), redraw=0, course=Course(), values=values, rule_state={}
+        )
+        write_snapshot(folder / "snapshots", state)
+        taken.append(number)
+
+    def read() -> list[tuple[int, float]]:
+        found = [read_snapshot(folder / "snapshots", number) for number in rounds_in(folder / "snapshots")]
+        return [(state.round, float(state.values.sum())) for state in found if state is not None]
+
+    return Writer(write, read, MODELS_RESERVE_BYTES)
+
+
+def audit_log(folder: Path) -> Writer:
+    """A record in a site's audit log."""
+    path = folder / "audit.log"
+
+    def write() -> None:
+        log = AuditLog(path, site="a", now=now)
+        try:
+            log.write("contribution_released", text="x" * 20_000)
+        finally:
+            log.close()
+
+    return Writer(write, path.read_bytes, RECORDS_RESERVE_BYTES)
+
+
+def ledger(folder: Path) -> Writer:
+    """The record of what was masked, begun anew."""
+    path = folder / "masking" / "run.json"
+    return Writer(lambda: _explained(lambda: _write_synced(path, os.urandom(20_000))), path.read_bytes, 0)
+
+
+def ledger_line(folder: Path) -> Writer:
+    """A line of the record of what was masked."""
+    path = folder / "run.json"
+    path.write_bytes(b"first\n")
+    return Writer(lambda: _explained(lambda: _append_synced(path, b"x" * 20_000)), lambda: b"first", 0)
+
+
+def saved_state(folder: Path) -> Writer:
+    """What the trainer saves."""
+    path = folder / "saves" / "state"
+    return Writer(lambda: write_whole(path, os.urandom(300_000)), path.read_bytes, MODELS_RESERVE_BYTES)
+
+
+def _explained(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except OSError as cause:  # as the site's masking does
+        raise OperatorError(what=f"{cause.strerror}.", consequence="Nothing left.", remedy="Make room.") from cause
+
+
+WRITERS = [journal, snapshot, audit_log, ledger, ledger_line, saved_state]
+
+
+@pytest.mark.parametrize("make", WRITERS)
+def test_a_disk_that_fills_stops_the_write_and_leaves_what_was(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
+    """Below its reserve nothing is begun; three sentences name the figures; with room again it goes on."""
+    with small_disk(tmp_path / "disk") as disk:
+        writer = make(disk)
+        writer.write()
+        before = writer.read()
+        filler = fill(disk, leaving=max(writer.reserve, RECORDS_RESERVE_BYTES) - 4096)
+
+        with pytest.raises(OperatorError, match="MB free") as stopped:
+            writer.write()
+
+        assert writer.read() == before
+        assert stopped.value.remedy
+        assert not list(disk.rglob("*partial*"))
+        filler.unlink()
+        writer.write()
+
+
+@pytest.mark.parametrize("make", WRITERS)
+def test_a_disk_that_is_full_to_the_last_byte_leaves_what_was(
+    tmp_path: Path, make: Callable[[Path], Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody could look first: the write itself fails, and what was written before is whole."""
+    with small_disk(tmp_path / "disk") as disk:
+        writer = make(disk)
+        writer.write()
+        before = writer.read()
+        plenty = os.statvfs_result((4096, 4096, 1 << 30, 1 << 30, 1 << 30, 10, 10, 10, 0, 255))
+        filler = fill(disk, leaving=8192)
+        monkeypatch.setattr(os, "statvfs", lambda _: plenty)
+
+        with pytest.raises(OperatorError):
+            writer.write()
+
+        assert writer.read() == before
+        filler.unlink()
+        monkeypatch.undo()
+        writer.write()
+
+
+@pytest.mark.parametrize("make", WRITERS)
+def test_a_limit_that_nobody_can_look_at_leaves_what_was(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
+    """A quota shows only when the write fails."""
+    writer = make(tmp_path)
+    writer.write()
+    before = writer.read()
+
+    with files_at_most(10_000), pytest.raises(OperatorError):
+        writer.write()
+
+    assert writer.read() == before
+    writer.write()
+
+
+@pytest.mark.parametrize("make", WRITERS)
+def test_a_disk_that_takes_no_writing_is_a_clear_stop(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
+    """A disk that went read-only: three sentences, and what is on it is as it was."""
+    with small_disk(tmp_path / "disk") as disk:
+        writer = make(disk)
+        writer.write()
+        before = writer.read()
+
+        with read_only(disk), pytest.raises(OperatorError):
+            writer.write()
+
+        assert writer.read() == before
+
+
+# The real coordinator
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation with three members."""
+    return Office.found(tmp_path_factory.mktemp("heart"))
+
+
+def config_in(folder: Path, office: Office, state: Path) -> Path:
+    """The configuration of a coordinator with its state on some disk."""
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(office.identities)))
+    keys = {
+        "listen": f"localhost:{free_port()}",
+        "authority": str(office.folder / "authority"),
+        "state": str(state),
+        "plans": ["plan.yaml"],
+    }
+    (folder / "coordinator.yaml").write_text(yaml.safe_dump(keys))
+    return folder / "coordinator.yaml"
+
+
+def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path, office: Office) -> None:
+    """Full: exit status 1 with the figures, since a restart mends it; read-only: 78. With room it starts."""
+    with small_disk(tmp_path / "disk", 8) as disk:
+        config = config_in(tmp_path, office, disk / "state")
+        (disk / "state").mkdir(mode=0o700)
+        with read_only(disk):
+            refused = finished("coordinator", "start", "--config", config)
+        filler = fill(disk, leaving=RECORDS_RESERVE_BYTES - 4096)
+        full = finished("coordinator", "start", "--config", config)
+        filler.unlink()
+        with running(tmp_path / "log", "coordinator", "start", "--config", config):
+            wait_until(says(tmp_path / "log", "run_announced"))
+
+    assert (refused.returncode, "cannot be used: " in refused.stderr) == (78, True)
+    assert (full.returncode, "MB free" in full.stderr) == (1, True)
+    for said in (refused.stderr, full.stderr):
+        assert len(said.strip().splitlines()) >= 3
+        assert "Traceback" not in said
+
+
+def test_a_coordinator_with_a_changed_journal_does_not_start(tmp_path: Path, office: Office) -> None:
+    """Exit status 78, three sentences, nothing changed; a part of a last line alone is set aside, and it starts."""
+    config = config_in(tmp_path, office, tmp_path / "state")
+    with running(tmp_path / "log", "coordinator", "start", "--config", config):
+        wait_until(says(tmp_path / "log", "run_announced"))
+    (path,) = (tmp_path / "state" / "runs").glob("*/journal.jsonl")
+    opened = Journal(path, now)
+    for number in range(3):
+        opened.add("left", site=str(number))
+    opened.sync()
+    opened.close()
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[whole.index(b'"site":"1"') + 8] ^= 1
+    path.write_bytes(damaged)
+
+    refused = finished("coordinator", "start", "--config", config)
+
+    assert refused.returncode == 78
+    assert "is not what was written" in refused.stderr
+    assert "The run was not resumed" in refused.stderr
+    assert path.read_bytes() == damaged
+    path.write_bytes(whole + b'{"line":5,"kind":"off')
+    with running(tmp_path / "log2", "coordinator", "start", "--config", config):
+        wait_until(says(tmp_path / "log2", "coordinator_listening"))
+    assert path.read_bytes().startswith(whole)
+
+
+# Clocks
+
+
+class Jumping(datetime):
+    """A clock on the wall that jumps an hour, forth and back, each time that somebody looks."""
+
+    looks = 0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Jumping:
+        """The wrong time."""
+        cls.looks += 1
+        real = datetime.now(tz) + timedelta(hours=random.Random(cls.looks).choice([-1, 0, 1]))
+        return cls.fromisoformat(real.isoformat())
+
+
+def test_a_wall_clock_that_jumps_an_hour_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No deadline passes early or late and no bit differs: only what is written down shows another time."""
+    plan = plan_of(
+        "fedavg", secure_aggregation="required", deadlines={"grace_seconds": 60.0, "contribute_seconds": 600.0}
+    )
+    expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
+    monkeypatch.setattr(coordinator.engine, "datetime", Jumping)
+    monkeypatch.setattr(in_process, "datetime", Jumping)
+
+    found, network, _ = to_the_end(tmp_path / "jumping", plan, 0)
+
+    assert found == expected
+    assert Jumping.looks > 20
+    record = next((network.directory / "coordinator" / "runs").glob("*/record.json")).read_text()
+    assert '"void_attempts": 0' in record
