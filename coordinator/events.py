@@ -33,6 +33,13 @@ EVENTS: Final = (
     Entry("I115", "site_waits_for_a_later_study", "A site is not in this run's plan, but in one that waits.", _NOTHING),
     Entry("I116", "configuration_taken_over", "coordinator.yaml was read again; keys that wait are named.", _NOTHING),
     Entry(
+        "I117",
+        "run_over",
+        "A run has ended, complete or not; record.json has the reason and who was missing.",
+        "If it is not complete and should be made again, raise the plan's version.",
+    ),
+    Entry("I118", "certificate_renewed", "A site has got its next certificate, with a new key.", _NOTHING),
+    Entry(
         "W150",
         "site_not_listed",
         "A member of the federation called that the plan does not list. It is told to go.",
@@ -113,7 +120,7 @@ EVENTS: Final = (
         "Run `coordinator doctor`.",
     ),
     Entry(
-        "E184",
+        "E186",
         "coordinator_state_older",
         "A site knows more of a run than this coordinator: its state folder was brought back older than it was.",
         "Bring back the newest copy of the run's folder; nothing is masked a second time for an older one.",
@@ -130,5 +137,11 @@ EVENTS: Final = (
         "configuration_kept",
         "coordinator.yaml was to be read again and is wrong; what held before holds on.",
         "Correct it (`coordinator check` names every mistake) and reload again.",
+    ),
+    Entry(
+        "E187",
+        "site_log_refused",
+        "A site's audit log does not go on from where it was countersigned; its stream was ended.",
+        "Call the site's security officer; after a loss a person there runs `site-agent audit begin-anew`.",
     ),
 )

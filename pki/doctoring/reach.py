@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,11 +24,19 @@ _LONGEST_ANSWER_BYTES: Final = 8192
 
 @dataclass(frozen=True)
 class Target:
-    """Where a site calls, and the certificates (PEM) under which the answer has to prove itself."""
+    """Where a site calls.
+
+    Attributes:
+        host: a name or an address.
+        port: of TCP.
+        root_pem: the certificates under which the answer has to prove itself.
+        own: this site's chain and key, where it has them; without them the port hangs up after the handshake.
+    """
 
     host: str
     port: int
     root_pem: str
+    own: tuple[Path, Path] | None = None
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -185,6 +194,8 @@ def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Findin
 
 def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SSLContext) -> x509.Certificate:
     context.set_alpn_protocols(["h2"])
+    if target.own is not None:
+        context.load_cert_chain(*target.own)
     with _connected(target, proxy, patience) as connection:
         try:
             with context.wrap_socket(connection, server_hostname=target.host) as secure:

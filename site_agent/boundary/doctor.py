@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -128,7 +129,8 @@ async def _coordinator(
     record = keys.directory / "federation.json"
     address = hospital.coordinator or str(json.loads(store.read_public(record))["coordinator"])
     root = store.read_public(keys.root_certificate_path)
-    found = reach.findings(_target(address, root), environment, _PATIENCE_SECONDS)
+    target = replace(_target(address, root), own=(keys.certificate_path, keys.tls_key_path))
+    found = reach.findings(target, environment, _PATIENCE_SECONDS)
     if any(finding.severity == 2 for finding in found):
         return found, None
     credentials = Credentials(

@@ -33,6 +33,8 @@ def logged(name: str) -> Iterator[tuple[str, str]]:
             ):
                 for event in events_of(first, name):
                     yield LEVELS[level], event
+            case ast.Call(func=ast.Name(id="log"), args=[ast.Constant(value=str(event)), *_]):
+                yield "I", event  # of a level that is chosen
 
 
 def events_of(node: ast.expr, name: str) -> Iterator[str]:

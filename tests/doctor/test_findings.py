@@ -1,0 +1,168 @@
+"""Files, keys, certificates, clock and kernel: each fault is provoked, told, and gone when its remedy is followed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pki.doctoring import files, host
+from pki.enrolment import invite_site
+from pki.names import SiteName
+from pki.register import Register
+from protos.catalogue import Entry
+from protos.diagnosis import (
+    AILMENTS,
+    Finding,
+    Severity,
+    exit_status,
+    failure,
+    fine,
+    judge_address_rules,
+    judge_clock,
+    judge_days,
+    judge_disk,
+    warning,
+)
+from tests.rehearsal.federation import Office
+
+NOW = datetime.now(UTC)
+FINE, WARNING, FAILURE = Severity.FINE, Severity.WARNING, Severity.FAILURE
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation with member a."""
+    office = Office.found(tmp_path_factory.mktemp("office"))
+    office.enrol("a")
+    return office
+
+
+@pytest.mark.parametrize(
+    ("judge", "expected", "words"),
+    [
+        (lambda: judge_disk(80 << 30), FINE, "free"),
+        (lambda: judge_disk(900 << 20), WARNING, "Make room"),
+        (lambda: judge_disk(1 << 20), FAILURE, "audit log"),
+        (lambda: judge_days("It", 60.0, "Renew."), FINE, "60 more days"),
+        (lambda: judge_days("It", 9.0, "Renew."), WARNING, "ends in 9 days. Renew."),
+        (lambda: judge_days("It", -3.0, "Renew."), FAILURE, "ended 3 days ago. Renew."),
+        (lambda: judge_clock(True), FINE, "kept"),
+        (lambda: judge_clock(False), WARNING, "timedatectl"),
+        (lambda: judge_clock(None), FINE, "does not tell"),
+        (lambda: judge_clock(False, 1.5), FINE, "1.5 s apart"),
+        (lambda: judge_clock(True, 300.0), FAILURE, "300 s ahead of"),
+        (lambda: judge_clock(True, -300.0), FAILURE, "300 s behind"),
+        (lambda: judge_address_rules(True), FINE, "enforces"),
+        (lambda: judge_address_rules(False), WARNING, "firewall"),
+        (lambda: judge_address_rules(None), FINE, "root"),
+    ],
+)
+def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity, words: str) -> None:
+    """Each figure has its severity, and what is not well has a remedy."""
+    finding = judge()
+
+    assert finding.severity is expected
+    assert words in finding.line
+    assert bool(finding.remedy) is (expected is not FINE)
+
+
+def test_the_exit_status_is_that_of_the_worst() -> None:
+    """0 where all is well, 3 with a warning, 1 with a failure, whatever else there is."""
+    good, odd, bad = fine("D405", "Well."), warning("D405", "Odd.", "Look."), failure("D405", "Bad.", "Mend.")
+
+    assert [exit_status(found) for found in ([], [good], [good, odd], [odd, bad, good])] == [0, 0, 3, 1]
+
+
+def test_every_finding_has_help() -> None:
+    """Each identifier is in the catalogue once, with a meaning and a remedy."""
+    assert len({entry.identifier for entry in AILMENTS}) == len(AILMENTS)
+    assert all(isinstance(entry, Entry) and entry.meaning and entry.remedy for entry in AILMENTS)
+
+
+def chmod(words: str) -> None:
+    """Follow a remedy of the form: Run `chmod ...`."""
+    subprocess.run(words.split("`")[1].split(), check=True)
+
+
+def test_a_directory_that_others_may_write(tmp_path: Path) -> None:
+    """It is told with the command that mends it, and well after that."""
+    tmp_path.chmod(0o777)
+
+    told = files.judge_directory(tmp_path)
+    chmod(told.remedy)
+
+    assert told.severity is FAILURE
+    assert files.judge_directory(tmp_path).severity is FINE
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    """A missing one is made at the first start, a file in its place is a failure."""
+    (tmp_path / "file").touch()
+
+    assert files.judge_directory(tmp_path / "missing").severity is WARNING
+    assert files.judge_directory(tmp_path / "file").severity is FAILURE
+
+
+def test_a_key_that_others_may_read(office: Office) -> None:
+    """It is told with the command that mends it, and well after that; a key that is not there yet is no fault."""
+    key = office.folder / "a" / "tls.key"
+    key.chmod(0o644)
+
+    (told,) = files.judge_secrets([key, office.folder / "a" / "missing.key"])
+    chmod(told.remedy.replace("If nobody else had access, run", "Run"))
+
+    assert (told.identifier, told.severity) == ("D403", FAILURE)
+    assert [finding.severity for finding in files.judge_secrets([key])] == [FINE]
+
+
+@pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])
+def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity) -> None:
+    """Young it is well, late a warning, after its end a failure; before its beginning the clock is wrong."""
+    told = files.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
+
+    assert told.severity is expected
+    assert ("clock" in told.line) is (days < 0)
+
+
+def test_an_invitation_that_does_not_fit(office: Office) -> None:
+    """An invitation that ended, or is another site's, or is no invitation, is told; a good one is well."""
+    place = office.folder / "b.invitation"
+    with Register(office.authority.register_path) as register:
+        invite_site(
+            office.authority, register, SiteName("b"), valid_for=timedelta(hours=1), is_pre_approved=False, now=NOW
+        ).save(place)
+    text = office.folder / "text.invitation"
+    text.write_text("Dear colleague")
+    text.chmod(0o600)
+
+    assert files.judge_invitation(place, "b", NOW).severity is FINE
+    assert files.judge_invitation(place, "b", NOW + timedelta(hours=2)).severity is FAILURE
+    assert "for b, and hospital.yaml is for c" in files.judge_invitation(place, "c", NOW).says
+    assert files.judge_invitation(text, "b", NOW).severity is FAILURE
+
+
+def test_an_authority(office: Office, tmp_path: Path) -> None:
+    """Its register, keys and certificates are looked at; the sealed root key is told until it is moved away."""
+    directory, root = office.folder / "authority", office.authority.sealed_root_key_path
+
+    before = files.judge_authority(directory, NOW)
+    root.rename(tmp_path / root.name)
+    after = files.judge_authority(directory, NOW)
+    late = files.judge_authority(directory, NOW + timedelta(days=85))
+
+    assert [finding.says for finding in before if finding.severity] == [f"The sealed root key still lies at {root}."]
+    assert {finding.severity for finding in after} == {FINE}
+    assert "Run `pki renew`." in {finding.remedy for finding in late}
+    assert files.judge_authority(tmp_path, NOW)[0].severity is FAILURE
+
+
+def test_this_computer_is_looked_at_without_being_changed() -> None:
+    """Disk, clock and kernel answer on any computer, whoever asks."""
+    assert host.free_bytes(Path("/no/such/folder")) == host.free_bytes(Path("/")) > 0
+    assert host.is_clock_synchronised() in (True, False, None)
+    assert host.enforces_address_rules() in ((True, False, None) if os.geteuid() == 0 else (None,))

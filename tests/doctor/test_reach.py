@@ -1,0 +1,212 @@
+"""The way to the coordinator: each fault is provoked for real, named, and gone when its remedy is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pki.doctoring.reach import Proxy, Target, findings, proxy_for
+from protos.diagnosis import Finding, Severity
+from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
+from tests.rehearsal.federation import Office, free_port, serving
+from tests.rehearsal.study import plan_with
+
+PATIENCE = 5.0
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation with three members."""
+    return Office.found(tmp_path_factory.mktemp("office"))
+
+
+def target_of(office: Office, port: int, host: str = "localhost") -> Target:
+    """Where its site would call."""
+    return Target(host, port, office.authority.root_pem().decode())
+
+
+def look(target: Target, **environment: str) -> list[Finding]:
+    """What the doctor finds."""
+    return findings(target, environment, PATIENCE)
+
+
+def the_failure(found: list[Finding]) -> Finding:
+    """The one failure, which is last because nothing behind it can be looked at."""
+    assert [finding.severity for finding in found[:-1]].count(Severity.FAILURE) == 0
+    assert found[-1].severity is Severity.FAILURE
+    assert found[-1].remedy
+    return found[-1]
+
+
+def is_well(found: list[Finding]) -> bool:
+    """Whether a coordinator of this federation answers."""
+    return [(finding.identifier, finding.severity) for finding in found][-1] == ("D410", Severity.FINE)
+
+
+async def looked_at_running(office: Office, state: Path, proxies: list[tuple[str, ConnectProxy]]) -> None:
+    """Against a coordinator that serves: well directly, through a proxy, and behind a load balancer."""
+    async with serving(office, plan_with(office.identities), state) as running:
+        port = int(running.address.rpartition(":")[2])
+        direct = await asyncio.to_thread(look, target_of(office, port))
+        assert is_well(direct), direct
+
+        other_name = await asyncio.to_thread(look, target_of(office, port, "127.0.0.1"))
+        assert "not for this name" in the_failure(other_name).says
+
+        for said, proxy in proxies:
+            with listening(proxy) as at:
+                through = await asyncio.to_thread(look, target_of(office, port), https_proxy=f"http://127.0.0.1:{at}")
+                assert proxy.asked[0] == f"localhost:{port}"
+                assert said in " ".join(finding.says for finding in through)
+                assert is_well(through) is proxy.allows
+                exempt = {"https_proxy": f"http://127.0.0.1:{at}", "no_proxy": "localhost"}
+                assert is_well(await asyncio.to_thread(look, target_of(office, port), **exempt))
+
+        with listening(passing_through(port)) as balancer:
+            assert is_well(await asyncio.to_thread(look, target_of(office, balancer)))
+
+
+def test_a_coordinator_that_answers_is_found(office: Office, tmp_path: Path) -> None:
+    """Directly, through CONNECT, behind passthrough; a proxy that refuses is named, and no_proxy mends it."""
+    proxies = [("connects to", ConnectProxy()), ("does not connect to", ConnectProxy(allows=False))]
+
+    asyncio.run(looked_at_running(office, tmp_path / "state", proxies))
+
+
+def test_an_intercepting_device_is_named(office: Office, tmp_path: Path) -> None:
+    """A device that opens TLS is told by its authority's name, with whom to ask."""
+    with listening(intercepting(tmp_path, "Acme Web Gateway")) as port:
+        finding = the_failure(look(target_of(office, port)))
+
+    assert finding.identifier == "D410"
+    assert "TLS is intercepted" in finding.says
+    assert "Acme Web Gateway" in finding.says
+    assert f"exempt localhost:{port}" in finding.remedy
+
+
+def test_a_name_without_an_address(office: Office) -> None:
+    """A name that leads nowhere is told as such, and no port is tried."""
+    finding = the_failure(look(target_of(office, 8443, "no-such-host.invalid")))
+
+    assert finding.identifier == "D407"
+    assert "no-such-host.invalid" in finding.says
+
+
+def test_a_port_that_nobody_listens_on(office: Office) -> None:
+    """A refused connection sends the operator to the office, since the network lets it through."""
+    finding = the_failure(look(target_of(office, free_port())))
+
+    assert (finding.identifier, "refused" in finding.says) == ("D409", True)
+    assert "office" in finding.remedy
+
+
+@contextmanager
+def full_port() -> Iterator[int]:
+    """A port whose queue is full, so that a further call is never answered: what a dropping firewall looks like."""
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for caller in (first, second):
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def test_a_firewall_that_says_nothing(office: Office) -> None:
+    """A call that is never answered sends the operator to the network department."""
+    with full_port() as port:
+        finding = the_failure(findings(target_of(office, port, "127.0.0.1"), {}, 0.2))
+
+    assert (finding.identifier, "no answer in time" in finding.says) == ("D409", True)
+    assert "network department" in finding.remedy
+
+
+def test_a_program_that_speaks_no_tls(office: Office) -> None:
+    """A web server without TLS, or a device that cuts TLS off, is told apart from a closed port."""
+    with listening(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        finding = the_failure(look(target_of(office, port)))
+
+    assert "does not speak TLS" in finding.says
+
+
+def test_an_expired_coordinator(tmp_path: Path) -> None:
+    """A certificate that ended is told with its day; after `pki renew` all is well."""
+    office = Office.found(tmp_path, now=datetime.now(UTC) - timedelta(days=100))
+
+    with listening(intercepting_as(office)) as port:
+        ended = the_failure(look(target_of(office, port)))
+    office.authority.renew_coordinator(datetime.now(UTC))
+    with listening(intercepting_as(office)) as port:
+        renewed = look(target_of(office, port))
+
+    assert "certificate ended on" in ended.says
+    assert "pki renew" in ended.remedy
+    assert is_well(renewed)
+
+
+def intercepting_as(office: Office) -> object:
+    """A server that shows the coordinator's own certificate."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.recv(1)
+
+    return serve
+
+
+def test_a_proxy_that_does_not_answer(office: Office) -> None:
+    """A proxy that is not there is told by its own address, not by the coordinator's."""
+    port = free_port()
+    finding = the_failure(look(target_of(office, 8443), https_proxy=f"http://127.0.0.1:{port}"))
+
+    assert (finding.identifier, f"127.0.0.1:{port}" in finding.says) == ("D408", True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"https_proxy": "http://proxy.example.org:3128"}, Proxy("proxy.example.org", 3128)),
+        ({"HTTPS_PROXY": "proxy.example.org:3128"}, Proxy("proxy.example.org", 3128)),
+        ({"https_proxy": "http://p:1", "no_proxy": ".example.org"}, None),
+        ({"https_proxy": "http://p:1", "no_proxy": "other.org, "}, Proxy("p", 1)),
+    ],
+)
+def test_the_proxy_is_the_one_that_grpc_takes(environment: dict[str, str], expected: Proxy | None) -> None:
+    """Lower case or capitals, with or without a scheme; no_proxy names ends of hosts."""
+    assert proxy_for("coordinator.example.org", environment) == expected
+
+
+def test_a_proxy_that_cannot_be_used_is_told(office: Office) -> None:
+    """A variable of another scheme is named, with the form that it has to have."""
+    finding = the_failure(look(target_of(office, 8443), https_proxy="socks5://proxy:1080"))
+
+    assert (finding.identifier, "http://HOST:PORT" in finding.says) == ("D408", True)
+
+
+def test_a_name_that_leads_to_ipv6_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is told."""
+    resolve = socket.getaddrinfo
+
+    def both(host: str, port: int, *words: object, **names: object) -> object:
+        four = resolve("127.0.0.1", port, type=socket.SOCK_STREAM)
+        six = resolve("::1", port, type=socket.SOCK_STREAM)
+        return six + four
+
+    with listening(intercepting_as(office)) as port:  # on 127.0.0.1 alone
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+        found = look(target_of(office, port))
+
+    assert "IPv6 first" in found[0].says
+    assert (found[1].severity, "not at ::1" in found[1].says) == (Severity.WARNING, True)
+    assert is_well(found)
