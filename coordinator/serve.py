@@ -208,6 +208,7 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
             what="No coordinator is running under this configuration.",
             consequence="Nothing was changed.",
             remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+            code="E030",
         ) from cause
     return answer
 
