@@ -1,0 +1,137 @@
+"""Dashboard and alert rules name metrics that the programs have, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+
+from coordinator.monitoring import CoordinatorCollector
+from protos.monitoring import LONGEST_REQUEST_BYTES, Page, answer, text
+from site_agent.boundary.monitoring import SiteCollector
+from tests.rehearsal.federation import Office
+
+MONITORING = Path(__file__).parents[2] / "deploy/monitoring"
+SITE = {
+    "site": "a",
+    "version": "1",
+    "phase": "training",
+    "connected_since": "2026-01-01T00:00:00+00:00",
+    "contributed_at": "2026-01-01T00:00:00+00:00",
+    "trainer": "idle",
+    "certificate_days_left": 63.0,
+    "round": 1,
+    "rounds": 9,
+    "left": {"contributions": 1, "bytes": 401_408},
+    "audit": {"records": 12, "not_countersigned": 2},
+}
+STATUS = {
+    "run": {"run": "r", "phase": "collecting", "rounds_made": 1, "rounds": 9, "median_round_seconds": 2.0},
+    "sites": {"a": {"connected": True, "joined": True}, "b": {"connected": False, "joined": True}},
+    "paused": False,
+    "runs_over": 0,
+    "runs_waiting": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Every metric of both programs in the middle of a run, by the name under which Prometheus keeps it."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SiteCollector(lambda: SITE, folder))
+    registry.register(CoordinatorCollector(lambda: STATUS, Office.found(folder).authority, folder))
+    lines = generate_latest(registry).decode().splitlines()
+    return {line.split()[0].split("{")[0]: float(line.split()[-1]) for line in lines if line[0] != "#"}
+
+
+def names_in(expression: str) -> set[str]:
+    """The metrics that an expression names."""
+    return set(re.findall(r"\bglobal_layers_\w+", expression))
+
+
+def rules() -> list[dict[str, str]]:
+    """The alert rules."""
+    (group,) = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def panels() -> list[dict[str, list[dict[str, str]]]]:
+    """The dashboard's panels."""
+    return list(json.loads((MONITORING / "dashboard.json").read_text())["panels"])
+
+
+def test_what_is_alerted_is_measured(metrics: dict[str, float]) -> None:
+    """Each rule names metrics that there are, and says who it concerns and what to do."""
+    for rule in rules():
+        assert names_in(rule["expr"]) <= metrics.keys(), rule
+        assert "$labels.instance" in rule["annotations"]["summary"]
+        assert rule["annotations"]["remedy"].endswith(".")
+    named = set().union(*(names_in(rule["expr"]) for rule in rules()))
+    assert {"global_layers_site_certificate_days", "global_layers_coordinator_seconds_since_round"} <= named
+    assert {"global_layers_site_audit_records_not_countersigned", "global_layers_site_disk_free_bytes"} <= named
+
+
+def test_what_is_drawn_is_measured(metrics: dict[str, float]) -> None:
+    """Each panel draws metrics that there are."""
+    drawn = [target["expr"] for panel in panels() for target in panel["targets"]]
+
+    assert len(drawn) >= 10
+    assert all(names_in(expression) and names_in(expression) <= metrics.keys() for expression in drawn)
+
+
+def test_the_figures_are_those_of_status(metrics: dict[str, float]) -> None:
+    """What status says is what is measured."""
+    assert metrics["global_layers_site_left_bytes_total"] == 401_408
+    assert metrics["global_layers_site_audit_records_not_countersigned"] == 2
+    assert metrics["global_layers_coordinator_sites_connected"] == 1
+    assert 89 < metrics["global_layers_coordinator_certificate_days"] <= 90
+
+
+def test_a_round_ages_until_it_is_closed(tmp_path: Path) -> None:
+    """The age grows with the clock, and begins anew with each round and each run."""
+    seconds = 0.0
+    status = STATUS | {"run": dict(STATUS["run"])}  # type: ignore[call-overload]
+    collector = CoordinatorCollector(
+        lambda: status,
+        Office.found(tmp_path).authority,
+        tmp_path,
+        lambda: datetime.fromtimestamp(1_700_000_000 + seconds, UTC),
+    )
+
+    def age() -> float:
+        found = [metric for metric in collector.collect() if metric.name.endswith("seconds_since_round")]
+        return float(found[0].samples[0].value)
+
+    assert age() == 0
+    seconds = 90.0
+    assert age() == 90
+    status["run"]["rounds_made"] = 2
+    assert age() == 0
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /health HTTP/1.1", 200),
+        (b"GET /health?x=1 HTTP/1.0", 200),
+        (b"GET /secret HTTP/1.1", 404),
+        (b"POST /health HTTP/1.1", 405),
+        (b"GET /health", 400),
+        (b"\xff\xfe", 400),
+    ],
+)
+def test_only_known_pages_are_answered(request_line: bytes, status: int) -> None:
+    """GET of a known path is answered, and anything else is told why not, with a length that fits."""
+    said = answer(request_line + b"\r\n\r\n", {"/health": lambda: text(200, "running")})
+
+    head, _, content = said.partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f"Content-Length: {len(content)}".encode() in head
+    assert len(request_line) < LONGEST_REQUEST_BYTES
+    assert isinstance(text(200, "x"), Page)

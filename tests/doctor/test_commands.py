@@ -1,0 +1,202 @@
+"""`doctor` and `status` as people run them, against programs that really run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from coordinator.cli import cli as coordinator
+from protos.service import HEALTH
+from site_agent.boundary.doctor import examine
+from site_agent.cli import cli as site_agent
+from site_agent.config import read_hospital
+from tests.coordinator.test_serve import started
+from tests.doctor.conftest import Scene
+from tests.rehearsal.programs import running, says, wait_until
+
+
+def examined(scene: Scene) -> dict[str, tuple[str, str]]:
+    """Identifier -> severity and line of what the agent's half finds; the worst of each."""
+    found = asyncio.run(examine(read_hospital(scene.hospital), {}))
+    return {
+        finding.identifier: (finding.severity.name, finding.line) for finding in sorted(found, key=lambda f: f.severity)
+    }
+
+
+def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
+    """A member is taken and the clocks are compared; a revoked one is refused, with whom to ask; nothing is logged."""
+    with started(scene.place):
+        taken = examined(scene)
+        scene.place.office.revoke("a")
+        wait_until(lambda: examined(scene)["D411"][0] == "FAILURE", 20)
+        refused = examined(scene)
+
+    assert taken["D411"] == ("FINE", "fine    D411 membership: The coordinator takes this site's certificate.")
+    assert "s apart" in taken["D406"][1]
+    assert taken["D416"][0] == "WARNING"  # the policy of this scene lets plans be without masks
+    assert "pki list" in refused["D411"][1]
+    assert "message_refused" not in scene.place.log.read_text()
+
+
+def test_both_halves_and_the_bundle(scene: Scene, tmp_path: Path) -> None:
+    """With neither program running, each fault is one line; the bundle holds none of the site's words."""
+    canaries = write_canaries(scene)
+    bundle = tmp_path / "bundle.json"
+
+    done = CliRunner().invoke(
+        site_agent, ["doctor", "--config", str(scene.hospital), "--json", "--bundle", str(bundle)]
+    )
+    found = {finding["identifier"]: finding for finding in json.loads(done.stdout)}
+    text = bundle.read_text()
+
+    assert done.exit_code == 1
+    assert found["D409"]["severity"] == "failure"
+    assert found["D412"]["severity"] == "failure"
+    assert found["D414"]["subject"] == "trainer's isolation"
+    assert bundle.stat().st_mode & 0o077 == 0
+    assert len(json.loads(text)["findings"]) == len(json.loads(done.stdout))
+    assert [word for word in canaries if word in text] == []
+    assert [word for word in ("Canaryson", "666123") if word in done.stdout] == []
+
+
+def write_canaries(scene: Scene) -> list[str]:
+    """Plant words that must not leave: a patient, a value, names of tables, hosts and folders, and the keys."""
+    table = scene.hospital.parent / "canary-ward.csv"
+    table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
+    scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})
+    keys = scene.hospital.parent / "state" / "keys"
+    secrets = [line for name in ("tls.key", "identity.key") for line in (keys / name).read_text().splitlines()[1:-1]]
+    port = scene.place.address
+    return ["Canaryson", "666123", "canary-ward", "patient,", str(scene.hospital.parent), port, *secrets]
+
+
+def test_a_broken_configuration_is_a_finding(scene: Scene) -> None:
+    """Every mistake of the file is told, nothing else is looked at, and the file mended is fine."""
+    good = scene.hospital.read_text()
+    scene.change(sight="a")
+    told = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--side", "agent", "--json"])
+    scene.hospital.write_text(good)
+    mended = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--side", "agent", "--json"])
+
+    (finding,) = json.loads(told.stdout)
+    assert (finding["identifier"], "did you mean site" in finding["says"]) == ("D401", True)
+    assert json.loads(mended.stdout)[0]["severity"] == "fine"
+
+
+def test_the_coordinators_doctor(scene: Scene) -> None:
+    """A stopped coordinator, a broken plan and an unmoved root key are told; the bundle has no path."""
+    bundle = scene.place.folder / "bundle.json"
+    (scene.place.folder / "plan.yaml").write_text("study: x\n")
+
+    words = ["doctor", "--config", str(scene.place.config), "--json", "--bundle", str(bundle)]
+    done = CliRunner().invoke(coordinator, words)
+    found = [(finding["identifier"], finding["severity"]) for finding in json.loads(done.stdout)]
+    again = CliRunner().invoke(coordinator, words)
+
+    assert done.exit_code == 1
+    assert {("D421", "failure"), ("D420", "warning"), ("D418", "warning")} <= set(found)
+    assert str(scene.place.folder) not in bundle.read_text()
+    assert "cannot be written" in str(again.exception)  # a bundle never overwrites a file
+
+
+@contextmanager
+def service_manager(place: Path) -> Iterator[Callable[[], list[str]]]:
+    """What a service manager hears on its socket."""
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(place))
+        ear.setblocking(False)
+
+        def hear() -> list[str]:
+            while True:
+                try:
+                    heard.append(ear.recv(4096).decode())
+                except BlockingIOError:
+                    return heard
+
+        yield hear
+
+
+def read(address: str, path: str) -> str:
+    """A page of a program's monitoring."""
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def asked(scene: Scene) -> dict[str, Any]:
+    """What the agent says of itself."""
+    done = CliRunner().invoke(site_agent, ["status", "--config", str(scene.hospital), "--json"])
+    return dict(json.loads(done.stdout)) if done.exit_code == 0 else {}
+
+
+def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells status, metrics and readiness; reloads a policy, keeps the old one for a wrong one; ends by policy."""
+    manager = tmp_path / "manager"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager))
+    log, good = tmp_path / "agent.log", scene.hospital.read_text()
+    with (
+        service_manager(manager) as heard,
+        started(scene.place),
+        running(log, "site-agent", "join", "--config", scene.hospital) as agent,
+    ):
+        wait_until(lambda: asked(scene).get("phase") == "awaiting approval", 60)
+        told = asked(scene)
+        assert told["connected_since"]
+        assert told["coordinator"] == scene.place.address
+        assert 89 < told["certificate_days_left"] <= 90
+        assert told["left"] == {"contributions": 0, "bytes": 0}
+        assert told["trainer"] == "idle"
+        assert "global_layers_site_connected 1.0" in read(scene.metrics["site"], "/metrics")
+        assert read(scene.metrics["site"], "/ready") == "connected\n"
+        assert "global_layers_coordinator_sites_connected 1.0" in read(scene.metrics["metrics"], "/metrics")
+        assert serving_status(scene.metrics["health"]) == b"\x08\x01"
+        wait_until(lambda: any("READY=1" in words for words in heard()), 20)
+        assert any("WATCHDOG=1\nSTATUS=awaiting approval" in words for words in heard())
+
+        scene.hospital.write_text(good.replace("largest_rounds: 10", "largest_rounds: many"))
+        agent.send_signal(signal.SIGHUP)
+        wait_until(says(log, "configuration_kept"), 20)
+        wait_until(lambda: asked(scene)["last_error"] is not None, 20)
+        assert asked(scene)["last_error"]["identifier"] == "E010"
+
+        scene.hospital.write_text(good.replace("threads: 1", "threads: 2"))
+        agent.send_signal(signal.SIGHUP)
+        wait_until(says(log, '"waits_for_restart": ["training"]'), 20)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(30) == 0
+    assert asked(scene) == {}
+
+
+def serving_status(address: str) -> bytes:
+    """The answer of gRPC's health check."""
+    with grpc.insecure_channel(address) as channel:
+        return bytes(channel.unary_unary(HEALTH)(b"", timeout=10))
+
+
+def test_a_coordinator_takes_over_added_plans(scene: Scene) -> None:
+    """On SIGHUP a wrong file changes nothing, and a plan that was added waits behind the others."""
+    config, good = scene.place.config, scene.place.config.read_text()
+    plan = (scene.place.folder / "plan.yaml").read_text()
+    (scene.place.folder / "second.yaml").write_text(plan.replace("version: 1", "version: 2"))
+    with started(scene.place) as process:
+        config.write_text(good + "plan: x\n")
+        process.send_signal(signal.SIGHUP)
+        wait_until(says(scene.place.log, "configuration_kept"), 20)
+        config.write_text(good.replace("- plan.yaml", "- plan.yaml\n- second.yaml"))
+        process.send_signal(signal.SIGHUP)
+        wait_until(says(scene.place.log, "configuration_taken_over"), 20)
+        status = CliRunner().invoke(coordinator, ["status", "--config", str(config), "--json"])
+
+        assert json.loads(status.stdout)["runs_waiting"] == 1
+        assert process.poll() is None
