@@ -45,12 +45,11 @@ def gate_for(
     masking: SiteMasking | None = None,
     now: Callable[[], datetime] = lambda: NOON,
     released: Iterable[Mapping[str, Any]] = (),
-    is_approved: bool = True,
+    site: str = "a",
 ) -> Gate:
     """The gate of site a; `state` holds the approval."""
-    if is_approved:
-        approve(state, plan, by="A. Jones", at=NOON)
+    approve(state, plan, by="A. Jones", at=NOON)
     rules = policy or policy_with()
-    allowance = Allowance(rules, plan, site="a", local_time=now, released=released)
+    allowance = Allowance(rules, plan, site=site, local_time=now, released=released)
     consent = Consent(state, plan, approvers=rules.approvers, now=now)
     return Gate("run", plan, manifest_of(plan), audit=audit, masking=masking, allowance=allowance, consent=consent)
