@@ -1,0 +1,159 @@
+"""The packages' own parts, without the minutes that a build takes; tests/institutions installs the real ones."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.test_units import DEPLOY, UNITS
+
+SCRIPTS = sorted((DEPLOY / "packages/scripts").iterdir())
+METADATA = "Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
+
+needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+
+
+def module(name: str) -> dict[str, Any]:
+    """The names of one file of the builder, which is run as a script beside its own modules."""
+    sys.path.insert(0, str(DEPLOY / "packages"))
+    try:
+        return runpy.run_path(str(DEPLOY / f"packages/{name}.py"))
+    finally:
+        sys.path.remove(str(DEPLOY / "packages"))
+
+
+DEBIAN = module("debian")
+PACKAGES = DEBIAN["PACKAGES"]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of two wheels, small enough to be packed in a moment."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, licence, needs in (("global-layers", "Apache-2.0", "Requires-Dist: tiny\n"), ("tiny", "MIT", "")):
+        module_name = name.replace("-", "_")
+        information = f"{module_name}-1.2.3.dist-info"
+        with zipfile.ZipFile(folder / f"{module_name}-1.2.3-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{module_name}.py", "def main():\n    return 0\n")
+            wheel.writestr(
+                f"{information}/METADATA", METADATA.format(name=name, version="1.2.3", licence=licence) + needs
+            )
+            wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{information}/RECORD", "")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The coordinator's package, made of those wheels and unpacked again with its control files."""
+    folder = tmp_path_factory.mktemp("built")
+    build = DEBIAN["Build"](
+        package=PACKAGES[0], version="1.2.3-1", tree=DEPLOY.parent, wheels=wheels, root=folder / "root", output=folder
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        package = DEBIAN["build_package"](build, compression="none")
+    unpacked = folder / "unpacked"
+    subprocess.run(["dpkg-deb", "--raw-extract", package, unpacked], check=True)
+    return unpacked
+
+
+@needs_dpkg
+def test_a_package_has_its_environment_its_units_and_its_materials_inside(built: Path) -> None:
+    """Programs start with the interpreter at their target; units, users, folders and a bill of materials are there."""
+    program = built / "usr/lib/global-layers/coordinator/bin/coordinator"
+
+    assert program.read_text().startswith("#!/usr/lib/global-layers/coordinator/bin/python -P\n")
+    assert (built / "usr/lib/global-layers/coordinator/bin/python").readlink() == Path("/usr/bin/python3.11")
+    assert (built / "lib/systemd/system/coordinator.service").is_file()
+    assert (built / "usr/lib/sysusers.d/global-layers-coordinator.conf").is_file()
+    bill = json.loads((built / "usr/share/doc/global-layers-coordinator/sbom.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    assert [(part["name"], part["version"]) for part in bill["components"]] == [
+        ("global-layers", "1.2.3"),
+        ("tiny", "1.2.3"),
+    ]
+    assert not [path for path in built.rglob("*.py*") if str(built.parent).encode() in path.read_bytes()]
+
+
+@needs_dpkg
+def test_configuration_is_kept_and_nothing_else_is_configuration(built: Path) -> None:
+    """Each file below /etc is a conffile, and no service's own configuration is shipped, so none is overwritten."""
+    shipped = sorted(f"/{path.relative_to(built)}" for path in (built / "etc").rglob("*") if path.is_file())
+
+    assert shipped
+    assert (built / "DEBIAN/conffiles").read_text().split() == shipped
+    assert not (built / "etc/global-layers").exists()
+
+
+@needs_dpkg
+@pytest.mark.parametrize(
+    ("before", "status"), [("1.2.4-1", 1), ("1.3.0-1", 1), ("1.2.3-2", 1), ("1.2.3-1", 0), ("1.2.2-9", 0), ("", 0)]
+)
+def test_a_downgrade_is_refused_with_a_reason(built: Path, before: str, status: int) -> None:
+    """The package refuses to replace a newer one and says what that would risk; anything else it lets happen."""
+    words = [built / "DEBIAN/preinst", *(("upgrade", before) if before else ("install",))]
+
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.returncode == status
+    assert ("may not be readable" in done.stderr) is bool(status)
+
+
+@needs_dpkg
+def test_installing_neither_starts_nor_enables(built: Path) -> None:
+    """The scripts restart what ran and stop what is removed; nothing of them starts or enables a service."""
+    words = " ".join((built / "DEBIAN" / name).read_text() for name in ("preinst", "postinst"))
+
+    assert "systemctl start" not in words
+    assert "systemctl enable" not in words
+    assert "try-restart" in words
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_scripts_are_plain_shell(script: Path) -> None:
+    """Each maintainer script is free of mistakes that a shell finds by reading, and ends at the first failure."""
+    text = script.read_text()
+    done = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert text.splitlines()[1] == "set -e"
+
+
+def test_every_unit_is_in_a_package() -> None:
+    """No unit of the tree is left out, and no package names one that is not there."""
+    packed = sorted(unit for package in PACKAGES for unit in package.units)
+
+    assert packed == sorted(unit.name for unit in UNITS)
+
+
+def test_every_program_of_a_package_is_one_of_the_project() -> None:
+    """The entry points of the packages are those of pyproject.toml."""
+    import tomllib
+
+    known = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["scripts"]
+
+    for package in PACKAGES:
+        assert package.programs.items() <= known.items()
+
+
+def test_checksums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
+    """SHA256SUMS is read by sha256sum, and a changed file is told."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/one.whl").write_text("one")
+    module("materials")["write_checksums"](tmp_path)
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+
+    before = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False)
+    (tmp_path / "wheels/one.whl").write_text("other")
+    after = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False)
+
+    assert (before.returncode, after.returncode) == (0, 1)
