@@ -65,8 +65,9 @@ class Line:
 
     def change_address(self, earlier: str, later: str) -> None:
         """The site away gets another address, as from its provider: connections from the old one are dead."""
-        ip("-n", self.away, "address", "add", f"{later}/24", "dev", "cable")
+        # In this order, because the second of two goes with the first.
         ip("-n", self.away, "address", "del", f"{earlier}/24", "dev", "cable")
+        ip("-n", self.away, "address", "add", f"{later}/24", "dev", "cable")
 
     def limit_rate(self, rate: str) -> None:
         """A token bucket on both sides, such as `1mbit`.
