@@ -26,6 +26,8 @@ from site_agent.commands.data import data
 from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
 from site_agent.commands.options import config_option
+from site_agent.commands.predict import predict, recalibrate
+from site_agent.commands.report import report
 from site_agent.commands.status import status
 from site_agent.config import read_hospital
 from site_agent.logs import set_up_log
@@ -93,29 +95,10 @@ def check(path: Path) -> None:
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 
-@cli.command()
-@config_option
-@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
-@click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
-def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
-    """Apply the chosen model to new rows; everything stays here.
-
-    Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
-    """
-    hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()  # before anything starts a thread: this command needs no network
-
-    from site_agent.trainer.prediction import predict_table
-
-    rows = predict_table(hospital, table, output, run_name)
-    click.echo(f"{rows} rows predicted into {output}.")
-
-
 cli.add_command(audit)
+cli.add_command(predict)
+cli.add_command(recalibrate)
+cli.add_command(report)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(data)

@@ -1,9 +1,12 @@
 """The chosen model on new rows: a table in, a table of predictions out; both stay at the site.
 
 The table is read under the contract that the model was trained with, encoded by the preprocessing that
-was fitted then, and computed as the model's own test was. The rules:
+was fitted then, and computed as the model's own test was; where the site has recalibrated the model, its
+probabilities are mapped. The rules:
 
 * rows keep their order; one row in, one row out;
+* of a row that lacks what the contract requires, or leaves what the training rows had, nothing is predicted, and
+  the reason stands in its place;
 * the output is whole or not there at all, readable by its owner only, and replaces an earlier one;
   it never replaces this site's table, its contract, or the table that is read;
 * an identifier that a spreadsheet would take for a formula gets an apostrophe in front;
@@ -17,30 +20,42 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError, UsageError
-from site_agent.config import Hospital, Training
+from protos.errors import DataError
+from site_agent.config import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.tables import Table, read_table
-from site_agent.trainer.files import write_whole
+from site_agent.trainer.results import check_place, write_result
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+from site_agent.trainer.use.new_rows import NewRows, read_new_rows
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_ABSTAINED: Final = "abstained"
+_PARQUET: Final = (".parquet", ".pq")
 
 
-def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> int:
-    """Predict for every row of a table and write the predictions as CSV.
+@dataclass(frozen=True)
+class Predicted:
+    """How many rows there were, and of how many of them nothing was predicted."""
+
+    rows: int
+    abstained: int
+
+
+def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
+    """Predict for every row of a table and write the predictions as CSV, or as Parquet where the output is so named.
 
     The first column is the patient's identifier, where the contract declares one and the table has it,
     otherwise `row`, counted from 1 over the table's patients. Then follow `probability` (of the
     positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
-    target's own unit. Numbers have all their digits: read back, they are the same floats.
+    target's own unit; last `abstained`, the reason why nothing was predicted, empty otherwise. Numbers have all
+    their digits: read back, they are the same floats.
 
     Args:
         hospital: this site.
@@ -48,51 +63,86 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         output: where the predictions go, in a folder that exists.
         run: the run whose model is used; None takes the one saved last.
 
-    Returns:
-        the number of rows.
-
     Raises:
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
-    _check_output(hospital, table, output)
+    check_place(output, "--output", hospital, [table])
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
-    rows = read_table(table, model.preprocessing.contract, for_prediction=True)
-    scores = _scores(model, model.preprocessing.encode(rows), name, hospital.training)
-    write_whole(output, _written(model.preprocessing.contract, rows, scores))
-    return rows.rows
+    new = read_new_rows(table, model.preprocessing.contract, model.profile)
+    scores = scores_of_new_rows(hospital, model, name, new)
+    contract, usable = model.preprocessing.contract, new.usable
+    lines = _lines(contract, new, scores)
+    write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+    return Predicted(new.table.rows, new.table.rows - len(usable))
 
 
-def _scores(
-    model: SavedModel, features: npt.NDArray[np.float32], run: str, training: Training
-) -> npt.NDArray[np.float64]:
-    prepare_arithmetic(training.threads)
+def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: NewRows) -> npt.NDArray[np.float64]:
+    """What the model says of the usable rows, recalibrated where the site has asked for it.
+
+    Returns:
+        shape (usable rows,), or (usable rows, classes).
+
+    Raises:
+        DataError: a prediction is no finite number.
+    """
+    usable = new.usable
+    if not len(usable):
+        return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
+    features = model.preprocessing.encode(new.table, usable)
+    prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.applied import AppliedModel
     from site_agent.trainer.evaluation import scores_of
+    from site_agent.trainer.use.recalibration import recalibration_of
 
-    outputs = AppliedModel(model, run, training).outputs(features)
+    outputs = AppliedModel(model, run, hospital.training).outputs(features)
     failed = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
     if failed.size:
+        first = int(usable[failed[0]]) + 1
         raise DataError(
-            what=f"The model gives no finite number for {failed.size} rows; the first is patient row {failed[0] + 1}.",
+            what=f"The model gives no finite number for {failed.size} rows; the first is patient row {first}.",
             consequence="Nothing was written and nothing left this site.",
             remedy="Look for values in these rows that are far from those the model was trained with.",
         )
-    return scores_of(model.preprocessing, outputs)
+    scores, map_of = scores_of(model.preprocessing, outputs), recalibration_of(hospital.state_path, run)
+    return scores if map_of is None else map_of.apply(scores)
 
 
-def _written(contract: Contract, table: Table, scores: npt.NDArray[np.float64]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = _columns(contract)
+def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) -> list[list[str | float | None]]:
+    """The names of the columns, then a line for each row, without predictions where the model abstains."""
+    columns, table = _columns(contract), new.table
     named = contract.patient if table.patients is not None else None
     first = "row" if named is None else named.name
     # A patient column that is called like one of ours would make two columns of one name.
-    writer.writerow(["patient" if first in columns else harmless(first), *columns])
-    who = range(1, table.rows + 1) if table.patients is None else map(harmless, table.patients)
-    writer.writerows([identifier, *cells] for identifier, cells in zip(who, _cells(contract, scores), strict=True))
+    head: list[str | float | None] = ["patient" if first in (*columns, _ABSTAINED) else harmless(first)]
+    cells = _cells(contract, scores)
+    lines = [[*head, *columns, _ABSTAINED]]
+    for number, reason in enumerate(new.reasons):
+        who: str | float = number + 1 if table.patients is None else table.patients[number]
+        said: list[str | float | None] = [None] * len(columns) if reason else [*next(cells)]
+        lines.append([who, *said, reason])
+    return lines
+
+
+def _as_text(lines: list[list[str | float | None]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for number, (who, *cells) in enumerate(lines):
+        writer.writerow([harmless(who) if number and isinstance(who, str) else who, *cells])
     return text.getvalue().encode()
+
+
+def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
+    """The same as Parquet, which no program takes for formulas, so identifiers stay as they are."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    columns = list(zip(*lines[1:], strict=True)) or [()] * len(lines[0])
+    table = arrow.table({str(name): list(cells) for name, cells in zip(lines[0], columns, strict=True)})
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _columns(contract: Contract) -> list[str]:
@@ -122,19 +172,3 @@ def harmless(text: str) -> str:
 def _is_number(code: str) -> bool:
     """Whether a declared code is a plain number, such as -1, which no spreadsheet runs."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()
-
-
-def _check_output(hospital: Hospital, table: Path, output: Path) -> None:
-    kept = [table, Path(hospital.data.table), Path(hospital.data.contract)]
-    is_kept = any(path.exists() and output.exists() and output.samefile(path) for path in kept)
-    if is_kept or (output.exists() and not output.is_file()):
-        reason = "is this site's own table or contract, or the table to be read" if is_kept else "is not a file"
-    elif not output.name or not output.parent.is_dir():
-        reason = "lies in no folder that exists"
-    else:
-        return
-    raise UsageError(
-        what=f"The predictions cannot be written to {output.name or output}: it {reason}.",
-        consequence="Nothing was predicted or overwritten, and nothing left this site.",
-        remedy="Name another file with --output.",
-    )

@@ -228,7 +228,7 @@ def test_the_proof_sees_both_sides() -> None:
     assert has_network(entries["coordinator.serve"])
     assert has_patients(entries["site_agent.trainer.study"])
     assert has_patients(entries["site_agent.cli:check"])
-    assert has_patients(entries["site_agent.cli:predict"])
+    assert has_patients(entries["site_agent.commands.predict:predict"])
     assert has_patients(entries["site_agent.trainer.worker"])
     assert not has_network(entries["site_agent.cli"])
     assert not has_patients(entries["site_agent.cli"])

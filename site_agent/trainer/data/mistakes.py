@@ -34,14 +34,16 @@ class Mistake:
 class Mistakes:
     """What was found, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
+        """`kept_rows` of each kind are kept."""
+        self._kept_rows = kept_rows
         self._rows: dict[str, list[int]] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, words: str, rows: Sequence[int] = ()) -> None:
         """Note a kind of mistake in some more rows."""
         kept = self._rows.setdefault(words, [])
-        kept.extend(rows[: KEPT_ROWS - len(kept)])
+        kept.extend(rows[: self._kept_rows - len(kept)])
         self._counts[words] = self._counts.get(words, 0) + len(rows)
 
     @property

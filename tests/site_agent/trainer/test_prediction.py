@@ -23,7 +23,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import scores_of
-from site_agent.trainer.prediction import harmless, predict_table
+from site_agent.trainer.prediction import Predicted, harmless, predict_table
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.study import Outcome, Study
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
@@ -134,15 +134,16 @@ def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Tabl
     header, rows = _read(tmp_path / "out.csv")
     expected = scores_of(trained.preprocessing, trained.outcome.test_outputs)
     found = np.array([[float(cell) for cell in row[1 : 4 if table == "wine" else 2]] for row in rows])
-    assert count == len(rows) == len(test)
+    assert count == Predicted(rows=len(test), abstained=0)
+    assert len(rows) == len(test)
     assert [row[0] for row in rows] == [trained.rows[row][0] for row in test]
     np.testing.assert_array_equal(found, expected if table == "wine" else expected[:, None])
     assert (
         header
         == {
-            "breast-cancer": ["who", "probability"],
-            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted"],
-            "diabetes": ["who", "prediction"],
+            "breast-cancer": ["who", "probability", "abstained"],
+            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted", "abstained"],
+            "diabetes": ["who", "prediction", "abstained"],
         }[table]
     )
     if table == "wine":
@@ -163,7 +164,7 @@ def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) 
 
     _, one = _read(tmp_path / "one.csv")
     header, two = _read(tmp_path / "two.csv")
-    assert header == ["row", "probability"]
+    assert header == ["row", "probability", "abstained"]
     assert [row[0] for row in two] == [str(number) for number in range(1, len(trained.rows) + 1)]
     assert [row[1] for row in one] == [row[1] for row in two]
 
@@ -201,7 +202,7 @@ def test_a_patient_column_of_our_own_name_stays_distinct(tmp_path: Path) -> None
 
     predict_table(hospital, _copy(tmp_path), tmp_path / "out.csv", None)
 
-    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability"]
+    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability", "abstained"]
 
 
 def _copy(folder: Path) -> Path:
