@@ -46,25 +46,25 @@ class SiteUpkeep:
         confirm: Callable[[str, str], None],
     ) -> None:
         """All three are the register's: a site's identity key; its next certificate; that one has worked."""
-        self._log, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
+        self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
         self._sessions: dict[UpkeepPeer, LogSession] = {}
         self._refusals, self._ticks = 0, 0
-        self._structlog = structlog.get_logger()
+        self._log = structlog.get_logger()
 
     def accepted(self, site: str, certificate_sha256: str) -> None:
         """A site's stream was accepted; on record before anything is sent to it."""
-        self._log.write("site_connected", site=site, certificate_sha256=certificate_sha256, tls="1.3")
+        self._audit.write("site_connected", site=site, certificate_sha256=certificate_sha256, tls="1.3")
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
         """A peer was refused; of many at once not every one is recorded."""
         self._refusals += 1
         if self._refusals <= _MOST_REFUSALS:
-            self._log.write("peer_refused", site=site, reason=reason)
+            self._audit.write("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
         """The stream of a site that was revoked is about to be ended."""
-        self._log.write("site_revoked", site=site)
+        self._audit.write("site_revoked", site=site)
 
     def greeted(self, peer: UpkeepPeer, site: str, hello: Hello) -> None:
         """A stream has begun.
@@ -74,7 +74,7 @@ class SiteUpkeep:
         """
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
-            session = LogSession(self._log.party, owner_of_site(site), key)
+            session = LogSession(self._audit.party, owner_of_site(site), key)
             self._sessions[peer] = session
             peer.send(session.standing())
 
@@ -93,7 +93,7 @@ class SiteUpkeep:
                 try:
                     answers = session.heard(message)
                 except HeadRefused as refused:
-                    self._structlog.error("site_log_refused", site=site, reason=str(refused))
+                    self._log.error("site_log_refused", site=site, reason=str(refused))
                     raise
                 for answer in answers:
                     peer.send(answer)

@@ -21,6 +21,7 @@ EVENTS: Final = (
         "The policy's hours are closed; this site is not connected until they open.",
         "Nothing, or change `hours` in the policy.",
     ),
+    Entry("I207", "certificate_renewed", "This site has got its next certificate, with a new key.", _NOTHING),
     Entry(
         "W250",
         "enrolment_awaits_approval",
@@ -85,5 +86,11 @@ EVENTS: Final = (
         "table_has_warnings",
         "The table meets its contract, with findings that somebody should look at.",
         "Run `site-agent check`.",
+    ),
+    Entry(
+        "E281",
+        "renewal_refused",
+        "The coordinator does not renew this site's certificate; the old one counts until it expires.",
+        "Ask the federation office: `pki list` says whether this site is still a member.",
     ),
 )

@@ -25,20 +25,22 @@ from pki import enrolment, store
 from pki.invitation import Invitation
 from pki.names import site_name
 from pki.site_keys import SiteKeys
-from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.messages import MalformedMessage
 from protos.state_format import settle_format
 from protos.upkeep import EnrolmentRequest
+from protos.upkeep_wire import decode_renewed, encode_renewal
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.agent import Agent
 from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection, Credentials, call_enrol
+from site_agent.boundary.connection import Connection, Credentials, call_enrol, call_renew
 from site_agent.boundary.mishaps import TrainerFailed
 from site_agent.boundary.monitoring import monitored, pages_of
 from site_agent.boundary.reloading import Reloading
+from site_agent.boundary.separation import tell_separation
 from site_agent.boundary.standing import Standing
 from site_agent.boundary.telling import Told, telling
-from site_agent.boundary.upkeep import SiteUpkeep
+from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Check, Failed
 
@@ -72,6 +74,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
     audit = AuditLog(state / "audit.log", site=hospital.site, now=now)
+    tell_separation(hospital)
     told = Told(hospital.site, state, standing, version("global-layers"), now)
     watch(standing)
     async with telling(state, told, standing), monitored(hospital.metrics_listen, pages_of(told, state)):
@@ -95,7 +98,10 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
             )
             reloading.tell = agent.adopt
             standing.phase = "connecting"
-            await agent.run()
+            try:
+                await agent.run()
+            except RefusedError as refused:
+                raise _put_back(keys, audit, refused) from refused
 
 
 def _connection(address: str, keys: SiteKeys, standing: Standing, upkeep: SiteUpkeep) -> Connection:
@@ -137,9 +143,57 @@ async def enrolled_keys(hospital: Hospital, audit: AuditLog) -> tuple[SiteKeys, 
     if not keys.is_enrolled():
         invitation = _invitation(hospital)
         # The address first: a power cut after the certificate would leave a member that cannot call.
-        store.write_public(record, json.dumps({"coordinator": str(invitation.coordinator)}).encode())
+        addresses = {"coordinator": str(invitation.coordinator), "enrolment": str(invitation.enrolment)}
+        store.write_public(record, json.dumps(addresses).encode())
         await _enrol(keys, invitation, audit)
+    if keys.expiry() <= now():
+        await _renew_expired(keys, hospital, json.loads(store.read_public(record)), audit)
     return keys, hospital.coordinator or json.loads(store.read_public(record))["coordinator"]
+
+
+async def _renew_expired(keys: SiteKeys, hospital: Hospital, record: dict[str, str], audit: AuditLog) -> None:
+    """Get the next certificate on the enrolment port, after the last one has expired over a holiday, say.
+
+    Raises:
+        RefusedError: this site is no member any more.
+        UnavailableError: the enrolment port is closed or does not answer.
+    """
+    address = record.get("enrolment")  # a record of an earlier version does not have it
+    if address is None:
+        address = str(Invitation.load(Path(hospital.invitation)).enrolment) if hospital.invitation else ""
+    asked = renewal_of(keys, hospital.site)
+    audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), expired=keys.expiry().isoformat())
+    root = store.read_public(keys.root_certificate_path)
+    try:
+        answer = decode_renewed(await call_renew(address, root, encode_renewal(asked)))
+    except MalformedMessage as malformed:
+        raise ProtocolError(
+            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            consequence="This site's certificate has expired; no data was touched.",
+            remedy="Tell the federation office; start again when they have found the cause.",
+        ) from malformed
+    if answer.refusal:
+        audit.write("renewal_refused", reason=answer.refusal)
+        raise RefusedError(
+            what=f"This site's certificate expired on {keys.expiry():%Y-%m-%d}, and was not renewed: {answer.refusal}",
+            consequence="No connection was made and nothing left this site.",
+            remedy="Ask the federation office whether this site is still a member.",
+        )
+    install_renewed(keys, answer, hospital.site, now())
+    audit.write("certificate_renewed", certificate_sha256=keys.certificate_sha256())
+
+
+def _put_back(keys: SiteKeys, audit: AuditLog, refused: RefusedError) -> OperatorError:
+    """Where the coordinator refuses a renewed certificate that has never worked, the one before it counts again."""
+    if not keys.has_previous():
+        return refused
+    keys.restore_previous()
+    audit.write("certificate_put_back", certificate_sha256=keys.certificate_sha256())
+    return UnavailableError(
+        what="The coordinator does not accept this site's renewed certificate.",
+        consequence="Nothing is lost; the certificate before it was put back.",
+        remedy="Start the site agent again, and tell the federation office.",
+    )
 
 
 def _invitation(hospital: Hospital) -> Invitation:

@@ -52,10 +52,14 @@ class SiteUpkeep:
 
     async def keep_up(self, send: Send) -> None:
         """From the beginning of a stream to its end: say what is due without being asked, once a second."""
-        self._session, self._has_asked = None, False
+        self.begin()
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             await self.tell(send)
+
+    def begin(self) -> None:
+        """Another stream begins."""
+        self._session, self._has_asked = None, False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Say what is due, where so many records are new."""

@@ -19,9 +19,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what i
 import grpc
 import grpc.aio
 
+from coordinator.audit import CoordinatorLog
 from coordinator.engine import Engine
 from coordinator.enrolment import Membership
 from coordinator.service import FederationService, federation_server
+from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority, FederationRecord
 from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
@@ -122,24 +124,35 @@ class Running:
     address: str
     engine: Engine
     service: FederationService
+    log: CoordinatorLog
+    upkeep: SiteUpkeep
 
 
 @asynccontextmanager
 async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Running]:
     """A coordinator's engine and service, as `coordinator start` puts them together."""
     with Register(office.authority.register_path) as register:
-        membership = Membership(office.authority, register, utc_now)
-        engine = Engine(plans=[plan], state=state, identity_of=membership.identity_of, clock=time.monotonic)
-        service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted)
+        log = CoordinatorLog(state, identity_key=office.authority.identity_key(), now=utc_now)
+        membership = Membership(office.authority, register, utc_now, log.write)
+        engine = Engine(
+            plans=[plan], state=state, identity_of=membership.identity_of, clock=time.monotonic, audit=log.journal
+        )
+        upkeep = SiteUpkeep(
+            log, identity_key_of=membership.identity_key_of, renew=membership.renew, confirm=membership.confirm
+        )
+        service = FederationService(
+            engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
+        )
         address = f"localhost:{free_port()}"
         server = federation_server(service, membership.credentials(), address)
         await server.start()
         engine.start()
         try:
-            yield Running(address, engine, service)
+            yield Running(address, engine, service, log, upkeep)
         finally:
             engine.stop()
             await server.stop(0.2)
+            log.close()
 
 
 async def take_part(address: str, credentials: Credentials, site: BehavingSite) -> None:

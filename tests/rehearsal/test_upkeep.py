@@ -1,0 +1,263 @@
+"""Beside the rounds, over real TLS: logs that witness each other, and certificates that renew themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from coordinator.enrolment import Membership
+from coordinator.service import enrolment_server
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.audit_desk import Desk
+from protos.audit_heads import COORDINATOR
+from protos.audit_verification import KnownKeys
+from protos.errors import RefusedError, UnavailableError
+from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
+from protos.upkeep import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
+from protos.upkeep_wire import decode_renewed, encode_renewal
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection, call_renew
+from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
+from tests.rehearsal.federation import Office, as_channel, calling, free_port, serving, utc_now
+from tests.rehearsal.study import plan_with
+
+
+@dataclass
+class Site:
+    """A site's agent without a trainer: its keys, its log, and what goes on beside the rounds."""
+
+    keys: SiteKeys
+    audit: AuditLog
+    upkeep: SiteUpkeep
+
+    @classmethod
+    def of(cls, office: Office, name: str, folder: Path) -> Site:
+        """The agent of an enrolled site."""
+        keys = office.keys(name)
+        audit = AuditLog(folder / "audit.log", site=name, now=utc_now, identity_key=keys.identity_key())
+        upkeep = SiteUpkeep(site=name, keys=keys, audit=audit, witness=folder / "witness", now=utc_now)
+        return cls(keys, audit, upkeep)
+
+    async def talk(self, office: Office, address: str, name: str, until: int) -> list[CoordinatorMessage | Upkeep]:
+        """Open a stream and answer until so many messages beside the rounds have come, or it ends."""
+        heard: list[CoordinatorMessage | Upkeep] = []
+        async with Connection(address, office.credentials(name)) as connection:
+            await connection.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
+            self.upkeep.begin()
+            while sum(isinstance(message, Upkeep) for message in heard) < until:
+                message = await connection.receive()
+                heard.append(message)
+                if isinstance(message, Farewell):
+                    break
+                if isinstance(message, Upkeep):
+                    await self.upkeep.take(message, connection.send)
+        return heard
+
+
+def long_founded(folder: Path) -> Office:
+    """A federation that was founded months ago, with a coordinator's certificate of today."""
+    office = Office.found(folder, now=utc_now() - timedelta(days=120))
+    office.authority.renew_coordinator(utc_now())
+    return office
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    """A federation with three enrolled sites."""
+    office = Office.found(tmp_path / "office")
+    assert office.identities
+    return office
+
+
+def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> None:
+    """The coordinator countersigns what the site has done, and the site what the coordinator has decided."""
+    site = Site.of(office, "a", tmp_path / "a")
+    site.audit.write("plan_approved", by="A. Jones")
+
+    async def scene() -> None:
+        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
+            heard = await site.talk(office, running.address, "a", until=3)
+            kinds = {type(message) for message in heard}
+            assert {LogStanding, LogGrowth, LogCountersignature, Announcement} == kinds
+
+    asyncio.run(scene())
+
+    identity = site.keys.identity_key().public_key().public_bytes_raw()
+    key = office.authority.identity_key().public_key().public_bytes_raw()
+    found = Desk(
+        tmp_path / "a" / "audit.log", "site/a", KnownKeys({"site/a": identity, COORDINATOR: key})
+    ).verification()
+    assert (found.witnesses, found.unchecked) == ((COORDINATOR,), ())
+    assert found.countersigned >= 1
+    site.audit.close()
+
+
+def test_a_site_of_an_earlier_version_hears_nothing_of_upkeep(tmp_path: Path, office: Office) -> None:
+    """To a greeting without it, the coordinator sends what it has always sent."""
+
+    async def scene() -> None:
+        async with (
+            serving(office, plan_with(office.identities), tmp_path / "state") as running,
+            calling(running.address, as_channel(office.credentials("a"))) as caller,
+        ):
+            await caller.send(Hello(PROTOCOL_VERSION, "0.0.9"))
+            assert isinstance(await caller.receive(), Announcement)
+            running.upkeep.tick()
+            running.engine.stop()
+            assert [type(message) for message in await caller.rest()] == [Farewell]
+
+    asyncio.run(scene())
+
+
+def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path: Path, office: Office) -> None:
+    """A site whose log has parted from what was countersigned is sent away, and a second try is no better."""
+    site = Site.of(office, "a", tmp_path / "a")
+    site.audit.write("plan_approved", by="A. Jones")
+
+    async def scene() -> None:
+        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
+            await site.talk(office, running.address, "a", until=3)
+            shutil.rmtree(tmp_path / "a" / "witness")
+            (tmp_path / "a" / "audit.log").unlink()
+            forked = Site.of(office, "a", tmp_path / "a")
+            for number in range(30):
+                forked.audit.write("something_else", number=number)
+            for _ in range(2):
+                with pytest.raises(RefusedError, match="does not stand where it was signed to be"):
+                    await forked.talk(office, running.address, "a", until=3)
+            assert len(list(forked.audit.records("log_refused"))) == 2
+            forked.audit.close()
+
+    asyncio.run(scene())
+    site.audit.close()
+
+
+def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_path: Path, office: Office) -> None:
+    """A site that shows other leaves than those of its log is told so and cut off; the coordinator has it on record."""
+    site = Site.of(office, "a", tmp_path / "a")
+    site.audit.write("plan_approved", by="A. Jones")
+
+    async def scene() -> None:
+        async with (
+            serving(office, plan_with(office.identities), tmp_path / "state") as running,
+            calling(running.address, as_channel(office.credentials("a"))) as caller,
+        ):
+            await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
+            while not isinstance(await caller.receive(), LogStanding):
+                pass
+            head = site.audit.signed(1, site.audit.file.head)
+            await caller.send(LogGrowth(head, 0, (bytes(32),)))
+            farewell = (await caller.rest())[-1]
+            assert isinstance(farewell, Farewell)
+            assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
+            assert "parted" in farewell.detail
+            (facts,) = running.log.file.records("log_refused")
+            assert facts["owner"] == "site/a"
+
+    asyncio.run(scene())
+    site.audit.close()
+
+
+def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until_the_new_one_works(
+    tmp_path: Path,
+) -> None:
+    """From day 30 on there is a new key and a new certificate; once that has connected, the old one is refused."""
+    office = long_founded(tmp_path / "office")
+    keys = {name: office.enrol(name, now=utc_now() - timedelta(days=31 * (name == "a"))) for name in "abc"}
+    old = office.credentials("a")
+    site = Site.of(office, "a", tmp_path / "a")
+    plan = plan_with({name: one.identity_fingerprint() for name, one in keys.items()})
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path / "state") as running:
+            with pytest.raises(UnavailableError, match="got its next certificate"):
+                await site.talk(office, running.address, "a", until=9)
+            new = office.credentials("a")
+            assert new.key != old.key
+            assert site.keys.has_previous()
+            async with calling(running.address, as_channel(old)) as still:
+                await still.send(Hello(PROTOCOL_VERSION, "test"))
+                assert isinstance(await still.receive(), Announcement)
+            await site.talk(office, running.address, "a", until=1)
+            site.upkeep.accepted()
+            assert not site.keys.has_previous()
+            async with calling(running.address, as_channel(old)) as refused:
+                await refused.send(Hello(PROTOCOL_VERSION, "test"))
+                assert await refused.rest() == []
+                assert await refused.status() is grpc.StatusCode.PERMISSION_DENIED
+
+    asyncio.run(scene())
+
+    assert [len(list(site.audit.records(event))) for event in ("certificate_renewed", "certificate_in_use")] == [1, 1]
+    site.audit.close()
+
+
+@asynccontextmanager
+async def enrolling(office: Office) -> AsyncIterator[str]:
+    """The enrolment port."""
+    with Register(office.authority.register_path) as register:
+        membership = Membership(office.authority, register, utc_now)
+        address = f"localhost:{free_port()}"
+        server = enrolment_server(membership.enrol, membership.credentials(), address, renew=membership.renew_raw)
+        await server.start()
+        try:
+            yield address
+        finally:
+            await server.stop(0.2)
+
+
+def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_does_not(tmp_path: Path) -> None:
+    """After a holiday the identity key's signature is enough; after a revocation it is not."""
+    office = long_founded(tmp_path / "office")
+    expired, revoked = (office.enrol(name, now=utc_now() - timedelta(days=100)) for name in "ab")
+    office.revoke("b")
+    stranger = Office.found(tmp_path / "stranger").enrol("a")
+
+    async def ask(address: str, keys: SiteKeys, name: str) -> str:
+        raw = await call_renew(address, office.authority.root_pem(), encode_renewal(renewal_of(keys, name)))
+        answer = decode_renewed(raw)
+        if not answer.refusal:
+            install_renewed(keys, answer, name, utc_now())
+        return answer.refusal
+
+    async def scene() -> None:
+        async with enrolling(office) as address:
+            assert await ask(address, expired, "a") == ""
+            assert "not a member" in await ask(address, revoked, "b")
+            assert "does not bear the signature" in await ask(address, stranger, "a")
+
+    asyncio.run(scene())
+
+    assert expired.expiry() > utc_now() + timedelta(days=80)
+
+
+def test_the_enrolment_port_answers_a_stranger_only_so_often(tmp_path: Path) -> None:
+    """Of hundreds of requests at once a few dozen are answered, and the rest are told to come later."""
+    office = Office.found(tmp_path / "office")
+
+    async def scene() -> list[grpc.StatusCode]:
+        async with (
+            enrolling(office) as address,
+            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(office.authority.root_pem())) as channel,
+        ):
+            call = channel.unary_unary("/global_layers.v1.Enrolment/Enrol")
+
+            async def ask() -> grpc.StatusCode:
+                return await call(b"", timeout=60).code()
+
+            return [await ask() for _ in range(90)]
+
+    answered = asyncio.run(scene())
+
+    assert set(answered[:30]) == {grpc.StatusCode.OK}
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED in answered
+    assert set(answered) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
