@@ -27,7 +27,8 @@ def disguised_numbers(values: Numbers) -> tuple[float, ...]:
     """The numbers among float64 values of any length, NaN left out, that may stand for "not known", rising.
 
     They are candidates that lie beyond the others by ten times the usual step between two neighbouring values and a
-    fifth of their span; zero only where the others are far above it, by such steps or by their span. A column that is nothing but one candidate is pointed out.
+    fifth of their span; zero only where the others are far above it, by such steps or by their span. A column that is
+    nothing but one candidate is pointed out.
     """
     present = np.unique(values[~np.isnan(values)])
     candidates = present[np.isin(present, CANDIDATES)]

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.cells import (
+    UNKNOWN_POSITION,
     BlockParser,
     Numbers,
     Spelling,
@@ -281,6 +282,11 @@ class _Reading:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
                 absent = -1.0 if is_unknown else np.nan
                 columns[feature.name] = np.full(len(rows), absent)
+        for column in self.contract.columns:
+            # A flawed cell is not known. In a column that an asking table lacks altogether NaN says just that.
+            is_code = isinstance(column, CategoricalFeature | GroupColumn)
+            if is_code and column.name in positions and column.name in columns:
+                columns[column.name][np.isnan(columns[column.name])] = UNKNOWN_POSITION
         for values in (*columns.values(), rows):
             values.flags.writeable = False
         for name in self.absent:

@@ -1,0 +1,215 @@
+"""`site-agent data` as a data manager types it: from a raw table to one that trains, without code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+import yaml
+
+from protos.errors import DataError
+from site_agent.cli import main
+from site_agent.config import Hospital, read_hospital
+from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
+from site_agent.trainer.examination.admission import admit, examined
+
+PROGRAM = Path(sys.executable).parent / "site-agent"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """The command in this process, which has to keep its network for the other tests."""
+    monkeypatch.setattr("site_agent.commands.data.give_up_network", lambda: True)
+
+    def call(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    yield call
+    structlog.reset_defaults()
+
+
+def _table(folder: Path) -> Path:
+    """A clinic's table: a pressure with zeros for not known, a sex, a stay that follows from the outcome."""
+    generator = np.random.default_rng(3)
+    lines = ["patient,age,sex,pressure,stay,outcome"]
+    for row in range(200):
+        ill = row % 2
+        pressure = 0 if row % 29 == 0 else round(float(generator.normal(125 + 10 * ill, 15)))
+        age, stay = round(float(generator.normal(60, 12))), round(float(generator.normal(5 + 9 * ill, 1.5)), 1)
+        lines.append(f"Zebra{row},{age},{'fm'[row // 2 % 2]},{pressure},{stay},{'dead' if ill else 'alive'}")
+    path = folder / "patients.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _hospital(folder: Path, **data: object) -> Path:
+    document = {
+        "site": "st-mary",
+        "state": "state",
+        "policy": {
+            "methods": ["fedavg"],
+            "secure_aggregation": "required",
+            "smallest_sites": 3,
+            "largest_rounds": 10,
+            "largest_megabytes": 100.0,
+            "largest_clipping_range": 8.0,
+        },
+        "data": {"table": "patients.csv", "contract": "contract.yaml", "split": {"seed": 0}, **data},
+    }
+    path = folder / "hospital.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) -> None:
+    """Describe, two edits, check, accept, check: each says what is next, and no patient is in any word of it."""
+    table, config, contract = _table(tmp_path), _hospital(tmp_path), tmp_path / "contract.yaml"
+
+    drafted = run("data", "describe", table, "--output", contract)
+    assert drafted.returncode == 0, drafted.stderr
+    text = contract.read_text()
+    assert "suspicious: 0 lies far" in text
+    contract.write_text(text.replace("positive_name: positive", "positive_name: died"))
+    first = run("data", "check", "--config", config)
+    assert first.returncode == 78
+    assert "WARNING: column stay: on its own it predicts the outcome" in first.stdout
+    assert "Nobody has accepted the 1 warnings" in first.stderr
+    digest = re.findall(r"digest of this examination is ([0-9a-f]{16})", first.stdout)[0]
+    wrong = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", "0" * 16)
+    assert wrong.returncode == 2
+    accepted = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", digest)
+    assert accepted.returncode == 0, accepted.stderr
+    again = run("data", "check", "--config", config)
+
+    assert again.returncode == 0, again.stderr
+    assert "accepted by A. Jones" in again.stdout
+    page = (tmp_path / "state" / "data" / "check.html").read_text()
+    assert "accepted by A. Jones" in page
+    assert "data_accepted" in (tmp_path / "state" / "audit.log").read_text()
+    words = [done.stdout + done.stderr for done in (drafted, first, wrong, accepted, again)]
+    assert "Zebra" not in "".join([*words, page, (tmp_path / "state" / "data" / "check.json").read_text(), text])
+
+
+def test_a_rehearsal_needs_nobodys_data(run: Run, tmp_path: Path) -> None:
+    """`invent` writes a table that `check` finds no error in, and does not write over another."""
+    _table(tmp_path)
+    run("data", "describe", tmp_path / "patients.csv", "--output", tmp_path / "contract.yaml")
+    config = _hospital(tmp_path, table="invented.csv", unaccepted_warnings="tell")
+    words = ["data", "invent", "--contract", tmp_path / "contract.yaml", "--output", tmp_path / "invented.csv"]
+
+    invented = run(*words)
+    checked = run("data", "check", "--config", config)
+
+    assert invented.returncode == 0, invented.stderr
+    assert checked.returncode == 0, checked.stderr
+    assert "Zebra" not in (tmp_path / "invented.csv").read_text()
+    assert run(*words).returncode == 2
+
+
+def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
+    """As it is started by a person, it gives the network up and writes the draft to the terminal."""
+    done = subprocess.run([PROGRAM, "data", "describe", _table(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "role: target" in done.stdout
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Hospital:
+    """A hospital whose table has one warning."""
+    _table(tmp_path)
+    (tmp_path / "contract.yaml").write_text(
+        "format: {header: true}\ncolumns:\n  - {name: patient, role: patient}\n"
+        "  - {name: age, role: feature, type: numeric}\n"
+        '  - {name: sex, role: feature, type: binary, codes: ["f", "m"]}\n'
+        "  - {name: pressure, role: feature, type: numeric, missing: median, missing_markers: [0]}\n"
+        "  - {name: stay, role: feature, type: numeric}\n"
+        '  - {name: outcome, role: target, task: binary, positive: ["dead"], negative: ["alive"]}\n'
+    )
+    return read_hospital(_hospital(tmp_path))
+
+
+def _accept(hospital: Hospital) -> None:
+    digest = examined(hospital).digest
+    at = moment(datetime(2026, 1, 1, tzinfo=UTC))
+    accept(hospital.state_path, Acceptance(digest=digest, warnings=("x",), query_digest=None, by="A. Jones", at=at))
+
+
+def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(hospital: Hospital) -> None:
+    """The trainer's own way in asks for the acceptance, unless the hospital's file says that telling is enough."""
+    with pytest.raises(DataError, match="Nobody has accepted the 1 warnings") as stopped:
+        admit(hospital)
+    told = hospital.model_copy(update={"data": hospital.data.model_copy(update={"unaccepted_warnings": "tell"})})
+
+    assert "Zebra" not in str(stopped.value)
+    assert len(admit(told)[0].training)
+    _accept(hospital)
+    assert len(admit(hospital)[0].training)
+
+
+def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
+    """One changed cell, and somebody has to look again."""
+    _accept(hospital)
+    path = Path(hospital.data.table)
+    lines = path.read_text().splitlines()
+    cells = lines[5].split(",")
+    lines[5] = ",".join([cells[0], str(int(cells[1]) + 1), *cells[2:]])
+    path.write_text("\n".join(lines))
+
+    with pytest.raises(DataError, match="Nobody has accepted"):
+        admit(hospital)
+
+
+def test_an_error_stops_whatever_was_accepted(hospital: Hospital) -> None:
+    """A cell off its contract is no warning."""
+    path = Path(hospital.data.table)
+    path.write_text(path.read_text().replace(",f,", ",Zebra,", 1))
+    _accept(hospital)
+
+    with pytest.raises(DataError, match="column sex: a code that is not declared in row 2"):
+        admit(hospital)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"digest": "other"}'])
+def test_a_damaged_acceptance_is_told(hospital: Hospital, content: str) -> None:
+    """What cannot be read is no yes."""
+    _accept(hospital)
+    digest = examined(hospital).digest
+    (hospital.state_path / "data" / "accepted" / f"{digest}.json").write_text(content)
+
+    with pytest.raises(DataError, match="cannot be read"):
+        find_acceptance(hospital.state_path, digest)
+
+
+def test_the_figures_of_an_examination_are_json(hospital: Hospital) -> None:
+    """Every finding and figure, and no row's content, for a file that stays here."""
+    facts = json.loads(json.dumps(examined(hospital).to_json(), allow_nan=False))
+
+    assert facts["rows"] == facts["patients"] == 200
+    assert [finding["key"] for finding in facts["findings"]] == ["predicts-alone:stay"]
+    assert "Zebra" not in json.dumps(facts)
