@@ -49,7 +49,13 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
         log = structlog.get_logger()
         log.info("trainer_started", site=hospital.site)
         if has_network:
-            log.warning("trainer_not_isolated", remedy="allow user namespaces, or run the trainer as its unit does")
+            log.warning(
+                "trainer_not_isolated",
+                enforced_by="nobody: the kernel gave this user no network namespace of its own",
+                remedy="allow user namespaces, or run the trainer as its unit does",
+            )
+        else:
+            log.info("trainer_kept_from_network", enforced_by="the kernel: no route of this process leads anywhere")
         if rehearse and descriptor is not None:
             connection = socket.socket(fileno=descriptor)
             with tempfile.TemporaryDirectory() as folder:

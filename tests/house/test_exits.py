@@ -1,0 +1,142 @@
+"""The gate is the only exit: where bytes of a contribution are made, read and sent, proved from the text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from protos.messages import SiteMessage
+from tests.house.imports import modules, reachable
+
+SITE = {name: path.read_text() for name, path in modules().items() if name.startswith("site_agent.")}
+BOUNDARY = {name: text for name, text in SITE.items() if name.startswith("site_agent.boundary.")}
+
+
+def calls(text: str) -> Iterator[ast.Call]:
+    """Every call in a text."""
+    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+
+
+def callers(name: str, texts: dict[str, str]) -> set[str]:
+    """The modules that call a function or class by this name."""
+    return {module for module, text in texts.items() if any(_name(call.func) == name for call in calls(text))}
+
+
+def _name(function: ast.expr) -> str:
+    return (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
+
+
+def readers(attribute: str, texts: dict[str, str]) -> set[str]:
+    """The modules that read an attribute of this name."""
+    return {
+        module
+        for module, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and node.attr == attribute
+    }
+
+
+def arguments(text: str, function: str) -> set[str]:
+    """What is handed to calls of a name, as written."""
+    return {ast.unparse(arg) for call in calls(text) if _name(call.func) == function for arg in call.args}
+
+
+def test_only_the_gate_makes_a_chunk() -> None:
+    """The one message that can hold numbers of a model is built in one file of the site."""
+    assert callers("Chunk", SITE) == {"site_agent.boundary.gate"}
+
+
+def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
+    """Built vectors are opaque to the rest of the agent; rounds.py tells their length to the log."""
+    assert callers("Contribution", SITE) == {"site_agent.boundary.gate"}
+    assert readers("buffer", BOUNDARY) <= {
+        "site_agent.boundary.gate", "site_agent.boundary.rounds", "site_agent.boundary.dry_run",
+    }  # fmt: skip
+    for module in ("site_agent.boundary.rounds", "site_agent.boundary.dry_run"):
+        text = BOUNDARY[module]
+        assert text.count(".buffer") == text.count(".buffer)")
+        assert "len(contribution.buffer)" in text or "len(built.buffer)" in text
+
+
+def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
+    """Its payload is read where it is given to the gate, and where the agent reads which states there are on disk."""
+    assert readers("payload", BOUNDARY) == {
+        "site_agent.boundary.rounds", "site_agent.boundary.dry_run", "site_agent.boundary.agent",
+    }  # fmt: skip
+    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.boundary.rounds"], "build")
+    assert BOUNDARY["site_agent.boundary.rounds"].count(".payload") == 1
+    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.boundary.dry_run"], "build")
+    assert BOUNDARY["site_agent.boundary.dry_run"].count(".payload") == 1
+    assert BOUNDARY["site_agent.boundary.agent"].count(".payload") == 1
+
+
+def test_only_chunks_from_the_gate_are_sent() -> None:
+    """The loop over `release` is the one place that sends a chunk, and nothing else has a name that could be one."""
+    rounds = ast.parse(BOUNDARY["site_agent.boundary.rounds"])
+    loops = [node for node in ast.walk(rounds) if isinstance(node, ast.For) and "chunk" in ast.unparse(node.target)]
+
+    assert [ast.unparse(loop.iter) for loop in loops] == ["self._gate.release(contribution, bind)"]
+    sent = arguments(BOUNDARY["site_agent.boundary.rounds"], "send")
+    assert "chunk" in sent
+    others = {text for text in sent if text != "chunk"}
+    assert all(text.startswith(("Ready(", "Done(", "self._masked().")) for text in others), others
+
+
+@pytest.mark.parametrize("function", ["encode_site_message"])
+def test_only_the_connection_writes_to_the_stream(function: str) -> None:
+    """Messages become bytes in one place, and the stream's own `write` is called there alone."""
+    assert callers(function, SITE) == {"site_agent.boundary.connection"}
+    stream_writes = {
+        module
+        for module, text in BOUNDARY.items()
+        for call in calls(text)
+        if _name(call.func) == "write" and "_stream" in ast.unparse(call.func)
+    }
+    assert stream_writes == {"site_agent.boundary.connection"}
+
+
+def test_a_site_has_no_other_message_that_could_hold_numbers() -> None:
+    """Of all that a site can say, only a chunk has a body; the list is closed."""
+    kinds = {kind.__name__: set(kind.__dataclass_fields__) for kind in SiteMessage.__args__}  # type: ignore[attr-defined]
+
+    assert [name for name, fields in kinds.items() if "body" in fields or "payload" in fields] == ["Chunk"]
+
+
+def test_the_gate_cannot_be_reached_from_where_the_patients_are() -> None:
+    """No module of the trainer imports the boundary, lazily or not, so none can call the exit."""
+    trainers = [name for name in modules() if name.startswith("site_agent.trainer")]
+    assert trainers
+    for name in trainers:
+        assert not {found for found in reachable(name, lazily=True) if found.startswith("site_agent.boundary")}
+
+
+OPENERS = {
+    "open_connection", "open_unix_connection", "create_connection", "create_datagram_endpoint", "start_server",
+    "start_unix_server", "create_server", "urlopen", "getaddrinfo", "secure_channel", "insecure_channel",
+}  # fmt: skip
+
+
+def test_nothing_near_the_patients_opens_a_connection() -> None:
+    """Beside the hatch no module that a trainer reaches names a function that connects, of whatever library."""
+    near = {
+        name for entry in modules() if entry.startswith("site_agent.trainer") for name in reachable(entry, lazily=True)
+    }
+    texts = {name: modules()[name].read_text() for name in near}
+
+    assert {name for opener in OPENERS for name in callers(opener, texts)} == set()
+    sockets = {name for name, text in texts.items() if "import socket" in text}
+    assert sockets == {"site_agent.hatch", "site_agent.trainer.__main__"}
+    assert callers("secure_channel", BOUNDARY) == {"site_agent.boundary.connection"}  # the search is able to find one
+
+
+def test_the_proof_would_see_another_exit() -> None:
+    """A second maker of chunks, and a second reader of payloads, are found."""
+    text = "def leak(answer, stream):\n    stream.send(Chunk(0, 0, 0, answer.payload))\n"
+
+    assert callers("Chunk", {"x": text}) == {"x"}
+    assert readers("payload", {"x": text}) == {"x"}
+    assert arguments(text, "send") == {"Chunk(0, 0, 0, answer.payload)"}
