@@ -23,9 +23,13 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
     if len(pem) > LARGEST_BYTES:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
-        return x509.load_pem_x509_certificates(pem)
+        found = x509.load_pem_x509_certificates(pem)
+        # Names, keys and times are decoded when they are asked for, so that is done here, where it may fail.
+        for one in found:
+            _ = one.subject, one.issuer, one.public_key(), one.not_valid_before_utc, one.not_valid_after_utc
     except Exception as cause:  # the parser of hostile bytes raises several kinds, none of which may pass
         raise _refused("it cannot be read") from cause
+    return found
 
 
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
