@@ -18,12 +18,14 @@ from pki import inspection, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment import invite_site
+from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
 from pki.register import Register, SiteRecord, SiteState
 from pki.signatures import public_bytes
 from protos.audit_heads import COORDINATOR, owner_of_site
 from protos.audit_keys import keys_text
-from protos.errors import ConfigurationError, UsageError, explained
+from protos.command_line import finish
+from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 
 _PATH = click.Path(path_type=Path)
@@ -31,29 +33,16 @@ _directory = click.option(
     "--directory", type=_PATH, required=True, help="The authority's directory, made by `pki init`."
 )
 _passphrase_file = click.option(
-    "--passphrase-file", type=_PATH, help="File (mode 0600) with the root key's passphrase in its first line."
+    "--passphrase-file",
+    type=_PATH,
+    envvar="GLOBAL_LAYERS_PASSPHRASE_FILE",
+    help="File (mode 0600) with the root key's passphrase in its first line.",
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit status."""
-    sys.exit(_run(arguments))
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        status = commands.main(args=arguments, prog_name="pki", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return UsageError.exit_status
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("pki: stopped by the person at the keyboard.", err=True)
-        return 1
-    except Exception as error:
-        told = explained(error)
-        click.echo(told.lines("pki"), err=True)
-        return told.exit_status
-    return status if isinstance(status, int) else 0
+    sys.exit(finish("pki", commands, arguments))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -123,16 +112,28 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
             remedy="Choose another path for --output.",
         )
     authority = Authority.load(directory)
+    has_saved = False
+
+    def keep(made: Invitation) -> None:
+        nonlocal has_saved
+        made.save(output)
+        has_saved = True
+
     with Register(authority.register_path) as register:
-        invitation = invite_site(
-            authority,
-            register,
-            site_name(site),
-            valid_for=timedelta(hours=valid_hours),
-            is_pre_approved=pre_approved,
-            now=_now(),
-        )
-    invitation.save(output)
+        try:
+            invitation = invite_site(
+                authority,
+                register,
+                site_name(site),
+                valid_for=timedelta(hours=valid_hours),
+                is_pre_approved=pre_approved,
+                now=_now(),
+                keep=keep,
+            )
+        except BaseException:
+            if has_saved:
+                output.unlink(missing_ok=True)  # the register knows nothing of it
+            raise
     click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
     click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
 

@@ -8,6 +8,7 @@ federation). So a token that was read on its way is of no use with a request tha
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -70,8 +71,12 @@ def invite_site(
     valid_for: timedelta,
     is_pre_approved: bool,
     now: datetime,
+    keep: Callable[[Invitation], None] | None = None,
 ) -> Invitation:
-    """Make an invitation and note it in the register; an earlier one for this site becomes void."""
+    """Make an invitation and note it in the register; an earlier one for this site becomes void.
+
+    `keep` saves it first: an invitation that could not be saved takes nothing from the one before it.
+    """
     invitation = Invitation(
         federation=authority.federation,
         site=site,
@@ -81,6 +86,8 @@ def invite_site(
         root_pem=authority.root_pem(),
         token=new_token(),
     )
+    if keep is not None:
+        keep(invitation)
     register.invite(
         site,
         token_sha256(invitation.token),

@@ -81,12 +81,17 @@ class Invitation:
 
     @property
     def fingerprint(self) -> str:
-        """80 bits over federation, site, addresses and root; 4 groups of 4 characters."""
+        """80 bits over federation, site, addresses, expiry, root and token; 4 groups of 4 characters.
+
+        The token goes in by its hash, so that two invitations of one site are told apart.
+        """
         # 80 bits: a forger must meet this very value, one try at a time; the birthday bound does
         # not help, because the honest side does not let a stranger choose the other half.
         root = certificates_in(self.root_pem)[0]
-        parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment))
-        covered = pack("invitation", *(part.encode() for part in parts), root.fingerprint(hashes.SHA256()))
+        expires = self.expires.astimezone(UTC).strftime(_TIME)
+        parts = (self.federation, self.site, str(self.coordinator), str(self.enrolment), expires)
+        secret = bytes.fromhex(token_sha256(self.token))
+        covered = pack("invitation", *(part.encode() for part in parts), root.fingerprint(hashes.SHA256()), secret)
         return grouped(hashlib.sha256(covered).digest()[:10])
 
     def check_not_expired(self, now: datetime) -> None:

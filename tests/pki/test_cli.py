@@ -176,3 +176,31 @@ def test_help_shows_one_example_that_parses(pki: Terminal, name: str) -> None:
         command.make_context(name, example[2:])
     except OperatorError:
         pytest.fail("the example is not accepted")
+
+
+def test_an_invitation_that_cannot_be_saved_leaves_the_one_before_it_good(pki: Terminal, directory: Path) -> None:
+    """Where the file cannot be written the register is not touched; where it refuses, no file is left."""
+    first = directory.parent / "first.invitation"
+    assert pki("invite", "st-mary", "--directory", directory, "--output", first) == 0
+    missing = directory.parent / "missing" / "second.invitation"
+
+    assert pki("invite", "st-mary", "--directory", directory, "--output", missing) == 78
+
+    with Register(Authority.load(directory).register_path) as register:
+        invitation, keys = Invitation.load(first), SiteKeys.create(directory.parent / "keys")
+        request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+        assert isinstance(handle_request(Authority.load(directory), register, request, datetime.now(UTC)), Pending)
+        register.approve(invitation.site, keys.identity_fingerprint(), datetime.now(UTC))
+        handle_request(Authority.load(directory), register, request, datetime.now(UTC))
+    late = directory.parent / "late.invitation"
+    assert pki("invite", "st-mary", "--directory", directory, "--output", late) == 78
+    assert not late.exists()
+
+
+def test_public_keys_are_written_for_whoever_verifies_a_log(pki: Terminal, directory: Path, tmp_path: Path) -> None:
+    """The coordinator's public key is in the file and its fingerprint on the screen; the private key is in neither."""
+    assert pki("keys", "--directory", directory, "--output", tmp_path / "keys.json") == 0
+
+    key = Authority.load(directory).identity_key().public_key().public_bytes_raw()
+    assert json.loads((tmp_path / "keys.json").read_text())["identity_keys"] == {"coordinator": key.hex()}
+    assert pki.out.startswith("coordinator  ")

@@ -40,8 +40,8 @@ def test_an_invitation_comes_back_as_it_went(invitation: Invitation, tmp_path: P
     assert (tmp_path / "i").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_fingerprint_covers_whom_and_where_and_not_the_token(invitation: Invitation, now: datetime) -> None:
-    """Each change that a forger would make changes the fingerprint; another token does not."""
+def test_the_fingerprint_covers_whom_where_and_which(invitation: Invitation, now: datetime) -> None:
+    """Each change that a forger would make changes the fingerprint, and a second invitation has another one."""
     forged_root = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
     changed = [
         dataclasses.replace(invitation, federation=FederationName("lung")),
@@ -49,10 +49,11 @@ def test_the_fingerprint_covers_whom_and_where_and_not_the_token(invitation: Inv
         dataclasses.replace(invitation, coordinator=Address("localhost", 8445)),
         dataclasses.replace(invitation, enrolment=Address("evil.example", 8444)),
         dataclasses.replace(invitation, root_pem=certificates.certificate_pem(forged_root)),
+        dataclasses.replace(invitation, token=new_token()),
+        dataclasses.replace(invitation, expires=invitation.expires + timedelta(hours=1)),
     ]
 
-    assert len({one.fingerprint for one in (invitation, *changed)}) == 6
-    assert dataclasses.replace(invitation, token=new_token()).fingerprint == invitation.fingerprint
+    assert len({one.fingerprint for one in (invitation, *changed)}) == 8
     assert len(invitation.fingerprint.replace("-", "")) * 5 >= 80
 
 

@@ -1,0 +1,70 @@
+"""One invitation, many who want it at once: exactly one wins, over a thousand invitations."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pki.authority import Authority
+from pki.enrolment import EnrolmentRequest, Issued, enrolment_request, handle_request, invite_site
+from pki.names import SiteName
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.errors import RefusedError
+
+RACERS = 4
+
+
+def race(authority: Authority, path: Path, now: datetime, requests: list[EnrolmentRequest]) -> list[bool]:
+    """Let each request run through a register of its own, all released at the same moment; who got a certificate."""
+    gate = threading.Barrier(len(requests))
+
+    def run(request: EnrolmentRequest) -> bool:
+        with Register(path) as register:
+            gate.wait()
+            try:
+                return isinstance(handle_request(authority, register, request, now), Issued)
+            except RefusedError:
+                return False
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(run, requests))
+
+
+def winners_of(tries: int, authority: Authority, folder: Path, now: datetime) -> list[int]:
+    """How many won each of so many invitations."""
+    path = folder / "register.sqlite"
+    keys = [SiteKeys.create(folder / f"racer-{number}") for number in range(RACERS)]
+    won = []
+    with Register.create(path) as register:
+        for number in range(tries):
+            site = SiteName(f"site-{number}")
+            invitation = invite_site(
+                authority, register, site, valid_for=timedelta(hours=1), is_pre_approved=True, now=now
+            )
+            for one in keys:
+                one.tls_key_path.unlink()
+                one.identity_key_path.unlink()
+                SiteKeys.create(one.directory)
+            made = [enrolment_request(invitation, one.signing_request(), one.identity_key()) for one in keys]
+            won.append(sum(race(authority, path, now, made)))
+            assert len(register.site(site).accepted_certificates) == 1
+    return won
+
+
+def test_of_all_that_race_for_an_invitation_one_wins(authority: Authority, tmp_path: Path, now: datetime) -> None:
+    """Four keys at once, each through a connection of its own: one certificate."""
+    assert winners_of(10, authority, tmp_path, now) == [1] * 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_in_a_thousand_races_there_is_always_exactly_one_winner(
+    authority: Authority, tmp_path: Path, now: datetime
+) -> None:
+    """A thousand invitations, four racers each: a thousand winners."""
+    assert winners_of(1000, authority, tmp_path, now) == [1] * 1000
