@@ -26,12 +26,13 @@ from coordinator.commands.doctor import doctor
 from coordinator.commands.explain import explain
 from coordinator.commands.options import config_option
 from coordinator.commands.page import page
+from coordinator.commands.release import release
 from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
 from coordinator.events import EVENTS
 from coordinator.runs import known_runs
 from protos.catalogue import identify
-from protos.errors import UsageError, explained
+from protos.command_line import finish
 from protos.manifest import manifest_of
 from protos.methods import method_names
 
@@ -150,6 +151,7 @@ def stop(path: Path) -> None:
 
 
 cli.add_command(audit)
+cli.add_command(release)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(doctor)
@@ -181,7 +183,9 @@ def _print_status(answer: dict[str, Any]) -> None:
 
 
 def _part(site: dict[str, Any]) -> str:
-    return "withdrawn" if site.get("withdrawn") else "yes" if site["joined"] else "no"
+    window = site.get("maintenance")
+    part = "withdrawn" if site.get("withdrawn") else "yes" if site["joined"] else "no"
+    return f"{part}, maintenance {window['from']} to {window['until']}" if window else part
 
 
 def _set_up_log() -> None:
@@ -201,15 +205,4 @@ def _set_up_log() -> None:
 def main() -> NoReturn:
     """The entry point; an operator never sees a traceback."""
     os.umask(0o077)
-    try:
-        cli(standalone_mode=False)
-        sys.exit(0)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(UsageError.exit_status)
-    except Exception as error:
-        told = explained(error)
-        print(told.lines("coordinator"), file=sys.stderr)
-        sys.exit(told.exit_status)
+    sys.exit(finish("coordinator", cli))

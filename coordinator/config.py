@@ -6,13 +6,16 @@ later depends on the folder that a program was started in.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Final
 
 from protos.documents import Document, read_document
 from protos.fields import Address, LocalAddress, PathText
 from protos.plan import Plan
 
 _CONSEQUENCE = "The coordinator did not start."
+AUTHORITY_VARIABLE: Final = "GLOBAL_LAYERS_AUTHORITY"
 
 
 class CoordinatorConfiguration(Document):
@@ -39,7 +42,7 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """The configuration with its paths made absolute.
+    """The configuration with its paths made absolute; the authority's place may come from the environment.
 
     Raises:
         ConfigurationError: the file is wrong; every mistake is named.
@@ -48,7 +51,7 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
     base = path.resolve().parent
     return configuration.model_copy(
         update={
-            "authority": str(base / configuration.authority),
+            "authority": str(base / (os.environ.get(AUTHORITY_VARIABLE) or configuration.authority)),
             "state": str(base / configuration.state),
             "plans": tuple(str(base / plan) for plan in configuration.plans),
         }

@@ -18,7 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
 
-from protos.errors import UsageError, explained
+from protos.command_line import finish
 from site_agent.commands.approval import approve, review, withdraw
 from site_agent.commands.audit import audit
 from site_agent.commands.backup import backup, restore
@@ -27,6 +27,7 @@ from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
 from site_agent.commands.options import config_option
 from site_agent.commands.predict import predict, recalibrate
+from site_agent.commands.release import release
 from site_agent.commands.report import report
 from site_agent.commands.status import status
 from site_agent.config import read_hospital
@@ -108,20 +109,10 @@ cli.add_command(status)
 cli.add_command(review)
 cli.add_command(approve)
 cli.add_command(withdraw)
+cli.add_command(release)
 
 
 def main() -> NoReturn:
     """The entry point; an operator never sees a traceback."""
     os.umask(0o077)
-    try:
-        cli(standalone_mode=False)
-        sys.exit(0)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(UsageError.exit_status)
-    except Exception as error:
-        told = explained(error)
-        print(told.lines("site-agent"), file=sys.stderr)
-        sys.exit(told.exit_status)
+    sys.exit(finish("site-agent", cli))

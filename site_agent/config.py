@@ -7,9 +7,10 @@ every mistake at once; paths come out absolute.
 from __future__ import annotations
 
 import difflib
+import os
 from datetime import datetime, time
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -26,6 +27,7 @@ def _known(name: str) -> str:
     return name
 
 
+INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -162,13 +164,14 @@ class Hospital(Document):
 
 
 def read_hospital(path: Path) -> Hospital:
-    """The configuration with its paths made absolute.
+    """The configuration with its paths made absolute; the invitation's place may come from the environment.
 
     Raises:
         ConfigurationError: the file is wrong; every mistake is named.
     """
     hospital = read_document(path, Hospital, consequence="The site agent did not start; nothing left this site.")
     base = path.resolve().parent
+    invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
     data = hospital.data.model_copy(
         update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
     )
@@ -179,7 +182,7 @@ def read_hospital(path: Path) -> Hospital:
             "data": data,
             "training": training,
             "state": str(base / hospital.state),
-            "invitation": str(base / hospital.invitation) if hospital.invitation else None,
+            "invitation": str(base / invitation) if invitation else None,
             "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
         }
     )

@@ -1,0 +1,44 @@
+"""How each program's command line ends: no traceback, three sentences, a documented exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from protos.errors import UsageError, explained
+
+
+def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, without `arguments` the one that this process was started with; the status to end with.
+
+    A command that ends with a status of its own calls `sys.exit`, which passes through.
+    """
+    try:
+        status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return 130
+    except click.ClickException as error:
+        told = usage(program, error)
+    except Exception as error:
+        wanted = explained(error)
+        print(wanted.lines(program), file=sys.stderr)
+        return wanted.exit_status
+    else:
+        return status if isinstance(status, int) else 0
+    print(told.lines(program), file=sys.stderr)
+    return told.exit_status
+
+
+def usage(program: str, error: click.ClickException) -> UsageError:
+    """What is wrong with the words of a command line, in one sentence, and where its help is."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if isinstance(context, click.Context) else program
+    is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    said = "A command is missing" if is_bare else " ".join(error.format_message().split()).rstrip(".")
+    return UsageError(
+        what=f"{said}.",
+        consequence=f"Nothing was done; the exit status is {UsageError.exit_status}.",
+        remedy=f"Run `{command} --help`.",
+    )
