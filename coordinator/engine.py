@@ -21,12 +21,12 @@ from typing import Any, assert_never
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
-from coordinator.hearing import hear_chunk, hear_of_keys
+from coordinator.hearing import has_what_it_needs, hear_chunk, hear_of_keys
 from coordinator.journal import Entry
 from coordinator.keeping import Kept
+from coordinator.maintenance import Windows
 from coordinator.performing import Peer, Performer
 from coordinator.phases import (
-    Agreeing,
     BecameReady,
     Collecting,
     Declined,
@@ -37,7 +37,6 @@ from coordinator.phases import (
     Over,
     TimePassed,
     TookResult,
-    Training,
     WasPaused,
     WasResumed,
     WasStopped,
@@ -47,6 +46,7 @@ from coordinator.record import has_complete_record, write_record
 from coordinator.resuming import interrupted_state
 from coordinator.round import advance, begin
 from coordinator.run import Run, new_run, terms_of
+from coordinator.standing import status_facts
 from protos.errors import OperatorError
 from protos.messages import (
     Announcement,
@@ -82,11 +82,8 @@ class Engine:
         audit: Callable[[str, list[Entry]], None] | None = None,
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
-        times that only the journal shows; `aside` writes large snapshots beside the rounds, `audit` records a run's
-        decisions before they take effect."""
-        self._waiting = list(plans)
-        self._state = state
-        self._identity_of = identity_of
+        times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect."""
+        self._waiting, self._state, self._identity_of = list(plans), state, identity_of
         self._clock, self._now, self._aside, self._audit = clock, now, aside, audit
         self._log = structlog.get_logger()
         self._peers: dict[str, Peer] = {}
@@ -95,10 +92,12 @@ class Engine:
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
+        self._windows = Windows(clock, now)
+        self._known: set[str] = set()
         self._performer = Performer(self._peers, self._joined, clock, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
-        self.finished = asyncio.Event()
+        self.finished, self.all_heard = asyncio.Event(), asyncio.Event()
 
     def start(self) -> None:
         """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
@@ -122,7 +121,7 @@ class Engine:
         if self._run is not None:
             self._announce(site, self._run)
         elif self.finished.is_set():
-            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
+            self._tell_all_over()
 
     def disconnected(self, site: str, peer: Peer) -> None:
         """A stream has ended, for whatever reason."""
@@ -156,8 +155,7 @@ class Engine:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
                     if reason is SiteReason.WITHDRAWN and self._kept is not None:
                         self._kept.note("withdrawn", site=site)
-                    self._joined.discard(site)
-                    self._happened(Declined(site, reason))
+                    self._decline(site, reason)
             case KeyAdvert() | EpochAcknowledgement():
                 self._heard(hear_of_keys(run, self._member(site), message))
             case Hello():
@@ -167,28 +165,22 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """What an operator asks at 3 a.m., ready for JSON."""
-        run = self._run
-        return {
-            "run": run.facts() if run else None,
-            "sites": {
-                name: {
-                    "connected": name in self._peers,
-                    "joined": name in self._joined,
-                    "withdrawn": self._kept is not None and name in self._kept.history.withdrawn,
-                }
-                for name in (run.plan.site_names if run else sorted(self._peers))
-            },
-            "paused": run.terms.is_paused if run else False,
-            "happened": self._kept.history.facts() if self._kept else None,
-            "runs_over": len(self.outcomes),
-            "runs_waiting": len(self._waiting),
-        }
+        facts = status_facts(self._run, self._kept, connected=self._peers, joined=self._joined, windows=self._windows)
+        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+
+    def away(self, site: str, begins: int, ends: int) -> None:
+        """A site tells in which window it may be away, in seconds since 1970; 0 and 0 for none."""
+        if not self._windows.take(site, begins, ends):
+            return
+        self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
+        if self._run is not None and self._kept is not None:
+            self._run.terms = replace(self._run.terms, away=self._windows.on_clock())
+            self._kept.note("maintenance", site=site, begins=begins, ends=ends)
 
     def removed(self, site: str) -> None:
         """A site's certificate is not accepted any more; nobody waits for it to come back."""
         if site in self._joined:
-            self._joined.discard(site)
-            self._happened(Declined(site, SiteReason.REVOKED))
+            self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
         """Let the round under way close and begin no other, or go on; whether anything changed."""
@@ -224,8 +216,7 @@ class Engine:
         self._held.clear()
         self._run = self._kept = None
         if not self._waiting:
-            for peer in list(self._peers.values()):
-                peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
+            self._tell_all_over()
             self.finished.set()
             return
         plan = self._waiting.pop(0)
@@ -248,10 +239,21 @@ class Engine:
         for site in list(self._peers):
             self._announce(site, run)
 
+    def _tell_all_over(self) -> None:
+        """Whoever is here hears that it need not call again; who has called before may do so now."""
+        for site, peer in list(self._peers.items()):
+            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
+            self._known.discard(site)
+        if not self._known:
+            self.all_heard.set()
+
     def _begin(self, run: Run, kept: Kept) -> None:
         """Announce a run for the first time, or take it up where its journal says."""
         history = kept.history
-        run.terms = terms = replace(run.terms, first_attempt=history.first_attempt)
+        for site, window in history.away.items():
+            self._windows.take(site, *window)
+        away = self._windows.on_clock()
+        run.terms = terms = replace(run.terms, first_attempt=history.first_attempt, away=away)
         if not history.has_begun:
             kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
             kept.journal.sync()
@@ -290,7 +292,7 @@ class Engine:
             self._refuse(self._kept, "ahead", site, "the coordinator's state of this run is older than this site's")
             return
         self._kept.joined(site, join)
-        is_current = self._is_current(run, self._kept, site, join)
+        is_current = has_what_it_needs(run, self._kept, site, join)
         if not is_current and not self._kept.can_return(site):
             self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
             return
@@ -298,6 +300,7 @@ class Engine:
             self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
             return
         self._joined.add(site)
+        self._known.add(site)
         self._log.info("site_joined", site=site, run=run.name)
         self._kept.note("joined", site=site)
         self._happened(Joined(site, join.epoch, is_current))
@@ -312,20 +315,15 @@ class Engine:
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
         self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
 
-    @staticmethod
-    def _is_current(run: Run, kept: Kept, site: str, join: Join) -> bool:
-        """Whether a site has what the step under way needs of it."""
-        if (
-            not isinstance(run.state, Agreeing | Training | Collecting | Interrupted)
-            or site not in run.state.step.bound
-        ):
-            return True
-        return kept.is_current(join, run.state.step.round)
-
     def _member(self, site: str) -> str:
         if site not in self._joined:
             raise MalformedMessage("a message before joining")
         return site
+
+    def _decline(self, site: str, reason: SiteReason) -> None:
+        self._joined.discard(site)
+        self._known.discard(site)
+        self._happened(Declined(site, reason))
 
     def _heard(self, event: Event | None) -> None:
         if event is not None:

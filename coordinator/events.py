@@ -31,6 +31,12 @@ EVENTS: Final = (
         "Compare the fingerprint by telephone, then `pki approve`.",
     ),
     Entry("I115", "site_waits_for_a_later_study", "A site is not in this run's plan, but in one that waits.", _NOTHING),
+    Entry(
+        "I117",
+        "maintenance_announced",
+        "A site tells in which window it may be away, or that there is none; nobody counts it as lost then.",
+        _NOTHING,
+    ),
     Entry("I116", "configuration_taken_over", "coordinator.yaml was read again; keys that wait are named.", _NOTHING),
     Entry(
         "I117",

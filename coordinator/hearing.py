@@ -6,6 +6,7 @@ attempt or an agreement that is over, is passed by.
 
 from __future__ import annotations
 
+from coordinator.keeping import Kept
 from coordinator.phases import (
     Acknowledged,
     Advertised,
@@ -17,9 +18,18 @@ from coordinator.phases import (
     Gathering,
     Interrupted,
     Over,
+    Training,
 )
 from coordinator.run import Run
-from protos.messages import Chunk, EpochAcknowledgement, KeyAdvert, MalformedMessage
+from protos.messages import Chunk, EpochAcknowledgement, Join, KeyAdvert, MalformedMessage
+
+
+def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
+    """Whether a site that joins can go on with the step under way from its memory or its disk."""
+    state = run.state
+    if not isinstance(state, Agreeing | Training | Collecting | Interrupted) or site not in state.step.bound:
+        return True
+    return kept.is_current(join, state.step.round)
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | EpochAcknowledgement) -> Event | None:

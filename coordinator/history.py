@@ -32,6 +32,7 @@ class History:
         digests: of what was sent down for it.
         first_attempt: the number that attempts at a round begin with; see phases.Terms.
         furthest: one more than the latest round that was ever offered.
+        away: by site the window in which it said that it may be away, in seconds since 1970.
         rounds_made: rounds that were closed and not gone back behind.
         done: sites that have taken in the result.
         withdrawn: sites whose own persons have taken them out, and that have not joined again.
@@ -47,6 +48,7 @@ class History:
         self.digests: dict[int, str] = {}
         self.first_attempt = self.furthest = self.rounds_made = 0
         self.done: set[str] = set()
+        self.away: dict[str, tuple[int, int]] = {}
         self.withdrawn: set[str] = set()
         self.is_paused = False
         self.over: Entry | None = None
@@ -99,6 +101,8 @@ class History:
             case "back":
                 self.rounds_made = entry["round"]
                 self.done.clear()
+            case "maintenance":
+                self.away[entry["site"]] = (entry["begins"], entry["ends"])
             case "done":
                 self.done.add(entry["site"])
             case "paused" | "resumed":

@@ -19,6 +19,7 @@ import math
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
+from coordinator.maintenance import excused_until
 from coordinator.phases import (
     Acknowledged,
     Advertised,
@@ -80,7 +81,7 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
         case Agreeing() | Training() | Collecting() | Interrupted():
             return _work(terms, state, event, now)
         case Finishing():
-            return _finish(state, event, now)
+            return _finish(terms, state, event, now)
         case Over():
             return state, ()
         case _:
@@ -103,6 +104,9 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
     if state.joined >= able:
         return _start(terms, state.joined, now)
     if now >= state.deadline:
+        until = excused_until(terms, able - state.joined, now)
+        if until is not None:
+            return replace(state, deadline=until), ()
         if len(state.joined) >= terms.quorum:
             return _start(terms, state.joined, now)
         return _end(is_complete=False, reason="too few sites joined in time", missing=terms.sites - state.joined)
@@ -330,7 +334,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     step = state.step
     match state:
         case Interrupted():
-            return _give_up_waiting(terms, state, now)
+            waited_for = lost = step.bound - step.present
         case Agreeing():
             waited_for = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
             lost = step.bound - step.present
@@ -340,6 +344,13 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         case Collecting():
             waited_for = step.bound - state.complete
             lost = waited_for - step.present
+    until = excused_until(terms, waited_for - step.present, now)
+    if until is not None:
+        if isinstance(state, Training | Collecting):
+            return replace(state, deadline=until, latest=max(state.latest, until)), ()
+        return replace(state, deadline=until), ()
+    if isinstance(state, Interrupted):
+        return _give_up_waiting(terms, state, now)
     # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
     missing = lost or waited_for
     void = VoidRound(step.round, step.attempt, missing)
@@ -363,7 +374,7 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
     return _end(is_complete=False, reason="a site did not come back in time", missing=missing)
 
 
-def _finish(state: Finishing, event: Event, now: float) -> Outcome:
+def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome:
     match event:
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
@@ -374,6 +385,9 @@ def _finish(state: Finishing, event: Event, now: float) -> Outcome:
         case _:
             pass
     missing = state.step.bound - state.done
+    until = excused_until(terms, missing - state.gone, now) if now >= state.deadline else None
+    if until is not None:
+        return replace(state, deadline=until), ()
     if missing <= state.gone or now >= state.deadline:
         return _end(is_complete=True, reason="all rounds were made", missing=missing)
     return state, ()

@@ -40,6 +40,7 @@ from protos.state_format import settle_format
 
 _REGISTER_POLL_SECONDS: Final = 0.5
 _STOPPING_SECONDS: Final = 3.0
+_LATE_SECONDS: Final = 60.0
 
 
 async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], path: Path) -> bool:
@@ -89,10 +90,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         reload = Reloading(path, configuration, plans, engine.add)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            finished = asyncio.create_task(engine.finished.wait())
-            await asyncio.wait({finished, stop, watch}, return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                watch.result()
+            await _until_over(engine, stop, watch)
         finally:
             notifier.notify("STOPPING=1")
             watch.cancel()
@@ -106,6 +104,21 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     if not engine.finished.is_set():
         return True  # asked to stop; nothing failed
     return all(outcome.is_complete for outcome in engine.outcomes)
+
+
+async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None]) -> None:
+    """Wait until all runs are over or somebody ends this program; then for sites that have not heard of the end.
+
+    Nobody who has taken part calls for ever: an agent calls at least twice in a minute.
+    """
+    for event, seconds in ((engine.finished, None), (engine.all_heard, _LATE_SECONDS)):
+        waiting = asyncio.create_task(event.wait())
+        await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if watch.done():
+            watch.result()
+        if stop.done() or engine.failure is not None:
+            return
 
 
 @contextmanager

@@ -187,6 +187,7 @@ class FederationService:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
             self._engine.connected(site, peer)
+            self._engine.away(site, greeting.away_from, greeting.away_until)
             if self._upkeep:
                 self._upkeep.greeted(peer, site, greeting)
             while not peer.ending.is_set():

@@ -77,14 +77,23 @@ class MalformedMessage(ValueError):  # a reason to end a stream, told by the cal
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a stream; `upkeep` is the version of messages beside the rounds (upkeep.py), 0 for none."""
+    """The first message of a stream.
+
+    Attributes:
+        upkeep: the version of messages beside the rounds (upkeep.py), 0 for none.
+        away_from: when the window begins in which this site may be away, seconds since 1970; 0 for none.
+        away_until: when it ends.
+    """
 
     protocol: int
     software: str
     upkeep: int = 0
+    away_from: int = 0
+    away_until: int = 0
 
     def __post_init__(self) -> None:
         _require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
+        _require(0 <= self.away_from <= self.away_until < 1 << 36, "maintenance window")
         _require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 

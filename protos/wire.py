@@ -64,7 +64,13 @@ def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
         case Chunk():
             return encode_chunk(message, _CHUNK_OF_SITE)
         case Hello():
-            hello = generated.Hello(protocol=message.protocol, software=message.software, upkeep=message.upkeep)
+            hello = generated.Hello(
+                protocol=message.protocol,
+                software=message.software,
+                upkeep=message.upkeep,
+                away_from=message.away_from,
+                away_until=message.away_until,
+            )
             outer = generated.SiteMessage(hello=hello)
         case Join():
             outer = generated.SiteMessage(
@@ -109,7 +115,8 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
         case "chunk":
             return _from_chunk(outer.chunk)
         case "hello":
-            return Hello(outer.hello.protocol, outer.hello.software, outer.hello.upkeep)
+            hello = outer.hello
+            return Hello(hello.protocol, hello.software, hello.upkeep, hello.away_from, hello.away_until)
         case "join":
             join = outer.join
             saved = tuple(Saved(state.round, state.redraw) for state in join.saved)

@@ -25,6 +25,7 @@ from site_agent.commands.backup import backup, restore
 from site_agent.commands.data import data
 from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
+from site_agent.commands.maintenance import maintenance
 from site_agent.commands.options import config_option
 from site_agent.commands.predict import predict, recalibrate
 from site_agent.commands.release import release
@@ -102,6 +103,7 @@ cli.add_command(recalibrate)
 cli.add_command(report)
 cli.add_command(backup)
 cli.add_command(restore)
+cli.add_command(maintenance)
 cli.add_command(data)
 cli.add_command(doctor)
 cli.add_command(explain)

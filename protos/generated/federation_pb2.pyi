@@ -53,14 +53,18 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., epoch_open: _Optional[_Union[EpochOpen, _Mapping]] = ..., epoch_roster: _Optional[_Union[EpochRoster, _Mapping]] = ..., epoch_seal: _Optional[_Union[EpochSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "upkeep")
+    __slots__ = ("protocol", "software", "upkeep", "away_from", "away_until")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPKEEP_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FROM_FIELD_NUMBER: _ClassVar[int]
+    AWAY_UNTIL_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
     upkeep: int
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ...) -> None: ...
+    away_from: int
+    away_until: int
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., away_from: _Optional[int] = ..., away_until: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")

@@ -45,6 +45,7 @@ from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection
 from site_agent.boundary.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.boundary.gate import GateRefusal, unexpected_answer
+from site_agent.boundary.maintenance import watch_window, window_seconds
 from site_agent.boundary.masking import SiteMasking
 from site_agent.boundary.mishaps import OF_THE_DISK, TrainerFailed, masks_nothing, misbehaved, parted, policy_refuses
 from site_agent.boundary.policy import refuse_plan
@@ -159,8 +160,10 @@ class Agent:
 
     async def _converse(self, connection: Connection) -> bool:
         """One stream from greeting to end; whether everything is over."""
-        await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0))
+        away = window_seconds(self._hospital.state_path)
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
         reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
+        window = self._spawn(watch_window(self._hospital.state_path, away))
         keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
         try:
             while True:
@@ -193,7 +196,7 @@ class Agent:
             await self._refuse(SiteReason(stopped.failed.reason), stopped.failed.tensor)
             raise
         finally:
-            for task in (reader, watcher, keeper):
+            for task in (reader, watcher, window, keeper):
                 task.cancel()
             self._standing.parted()
             if self._rounds is not None:

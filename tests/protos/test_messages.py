@@ -44,6 +44,8 @@ BAD_LINES = ("two\nlines", "tab\t", "bell\x07", "\N{RIGHT-TO-LEFT OVERRIDE}abc",
 
 BAD: list[Callable[[], object]] = [
     *(lambda number=number: Hello(number, "1") for number in (0, -1, 1 << 16)),
+    lambda: Hello(1, "1", 0, 2, 1),
+    lambda: Hello(1, "1", 0, 0, 1 << 36),
     *(lambda line=line: Hello(1, line) for line in (*BAD_LINES, "a" * 201)),
     *(lambda name=name: Announcement(name, b"{}") for name in BAD_NAMES),
     lambda: Announcement("run", b""),
