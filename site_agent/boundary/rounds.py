@@ -8,6 +8,7 @@ a MalformedMessage or a MaskingRefused, and the caller stops.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
@@ -117,7 +118,7 @@ class Rounds:
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
         self._itinerary = Itinerary(run, plan, manifest, released)
-        self._is_concluded = False
+        self._is_concluded, self._result_sha256 = False, ""
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
         self._upload: asyncio.Task[None] | None = None
@@ -193,7 +194,7 @@ class Rounds:
     async def concluded(self, rounds: int) -> None:
         """The trainer has taken in the last aggregate."""
         self._is_concluded = True
-        self._audit.write("run_finished", run=self.run, rounds=rounds)
+        self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
         await self._around.send(Done(self.run))
 
@@ -322,6 +323,7 @@ class Rounds:
             await self._around.send(Done(self.run))
         else:
             best = -1 if message.best_round is None else message.best_round
+            self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
             question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data)
             self._around.spawn(self._conclude(question))
 

@@ -112,7 +112,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
         )
     log.write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}; nothing more leaves.")
-    click.echo("What left before stays in the sums: see `site-agent release data-withdrawn`.")
+    click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:

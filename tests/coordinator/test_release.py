@@ -1,0 +1,159 @@
+"""The end of a study as people type it: sites sign, the coordinator releases, data is withdrawn."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import coordinator.cli
+import site_agent.cli
+from pki.site_keys import SiteKeys
+from protos.plan import Plan
+from site_agent.boundary.audit import AuditLog
+from tests.rehearsal.study import SITES, plan_with
+
+DIGEST = "ab" * 32
+Type = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def type_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    """A terminal: program and words; exit status and all that was printed."""
+
+    def typed(program: str, *words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            (site_agent.cli if program == "site-agent" else coordinator.cli).main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return (ended.value.code if isinstance(ended.value.code, int) else 0), out + err
+
+    return typed
+
+
+class End:
+    """Three sites and a coordinator after a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.plan = folder, self._sites(folder)
+        self.run = self.plan.run_name
+        kept = folder / "state" / "runs" / self.run
+        kept.mkdir(parents=True)
+        (kept / "plan.json").write_bytes(self.plan.canonical)
+        (kept / "parameters.safetensors").write_bytes(b"parameters")
+        self.record(is_complete=True)
+        (folder / "coordinator.yaml").write_text(
+            yaml.safe_dump({"listen": "localhost:1234", "authority": "a", "state": "state"})
+        )
+
+    def record(self, **facts: Any) -> None:
+        """Write the run's record."""
+        content = {"shared_parameters_sha256": DIGEST} | facts
+        (self.folder / "state" / "runs" / self.run / "record.json").write_text(json.dumps(content))
+
+    def config(self, site: str) -> Path:
+        """A site's configuration."""
+        return self.folder / site / "hospital.yaml"
+
+    def _sites(self, folder: Path) -> Plan:
+        identities = {}
+        for site in SITES:
+            state = folder / site / "state"
+            state.mkdir(parents=True)
+            identities[site] = SiteKeys.create(state / "keys").identity_fingerprint()
+            policy = {
+                "methods": ["fedavg"], "secure_aggregation": "required", "smallest_sites": 3, "largest_rounds": 9,
+                "largest_megabytes": 1.0, "largest_clipping_range": 8.0,
+            }  # fmt: skip
+            data = {"table": "t", "contract": "c", "split": {"seed": 0}}
+            content = {"site": site, "state": "state", "policy": policy, "data": data}
+            (folder / site / "hospital.yaml").write_text(yaml.safe_dump(content))
+        plan = plan_with(identities)
+        for site in SITES:
+            log = AuditLog(
+                folder / site / "state" / "audit.log", site=site, now=lambda: datetime(2026, 3, 1, tzinfo=UTC)
+            )
+            for number in range(3):
+                log.write("contribution_released", run=plan.run_name, round=number, attempt=0, masked=True, bytes=48)
+            log.write("run_finished", run=plan.run_name, rounds=3, parameters_sha256=DIGEST)
+            log.close()
+        return plan
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> End:
+    """A study that is over."""
+    return End(tmp_path)
+
+
+def signed(end: End, type_words: Type, to: str = "Dr Lee, for validation") -> list[object]:
+    """Let every site sign; the coordinator's words for their files."""
+    words: list[object] = []
+    for site in SITES:
+        file = end.folder / f"{site}.release"
+        command = ["release", "approve", "--config", end.config(site), "--run", end.run, "--by", "A. Jones"]
+        assert type_words("site-agent", *command, "--to", to, "--output", file)[0] == 0
+        words += ["--approval", file]
+    return words
+
+
+def test_what_every_site_has_signed_is_released(end: End, type_words: Type) -> None:
+    """The recipient's folder holds the parameters and every signature; the sites' logs and the run's folder know."""
+    files = signed(end, type_words)
+    command = ["release", "--config", end.folder / "coordinator.yaml", "--run", end.run, "--output", end.folder / "out"]
+
+    status, said = type_words("coordinator", *command, *files)
+
+    assert (status, "Dr Lee, for validation" in said) == (0, True)
+    assert (end.folder / "out" / "parameters.safetensors").read_bytes() == b"parameters"
+    released = json.loads((end.folder / "out" / "release.json").read_text())
+    assert [approval["site"] for approval in released["approvals"]] == list(SITES)
+    assert (end.folder / "state" / "runs" / end.run / "releases.jsonl").read_text().count("\n") == 1
+    assert "release_approved" in (end.folder / "a" / "state" / "audit.log").read_text()
+
+
+@pytest.mark.parametrize(("left_out", "complete", "status"), [(1, True, 77), (0, False, 78)])
+def test_without_a_site_or_an_end_nobody_gets_anything(
+    end: End, type_words: Type, left_out: int, complete: bool, status: int
+) -> None:
+    """No folder is made where a signature is missing or the run was not made to its end."""
+    files = signed(end, type_words)[: 6 - 2 * left_out]
+    end.record(is_complete=complete)
+    command = ["release", "--config", end.folder / "coordinator.yaml", "--run", end.run, "--output", end.folder / "out"]
+
+    assert type_words("coordinator", *command, *files)[0] == status
+    assert not (end.folder / "out").exists()
+
+
+@pytest.mark.parametrize("run", ["none-v1-abc", "../../etc"])
+def test_a_run_that_is_not_there_is_told(end: End, type_words: Type, run: str) -> None:
+    """A name that is no finished run of this coordinator, or of this site, releases nothing."""
+    files = signed(end, type_words)
+    out = end.folder / "out"
+    command = ["release", "--config", end.folder / "coordinator.yaml", "--run", run, "--output", out]
+    assert type_words("coordinator", *command, *files)[0] == 2
+    words = ["release", "approve", "--config", end.config("a"), "--run", run, "--by", "A", "--to", "B", "--output", out]
+    assert type_words("site-agent", *words)[0] == 2
+
+
+def test_withdrawn_data_is_on_record_and_nothing_is_promised(end: End, type_words: Type) -> None:
+    """The command says what left and that no sum can be parted again; the log has who and why."""
+    words = ["release", "withdraw-data", "--config", end.config("b"), "--by", "A. Jones", "--reason", "no consent"]
+
+    status, said = type_words("site-agent", *words, "--run", end.run)
+
+    assert status == 0
+    assert f"3 rounds of {end.run}" in said
+    assert "only as a part of sums" in said
+    assert "cannot be undone: a sum cannot be parted again" in said
+    log = (end.folder / "b" / "state" / "audit.log").read_text()
+    assert '"data_withdrawn"' in log
+    assert "no consent" in log
+    assert type_words("site-agent", *words, "--run", "other")[0] == 2
