@@ -222,7 +222,13 @@ def _numbers(decimal: str, markers: Iterable[str], limits: tuple[float, float] |
 
 def _all_numbers(cells: Sequence[str], words: arrow.Array, decimal: str) -> Numbers | None:
     """Float64 with NaN where a cell is one of `words`; None where a cell is neither that nor a finite number."""
-    texts = compute.utf8_trim_whitespace(arrow.array(cells, arrow.string()))
+    written = arrow.array(cells, arrow.string())
+    values = _converted(written, words, decimal)
+    # Blanks around a number are rare, and taking them off first would cost every column a fifth of its time.
+    return _converted(compute.utf8_trim_whitespace(written), words, decimal) if values is None else values
+
+
+def _converted(texts: arrow.Array, words: arrow.Array, decimal: str) -> Numbers | None:
     texts = compute.if_else(compute.is_in(texts, value_set=words), None, texts)
     if decimal != ".":
         texts = compute.replace_substring(compute.replace_substring(texts, ".", " "), decimal, ".")

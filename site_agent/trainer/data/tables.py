@@ -48,7 +48,7 @@ from site_agent.trainer.files import array_digest
 __all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
-_BLOCK_CELLS: Final = 1 << 19
+_BLOCK_CELLS: Final = 1 << 18  # whose text still fits into a processor's cache when it is parsed column by column
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -1,0 +1,151 @@
+"""What reading and preprocessing a large table costs, beside plain pandas: `python benchmarks/loading.py`.
+
+A table is made up: four fifths of its columns are numbers with a twentieth of the cells empty, the others codes.
+Two processes then do the same with it, one after the other, each in a fresh interpreter:
+
+* `ours`: read and check every cell against a contract, split, fit on training rows, encode to float32;
+* `pandas`: read_csv, train_test_split, fill with training medians, standardise, one-hot, to float32; nothing is
+  checked.
+
+Measured are the wall clock, the process's own processor seconds, which other programs disturb less, and its largest
+resident memory above that of its imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+MIB = 1 << 20
+CODES = ["a", "b", "c", "d", "e"]
+BLOCK_ROWS = 50_000
+
+
+def is_coded(column: int) -> bool:
+    """Whether a column of the made-up table holds codes."""
+    return column % 5 == 4
+
+
+def make_table(folder: Path, rows: int, columns: int) -> None:
+    """table.csv and contract.yaml in the folder."""
+    import pyarrow as arrow
+    import pyarrow.csv as csv
+
+    generator = np.random.default_rng(0)
+    names = [f"c{column}" for column in range(columns)]
+    with (folder / "table.csv").open("wb") as file:
+        for start in range(0, rows, BLOCK_ROWS):
+            count = min(BLOCK_ROWS, rows - start)
+            made = {}
+            for column, name in enumerate(names):
+                if is_coded(column):
+                    made[name] = arrow.array(np.array(CODES)[generator.integers(5, size=count)])
+                else:
+                    values = np.round(generator.normal(100, 15, size=count), 3)
+                    made[name] = arrow.array(values, mask=generator.random(count) < 0.05)
+            made["y"] = arrow.array(generator.integers(0, 2, size=count))
+            options = csv.WriteOptions(include_header=start == 0, quoting_style="none")
+            csv.write_csv(arrow.table(made), file, options)
+    features = [
+        {"name": name, "role": "feature", "type": "categorical", "codes": list(CODES), "encoding": "one-hot"}
+        if is_coded(column)
+        else {"name": name, "role": "feature", "type": "numeric", "range": [0, 200], "missing": "median"}
+        for column, name in enumerate(names)
+    ]
+    target = {"name": "y", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
+    contract = {"format": {"header": True}, "columns": [*features, target]}
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+
+
+def ours(folder: Path) -> int:
+    """The rows that this program makes ready."""
+    from site_agent.config import Split
+    from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.data.dataset import prepare
+
+    dataset, _ = prepare(folder / "table.csv", read_contract(folder / "contract.yaml"), Split(seed=0))
+    return len(dataset.training) + len(dataset.validation) + len(dataset.test)
+
+
+def plain_pandas(folder: Path) -> int:
+    """The rows that a short script with pandas makes ready."""
+    import pandas
+    from sklearn.model_selection import train_test_split
+
+    frame = pandas.read_csv(folder / "table.csv")
+    target = frame.pop("y").to_numpy(dtype=np.float32)
+    rest, test = train_test_split(np.arange(len(frame)), test_size=0.33, random_state=0)
+    training, validation = train_test_split(rest, test_size=0.1, random_state=0)
+    numbers = frame.columns[[not is_coded(column) for column in range(frame.shape[1])]]
+    fitted = frame.iloc[training][numbers]
+    frame[numbers] = frame[numbers].fillna(fitted.median())
+    fitted = frame.iloc[training][numbers]
+    frame[numbers] = (frame[numbers] - fitted.mean()) / fitted.std(ddof=0)
+    encoded = pandas.get_dummies(frame, dtype=np.float32).to_numpy(dtype=np.float32)
+    parts = [(encoded[part], target[part]) for part in (training, validation, test)]
+    return sum(len(features) for features, _ in parts)
+
+
+CASES: dict[str, Callable[[Path], int]] = {"ours": ours, "pandas": plain_pandas}
+
+
+def measured(case: str, folder: Path) -> dict[str, float]:
+    """One case in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", case, "--folder", str(folder)], check=True, capture_output=True, text=True
+    )
+    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+
+
+def measure_here(case: str, folder: Path) -> None:
+    """Run a case in this process and print its figures as JSON."""
+    import pandas  # noqa: F401  # imported before the clock starts, as are those of the next line
+    import pyarrow.compute  # noqa: F401
+    import sklearn.model_selection  # noqa: F401
+
+    import site_agent.trainer.data.dataset  # noqa: F401
+
+    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, computed = time.perf_counter(), time.process_time()
+    rows = CASES[case](folder)
+    seconds, computed = time.perf_counter() - start, time.process_time() - computed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"rows": rows, "s": seconds, "computed_s": computed, "peak_mib": (peak - idle) * 1024 / MIB}))
+
+
+def main() -> None:
+    """Make the table, measure both, print one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--columns", type=int, default=100)
+    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case is not None:
+        measure_here(options.case, options.folder)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_table(folder, options.rows, options.columns)
+        parts = [f"rows={options.rows}", f"columns={options.columns}"]
+        parts.append(f"csv_mib={(folder / 'table.csv').stat().st_size / MIB:.0f}")
+        for case in CASES:
+            found = measured(case, folder)
+            assert found.pop("rows") == options.rows
+            parts += [f"{case}_rows_per_s={options.rows / found['s']:.0f}"]
+            parts += [f"{case}_{key}={value:.4g}" for key, value in found.items()]
+        print(" ".join(parts))
+
+
+if __name__ == "__main__":
+    main()
