@@ -47,6 +47,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for line in lines:
             words = shlex.split(line, comments=True)
             words = words[3:] if words[:2] == ["sudo", "-u"] else words
+            words = words[4:] if words[:2] == ["runuser", "-u"] and words[3] == "--" else words
             if words and words[0] in names and len(words) > 1:
                 yield page.name, words
 

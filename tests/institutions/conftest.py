@@ -22,7 +22,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "deploy"))
 
-from tests.institutions.federation import HOSPITALS, Federation
+from tests.institutions.federation import HOSPITALS, OFFICE, Federation
 from tests.institutions.machines import Institutions, why_not
 
 ROOT: Final = Path(__file__).parents[2]
@@ -103,13 +103,15 @@ def base(cache: Path, packages: Path) -> Path:
             shutil.copyfile(package, root / "tmp" / package.name)
         install = "dpkg --force-unsafe-io --install /tmp/*.deb && rm /tmp/*.deb"
         subprocess.run(["chroot", root, "sh", "-c", install], check=True, stdout=subprocess.DEVNULL)
+        # Unpacking without syncing each file: nobody keeps these systems.
+        (root / "etc/dpkg/dpkg.cfg.d/unsafe").write_text("force-unsafe-io\n")
         (root / "complete").touch()
     return root
 
 
 @pytest.fixture(scope="session")
 def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A coordinator and three hospitals, enrolled and approved, with their services under way."""
+    """An office and three hospitals, installed and booted; nothing is configured yet."""
 
     def arguments(name: str) -> list[str]:
         bound = [f"--bind-ro={packages}:/srv/packages"]
@@ -117,11 +119,17 @@ def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFact
         return [*bound, "--tmpfs=/var/lib/global-layers:size=64M"] if name == HOSPITALS[2] else bound
 
     with Institutions(base, tmp_path_factory.mktemp("institutions"), arguments=arguments) as institutions:
-        found = Federation(institutions.boot(["coordinator", *HOSPITALS], _prepare))
-        found.make_authority()
-        found.announce(found.furnish_hospitals())
-        found.start()
+        names = {OFFICE: "coordinator.example.org"}
+        found = Federation(institutions.boot([OFFICE, *HOSPITALS], _prepare, names))
+        found.bring_tables()
         yield found
+
+
+@pytest.fixture(scope="session")
+def under_way(federation: Federation) -> Federation:
+    """The federation with a long study under way, after its first one."""
+    federation.begin_long_study()
+    return federation
 
 
 def _prepare(root: Path, name: str) -> None:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,10 +126,12 @@ class Institutions:
             _power_off(machine)
         self._stack.close()
 
-    def boot(self, names: list[str], prepare: Callable[[Path, str], None]) -> dict[str, Machine]:
+    def boot(
+        self, names: list[str], prepare: Callable[[Path, str], None], further_names: Mapping[str, str]
+    ) -> dict[str, Machine]:
         """Boot systems of these names; `prepare` changes a root file system before."""
         addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
-        hosts = "".join(f"{address} {name}\n" for name, address in addresses.items())
+        hosts = "".join(f"{address} {name} {further_names.get(name, '')}\n" for name, address in addresses.items())
         for name, address in addresses.items():
             root = self._layer(name)
             (root / "etc/hostname").write_text(f"{name}\n")
