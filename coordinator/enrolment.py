@@ -16,6 +16,7 @@ from coordinator.outgoing import Caller
 from coordinator.service import Credentials
 from pki import enrolment, store
 from pki.authority import Authority
+from pki.certificates import is_renewal_due
 from pki.identity import identify_site
 from pki.names import is_name, site_name
 from pki.register import Register
@@ -48,7 +49,7 @@ class Membership:
         return Credentials(
             key=store.read_secret(self._authority.coordinator_key_path),
             chain=store.read_public(self._authority.coordinator_certificate_path),
-            root=self._authority.root_pem(),
+            root=self._authority.accepted_roots_pem(),
         )
 
     def identify(self, certificate: bytes) -> Caller:
@@ -99,6 +100,25 @@ class Membership:
         self._record("certificate_issued", site=asked.site, kind="renewal")
         self._log.info("certificate_renewed", site=asked.site)
         return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
+
+    def roots(self) -> RenewalAnswered | None:
+        """What a site has to hear while the authority changes: the roots, and what vouches for the next one."""
+        if not self._authority.is_changing():
+            return None
+        return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
+
+    def renew_own(self) -> bool:
+        """Renew the coordinator's own certificate where that is due; whether it was."""
+        if not is_renewal_due(self._authority.coordinator_leaf(), self._now()):
+            return False
+        before = self._authority.coordinator_leaf().not_valid_after_utc
+        self._authority.renew_coordinator(self._now())
+        after = self._authority.coordinator_leaf().not_valid_after_utc
+        if after <= before:
+            self._log.error("authority_ends_soon", ends=before.isoformat())
+            return False
+        self._record("own_certificate_renewed", ends=after.isoformat())
+        return True
 
     def renew_raw(self, raw: bytes) -> bytes:
         """As `renew`, on the enrolment port, where a site whose certificate has expired asks."""

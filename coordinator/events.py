@@ -39,7 +39,7 @@ EVENTS: Final = (
     ),
     Entry("I116", "configuration_taken_over", "coordinator.yaml was read again; keys that wait are named.", _NOTHING),
     Entry(
-        "I117",
+        "I119",
         "run_over",
         "A run has ended, complete or not; record.json has the reason and who was missing.",
         "If it is not complete and should be made again, raise the plan's version.",
@@ -149,5 +149,17 @@ EVENTS: Final = (
         "site_log_refused",
         "A site's audit log does not go on from where it was countersigned; its stream was ended.",
         "Call the site's security officer; after a loss a person there runs `site-agent audit begin-anew`.",
+    ),
+    Entry(
+        "E188",
+        "authority_ends_soon",
+        "The coordinator's certificate is due, and the issuing certificate above it ends no later.",
+        "Fetch the root key and run `pki renew --authority`.",
+    ),
+    Entry(
+        "E189",
+        "certificate_unreadable",
+        "The coordinator's certificate or key could not be read at a handshake; the one before it was shown.",
+        "Run `pki doctor`.",
     ),
 )

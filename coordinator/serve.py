@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import time
@@ -39,6 +40,7 @@ from protos.plan import Plan
 from protos.state_format import settle_format
 
 _REGISTER_POLL_SECONDS: Final = 0.5
+_CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator looks whether its own certificate is due
 _STOPPING_SECONDS: Final = 3.0
 _LATE_SECONDS: Final = 60.0
 
@@ -72,10 +74,14 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
             engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
         )
         credentials = membership.credentials()
-        servers = [federation_server(service, credentials, configuration.listen)]
+        servers = [federation_server(service, credentials, configuration.listen, membership.credentials)]
         if configuration.enrolment_listen is not None:
             listen = configuration.enrolment_listen
-            servers.append(enrolment_server(membership.enrol, credentials, listen, renew=membership.renew_raw))
+            servers.append(
+                enrolment_server(
+                    membership.enrol, credentials, listen, renew=membership.renew_raw, fetch=membership.credentials
+                )
+            )
         status, control = await _status_server(engine, state), await control_server(engine, state)
         for server in servers:
             await server.start()
@@ -133,7 +139,11 @@ def opened_log(state: Path, authority: Authority) -> Iterator[CoordinatorLog]:
 
 def _upkeep(log: CoordinatorLog, membership: Membership) -> SiteUpkeep:
     return SiteUpkeep(
-        log, identity_key_of=membership.identity_key_of, renew=membership.renew, confirm=membership.confirm
+        log,
+        identity_key_of=membership.identity_key_of,
+        renew=membership.renew,
+        confirm=membership.confirm,
+        roots=membership.roots,
     )
 
 
@@ -165,7 +175,11 @@ async def _watch(
     notifier: sdnotify.SystemdNotifier,
 ) -> None:
     """Notice revocations within a second, show logs to their witnesses, and tell that the loop works."""
+    looked_at = -math.inf
     while True:
+        if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
+            looked_at = time.monotonic()
+            membership.renew_own()
         await asyncio.sleep(_REGISTER_POLL_SECONDS)
         if membership.has_changed():
             service.recheck()

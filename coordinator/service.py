@@ -30,7 +30,7 @@ from coordinator.pace import Pace
 from coordinator.rate import RateLimit
 from coordinator.upkeep import SiteUpkeep
 from protos.audit_heads import HeadRefused
-from protos.errors import ConfigurationError, RefusedError, explained
+from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
 from protos.messages import (
     LARGEST_MESSAGE_BYTES,
     CoordinatorReason,
@@ -229,16 +229,18 @@ class FederationService:
         await asyncio.sleep(FAREWELL_SECONDS)
 
 
-def federation_server(service: FederationService, credentials: Credentials, listen: str) -> grpc.aio.Server:
+def federation_server(
+    service: FederationService, credentials: Credentials, listen: str, fetch: Callable[[], Credentials] | None = None
+) -> grpc.aio.Server:
     """A server for sites with certificates; not yet started.
+
+    `fetch` is asked at every handshake, so that a renewed certificate is shown at once.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
     """
     handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
-    secrets = grpc.ssl_server_credentials(
-        [(credentials.key, credentials.chain)], root_certificates=credentials.root, require_client_auth=True
-    )
+    secrets = _secrets(credentials, fetch, asks_for_certificate=True)
     return _server({PARTICIPATE: handler}, secrets, listen)
 
 
@@ -246,7 +248,12 @@ Answer: TypeAlias = Callable[[bytes], bytes]
 
 
 def enrolment_server(
-    enrol: Answer, credentials: Credentials, listen: str, *, renew: Answer | None = None
+    enrol: Answer,
+    credentials: Credentials,
+    listen: str,
+    *,
+    renew: Answer | None = None,
+    fetch: Callable[[], Credentials] | None = None,
 ) -> grpc.aio.Server:
     """A server for sites without a valid certificate: requests and replies as bytes, so often and no oftener."""
     limit = RateLimit()
@@ -260,8 +267,27 @@ def enrolment_server(
         return grpc.unary_unary_rpc_method_handler(answer)
 
     handlers = {ENROL: limited(enrol)} | ({RENEW: limited(renew)} if renew else {})
-    secrets = grpc.ssl_server_credentials([(credentials.key, credentials.chain)])
+    secrets = _secrets(credentials, fetch, asks_for_certificate=False)
     return _server(handlers, secrets, listen)
+
+
+def _secrets(
+    first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
+) -> grpc.ServerCredentials:
+    """What the server shows and trusts, looked up at every handshake."""
+
+    def configured(credentials: Credentials) -> Any:
+        roots = credentials.root if asks_for_certificate else None
+        return grpc.ssl_server_certificate_configuration([(credentials.key, credentials.chain)], roots)
+
+    def looked_up() -> Any:
+        try:
+            return configured(fetch()) if fetch is not None else None
+        except OperatorError as wrong:  # a file that is being replaced; what was shown before is still good
+            structlog.get_logger().error("certificate_unreadable", what=wrong.what)
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(configured(first), looked_up, asks_for_certificate)
 
 
 def _address_of(peer: str) -> str:

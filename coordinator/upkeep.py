@@ -44,8 +44,13 @@ class SiteUpkeep:
         identity_key_of: Callable[[str], bytes | None],
         renew: Callable[[RenewalAsked], RenewalAnswered],
         confirm: Callable[[str, str], None],
+        roots: Callable[[], RenewalAnswered | None] = lambda: None,
     ) -> None:
-        """All three are the register's: a site's identity key; its next certificate; that one has worked."""
+        """All are the register's and the authority's.
+
+        A site's identity key; its next certificate; that one has worked; the roots, while they change.
+        """
+        self._roots = roots
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
         self._sessions: dict[UpkeepPeer, LogSession] = {}
         self._refusals, self._ticks = 0, 0
@@ -77,6 +82,9 @@ class SiteUpkeep:
             session = LogSession(self._audit.party, owner_of_site(site), key)
             self._sessions[peer] = session
             peer.send(session.standing())
+            roots = self._roots()
+            if roots is not None:
+                peer.send(roots)
 
     def received(self, peer: UpkeepPeer, site: str, message: Upkeep) -> None:
         """A message beside the rounds has arrived.

@@ -179,9 +179,36 @@ class Authority:
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """What sites trust: the root, and while the authority changes the next one after it, as PEM."""
-        following = self.directory / "next-root.crt"
-        return self.root_pem() + (store.read_public(following) if following.exists() else b"")
+        """What sites are told to trust, as PEM: the root; while it changes, both roots and what vouches for one."""
+        pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
+        pem += self.root_pem()
+        for place in (self.next_root_path, self.vouching_path):
+            pem += store.read_public(place) if place.exists() else b""
+        return pem
+
+    def accepted_roots_pem(self) -> bytes:
+        """Below which roots a site's certificate may stand: the present one, and while it changes the one before."""
+        before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
+        return self.root_pem() + before
+
+    def is_changing(self) -> bool:
+        """Whether another root is about to take over, or has and the one before is still trusted (rotation.py)."""
+        return self.next_root_path.exists() or self.previous_root_path.exists()
+
+    @property
+    def next_root_path(self) -> Path:
+        """The root that will take over; there only after `pki rotate begin`."""
+        return self.directory / "next-root.crt"
+
+    @property
+    def previous_root_path(self) -> Path:
+        """The root before; there only from `pki rotate complete` to `pki rotate end`."""
+        return self.directory / "previous-root.crt"
+
+    @property
+    def vouching_path(self) -> Path:
+        """The certificate by which the older of two roots vouches for the younger."""
+        return self.directory / "vouching.crt"
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Certify a site's key; the register decides afterwards whether the certificate is accepted."""

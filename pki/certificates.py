@@ -145,6 +145,22 @@ def issuing_certificate(
     )
 
 
+def vouching_certificate(
+    next_root: x509.Certificate, root: x509.Certificate, root_key: Key, now: datetime
+) -> x509.Certificate:
+    """The present root says that the next one is its successor: the next root's name and key, signed by this one."""
+    key = next_root.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("a root has a P-256 key")
+    return (
+        _builder(next_root.subject, root.subject, key, now, root.not_valid_after_utc)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(is_authority=True), critical=True)
+        .add_extension(_issuer_identifier(root), critical=False)
+        .sign(root_key, hashes.SHA256())
+    )
+
+
 def site_certificate(
     key: ec.EllipticCurvePublicKey,
     issuing: x509.Certificate,

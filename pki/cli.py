@@ -14,9 +14,10 @@ from pathlib import Path
 
 import click
 
-from pki import inspection, sealed_key, store
+from pki import inspection, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
+from pki.doctoring import files
 from pki.enrolment import invite_site
 from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
@@ -25,6 +26,7 @@ from pki.signatures import public_bytes
 from protos.audit_heads import COORDINATOR, owner_of_site
 from protos.audit_keys import keys_text
 from protos.command_line import finish
+from protos.diagnosis import exit_status
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 
@@ -194,12 +196,7 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
     """Renew the coordinator's certificate, and with --authority the issuing certificate above it."""
     authority = Authority.load(directory)
     if with_authority:
-        passphrase = (
-            click.prompt("Passphrase of the root key", hide_input=True)
-            if passphrase_file is None
-            else _passphrase_in(passphrase_file)
-        )
-        authority.renew_issuing(passphrase, _now())
+        authority.renew_issuing(_passphrase(passphrase_file), _now())
     else:
         authority.renew_coordinator(_now())
     leaf = authority.coordinator_leaf()
@@ -230,8 +227,82 @@ def inspect(file: Path) -> None:
         click.echo(line)
 
 
+@commands.group()
+def rotate() -> None:
+    """Change the authority's root while the federation works: begin, complete, end."""
+
+
+@rotate.command(name="begin", epilog="Example: pki rotate begin --directory /var/lib/coordinator/pki")
+@_directory
+@_passphrase_file
+@click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
+def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
+    """Make the next root, for which the present one vouches; sites hear of it when they are connected."""
+    authority = Authority.load(directory)
+    following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
+    made = "" if following else sealed_key.new_passphrase()
+    rotation.begin(authority, _passphrase(passphrase_file), following or made, _now())
+    if made:
+        click.echo(f"Passphrase of the next root key, shown this once: {made}")
+    click.echo(f"Move {directory / 'next-root.key.sealed'} away after `pki rotate complete`, as root.key.sealed.")
+
+
+@rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_complete(directory: Path) -> None:
+    """Issue under the next root from now on; both are trusted."""
+    rotation.complete(Authority.load(directory), _now())
+    click.echo("The next authority issues from now on; sites get its certificates as they renew.")
+
+
+@rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_end(directory: Path) -> None:
+    """Trust the old root no more, once every site has a certificate of the new authority."""
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        rotation.end(authority, register)
+    click.echo("The old root is trusted no more.")
+
+
+@rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_status(directory: Path) -> None:
+    """Say which step is next, and which sites have yet to renew."""
+    authority = Authority.load(directory)
+    if authority.next_root_path.exists():
+        click.echo("Begun: when every site has been connected once since then, run `pki rotate complete`.")
+    elif authority.previous_root_path.exists():
+        with Register(authority.register_path) as register:
+            late = rotation.waiting(authority, register)
+        click.echo(f"Completed; yet to renew: {', '.join(late)}." if late else "Completed: run `pki rotate end`.")
+    else:
+        click.echo("No change of the authority is under way.")
+
+
+@commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def doctor(directory: Path, as_json: bool) -> None:
+    """Look at the authority, its keys, and the days that every certificate has left; nothing is changed.
+
+    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+    """
+    found = files.judge_authority(directory, _now()) + files.judge_members(directory, _now())
+    for finding in () if as_json else found:
+        click.echo(finding.line)
+    if as_json:
+        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
+    sys.exit(exit_status(found))
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _passphrase(path: Path | None) -> str:
+    typed: str = click.prompt("Passphrase of the root key", hide_input=True) if path is None else _passphrase_in(path)
+    return typed
 
 
 def _passphrase_in(path: Path) -> str:

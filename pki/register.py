@@ -243,6 +243,16 @@ class Register:
         with self._reading():
             return self._chain_of(name, tls_key_sha256)
 
+    def newest_chain(self, name: SiteName) -> bytes:
+        """The chain (PEM) of a site's newest accepted certificate; a RefusedError where it has none."""
+        with self._reading() as database:
+            row = database.execute(
+                "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC", (name,)
+            ).fetchone()
+        if row is None:
+            raise _refused(f"site {name} has no certificate")
+        return bytes(row[0])
+
     def identity_key(self, name: SiteName) -> bytes:
         """The raw Ed25519 public key of an active site; a RefusedError where there is none."""
         site = self.site(name)

@@ -145,6 +145,19 @@ class SiteKeys:
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
+    def hear_roots(self, roots_pem: bytes, now: datetime) -> bool:
+        """Trust what `trusted_after` allows of the roots that the coordinator names; whether that changes anything."""
+        trusted = store.read_public(self.root_certificate_path)
+        after = trusted_after(trusted, roots_pem, now)
+        if after != trusted:
+            store.write_public(self.root_certificate_path, after)
+        return after != trusted
+
+    def root_fingerprints(self) -> list[str]:
+        """The SHA-256 of each root that is trusted, 64 hexadecimal digits."""
+        roots = certificates_in(store.read_public(self.root_certificate_path))
+        return [certificates.certificate_sha256(root) for root in roots]
+
     def is_renewal_due(self, now: datetime) -> bool:
         """Whether the present certificate has reached the day from which it is renewed."""
         return certificates.is_renewal_due(self.leaf(), now)

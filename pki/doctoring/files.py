@@ -11,6 +11,7 @@ from pathlib import Path
 from pki import store
 from pki.authority import Authority
 from pki.chain import certificates_in
+from pki.expiries import certificate_ends
 from pki.invitation import Invitation
 from pki.register import Register
 from protos.diagnosis import Finding, failure, fine, judge_days, warning
@@ -98,4 +99,23 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
         (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority`."),
     ):
         found.append(judge_certificate(place, owner, renewal, now))
+    return found
+
+
+def judge_members(directory: Path, now: datetime) -> list[Finding]:
+    """The root's days, those of every site's certificate, and invitations that were never used."""
+    try:
+        authority = Authority.load(directory)
+        ends = certificate_ends(authority.register_path)
+    except OperatorError:
+        return []  # told by judge_authority already
+    renewal = "Run `pki rotate begin` years before, and let it take its time."
+    found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now)]
+    for site, end in sorted(ends.items()):
+        days = (end - now).total_seconds() / 86400
+        renewal = "Ask the site to start its agent, which renews by itself."
+        found.append(judge_days(f"The certificate of {site}", days, renewal))
+    if authority.is_changing():
+        says = "A change of the authority is under way."
+        found.append(warning("D420", says, "`pki rotate status` says which step is next."))
     return found

@@ -130,6 +130,9 @@ class SiteUpkeep:
         return [asked]
 
     def _renewed(self, answer: RenewalAnswered) -> None:
+        if not answer.chain and not answer.refusal:
+            self._hear_roots(answer.roots)
+            return
         if not self._has_asked:
             raise MalformedMessage("a certificate that was not asked for")
         if answer.refusal or not answer.chain:
@@ -144,6 +147,11 @@ class SiteUpkeep:
             consequence="The stream begins again with it; nothing is lost.",
             remedy="Nothing has to be done.",
         )
+
+    def _hear_roots(self, roots: bytes) -> None:
+        """The authority is changing: trust the root that the trusted one vouches for."""
+        if self._keys.hear_roots(roots, self._now()):
+            self._audit.write("trusted_roots_changed", roots=self._keys.root_fingerprints())
 
 
 def renewal_of(keys: SiteKeys, site: str) -> RenewalAsked:

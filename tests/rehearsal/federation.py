@@ -138,13 +138,17 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
             plans=[plan], state=state, identity_of=membership.identity_of, clock=time.monotonic, audit=log.journal
         )
         upkeep = SiteUpkeep(
-            log, identity_key_of=membership.identity_key_of, renew=membership.renew, confirm=membership.confirm
+            log,
+            identity_key_of=membership.identity_key_of,
+            renew=membership.renew,
+            confirm=membership.confirm,
+            roots=membership.roots,
         )
         service = FederationService(
             engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
         )
         address = f"localhost:{free_port()}"
-        server = federation_server(service, membership.credentials(), address)
+        server = federation_server(service, membership.credentials(), address, membership.credentials)
         await server.start()
         engine.start()
         try:

@@ -12,15 +12,20 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coordinator.enrolment import Membership
 from coordinator.service import enrolment_server
+from pki import rotation
+from pki.chain import certificates_in
+from pki.enrolment import RenewalRequest, handle_renewal
+from pki.names import SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.audit_desk import Desk
 from protos.audit_heads import COORDINATOR
 from protos.audit_verification import KnownKeys
-from protos.errors import RefusedError, UnavailableError
+from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
 from protos.upkeep import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
 from protos.upkeep_wire import decode_renewed, encode_renewal
@@ -29,6 +34,8 @@ from site_agent.boundary.connection import Connection, call_renew
 from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
 from tests.rehearsal.federation import Office, as_channel, calling, free_port, serving, utc_now
 from tests.rehearsal.study import plan_with
+
+DER = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 @dataclass
@@ -199,6 +206,71 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
 
     assert [len(list(site.audit.records(event))) for event in ("certificate_renewed", "certificate_in_use")] == [1, 1]
     site.audit.close()
+
+
+def leaf_root(keys: SiteKeys) -> bytes:
+    """The key of the authority that issued a site's present certificate."""
+    return certificates_in(keys.certificate_path.read_bytes())[-1].public_key().public_bytes(*DER)
+
+
+def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> None:
+    """A root is made, heard of, put in force and the old one forgotten, and at every step a site gets in."""
+    office = long_founded(tmp_path / "office")
+    keys = {name: office.enrol(name, now=utc_now() - timedelta(days=31)) for name in "abc"}
+    plan = plan_with({name: one.identity_fingerprint() for name, one in keys.items()})
+    site = Site.of(office, "a", tmp_path / "a")
+    before = leaf_root(keys["a"])
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path / "state") as running:
+            rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
+            # Renewal is due as well, so that it comes with the first stream; the certificate is still an old one.
+            with pytest.raises(UnavailableError, match="got its next certificate"):
+                await site.talk(office, running.address, "a", until=9)
+            assert leaf_root(site.keys) == before
+            assert len(site.keys.root_fingerprints()) == 2
+
+            rotation.complete(office.authority, utc_now())
+            await site.talk(office, running.address, "a", until=1)
+            with Register(office.authority.register_path) as register:
+                assert "a" in rotation.waiting(office.authority, register)
+                with pytest.raises(ConfigurationError, match="still have certificates of the old authority"):
+                    rotation.end(office.authority, register)
+                for name in "bc":
+                    register.revoke(SiteName(name), utc_now())
+                renewed = handle_renewal(office.authority, register, request_of(site.keys, "a"), utc_now())
+                roots = office.authority.trusted_roots_pem()
+                site.keys.install_next(renewed.chain_pem, roots, site=SiteName("a"), federation="heart", now=utc_now())
+                await site.talk(office, running.address, "a", until=1)
+                assert leaf_root(site.keys) != before
+                rotation.end(office.authority, register)
+            await site.talk(office, running.address, "a", until=1)
+
+    asyncio.run(scene())
+
+    assert not office.authority.is_changing()
+    assert office.authority.trusted_roots_pem() == office.authority.root_pem()
+    site.audit.close()
+
+
+def request_of(keys: SiteKeys, site: str) -> RenewalRequest:
+    """A site's request for its next certificate."""
+    asked = renewal_of(keys, site)
+    return RenewalRequest(site=asked.site, signing_request=asked.signing_request, signature=asked.signature)
+
+
+def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
+    """A coordinator that names another root, with or without a certificate of its own making, changes nothing."""
+    office, stranger = long_founded(tmp_path / "office"), long_founded(tmp_path / "stranger")
+    keys = office.enrol("a")
+    rotation.begin(stranger.authority, "correct horse battery", "battery horse correct", utc_now())
+    trusted = keys.root_certificate_path.read_bytes()
+
+    for told in (stranger.authority.root_pem(), office.authority.root_pem() + stranger.authority.trusted_roots_pem()):
+        with pytest.raises(RefusedError, match="not vouched for"):
+            keys.hear_roots(told, utc_now())
+
+    assert keys.root_certificate_path.read_bytes() == trusted
 
 
 @asynccontextmanager

@@ -1,0 +1,119 @@
+"""Changing a federation's authority while it works: a new root, trusted before it is used.
+
+Three steps, weeks apart if need be, and no program is stopped for any of them:
+
+* begin: the next root and its issuing key are made, and the present root vouches for the next one with a certificate;
+  each site hears of it on its stream and trusts both from then on;
+* complete: the next authority issues from now on; coordinator and sites still take certificates of the one before;
+* end: every site has a certificate of the new authority, and the old root is trusted no more.
+
+What a site trusts is decided by the site (`chain.trusted_after`): without a vouching signature by the root
+key, which the coordinator does not hold, nobody can make it trust another root.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pki import certificates, store
+from pki.authority import Authority
+from pki.chain import certificates_in
+from pki.register import Register
+from pki.sealed_key import seal, unseal
+from protos.errors import ConfigurationError
+
+
+def begin(authority: Authority, passphrase: str, next_passphrase: str, now: datetime) -> None:
+    """Make the next authority; the present one goes on issuing.
+
+    Raises:
+        ConfigurationError: a change is under way already, or the sealed root key is not here.
+        RefusedError: the passphrase does not open it.
+    """
+    if authority.is_changing():
+        raise _under_way("begun")
+    root = certificates_in(authority.root_pem())[0]
+    root_key = certificates.key_from_pem(unseal(store.read_secret(authority.sealed_root_key_path), passphrase))
+    next_key, issuing_key = certificates.new_tls_key(), certificates.new_tls_key()
+    next_root = certificates.root_certificate(next_key, authority.federation, now)
+    issuing = certificates.issuing_certificate(issuing_key.public_key(), next_root, next_key, authority.federation, now)
+    vouching = certificates.vouching_certificate(next_root, root, root_key, now)
+    sealed = seal(certificates.key_to_pem(next_key), next_passphrase)
+    store.write_secret(authority.directory / "next-root.key.sealed", sealed, replace=True)
+    store.write_secret(authority.directory / "next-issuing.key", certificates.key_to_pem(issuing_key), replace=True)
+    store.write_public(authority.directory / "next-issuing.crt", certificates.certificate_pem(issuing))
+    store.write_public(authority.vouching_path, certificates.certificate_pem(vouching))
+    # Last, because its presence says that all the others are there.
+    store.write_public(authority.next_root_path, certificates.certificate_pem(next_root))
+
+
+def complete(authority: Authority, now: datetime) -> None:
+    """Let the next authority issue from now on; after a crash in between, call it again.
+
+    Raises:
+        ConfigurationError: no change was begun.
+    """
+    if not authority.next_root_path.exists():
+        raise _not_begun()
+    if not authority.previous_root_path.exists():
+        store.write_public(authority.previous_root_path, authority.root_pem())
+    for before, after in (
+        ("next-issuing.key", authority.issuing_key_path),
+        ("next-issuing.crt", authority.issuing_certificate_path),
+        ("next-root.key.sealed", authority.sealed_root_key_path),
+    ):
+        place = authority.directory / before
+        if place.exists():
+            with store.explained(place, "put in force"):
+                place.replace(after)
+                store.sync_directory(authority.directory)
+    authority.renew_coordinator(now)
+    with store.explained(authority.next_root_path, "put in force"):
+        authority.next_root_path.replace(authority.root_certificate_path)
+        store.sync_directory(authority.directory)
+
+
+def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
+    """The members whose newest certificate is not of the present issuing authority, sorted."""
+    issuing = certificates_in(store.read_public(authority.issuing_certificate_path))[0]
+    return tuple(
+        site.name
+        for site in register.sites()
+        if site.accepted_certificates and certificates_in(register.newest_chain(site.name))[-1] != issuing
+    )
+
+
+def end(authority: Authority, register: Register) -> None:
+    """Trust the old root no more.
+
+    Raises:
+        ConfigurationError: the change is not complete, or a site still has a certificate of the old authority.
+    """
+    if authority.next_root_path.exists() or not authority.previous_root_path.exists():
+        raise _under_way("completed") if authority.next_root_path.exists() else _not_begun()
+    late = waiting(authority, register)
+    if late:
+        raise ConfigurationError(
+            what=f"These sites still have certificates of the old authority: {', '.join(late)}.",
+            consequence="The old root is still trusted, and every site keeps its place.",
+            remedy="Wait until they have renewed, which they do by themselves, or revoke those that have left.",
+        )
+    for place in (authority.previous_root_path, authority.vouching_path):
+        place.unlink(missing_ok=True)
+    store.sync_directory(authority.directory)
+
+
+def _under_way(step: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"A change of the authority is under way, and this step needs it not to be or to be {step}.",
+        consequence="Nothing was changed.",
+        remedy="`pki rotate status` says which step is next.",
+    )
+
+
+def _not_begun() -> ConfigurationError:
+    return ConfigurationError(
+        what="No change of the authority is under way.",
+        consequence="Nothing was changed.",
+        remedy="Begin one with `pki rotate begin`.",
+    )
