@@ -27,6 +27,7 @@ from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
 from site_agent.commands.maintenance import maintenance
 from site_agent.commands.options import config_option
+from site_agent.commands.page import page
 from site_agent.commands.predict import predict, recalibrate
 from site_agent.commands.release import release
 from site_agent.commands.report import report
@@ -107,6 +108,7 @@ cli.add_command(maintenance)
 cli.add_command(data)
 cli.add_command(doctor)
 cli.add_command(explain)
+cli.add_command(page)
 cli.add_command(status)
 cli.add_command(review)
 cli.add_command(approve)
