@@ -146,7 +146,8 @@ def _tell(examination: Examination) -> None:
     from site_agent.trainer.data.mistakes import where
 
     for finding in [*examination.errors, *examination.warnings]:
-        click.echo(f"{finding.level.upper()}: {finding.words}{where(finding.rows, finding.count)}.")
+        words = f"{finding.level.upper()}: {finding.words}{where(finding.rows, finding.count)}"
+        click.echo(words if words.endswith("?") else f"{words}.")
     notes = [finding for finding in examination.findings if finding.level == "note"]
     for finding in notes[:_MOST_NOTES]:
         click.echo(f"note: {finding.words}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from site_agent.config import Hospital, read_hospital
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.examination.admission import admit, examined
 
+REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).parent / "site-agent"
 
 
@@ -129,6 +131,37 @@ def test_a_rehearsal_needs_nobodys_data(run: Run, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
     assert "Zebra" not in (tmp_path / "invented.csv").read_text()
     assert run(*words).returncode == 2
+
+
+def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the data manager's page, in its order, on a table such as the page shows."""
+    page = (REPOSITORY / "docs" / "data-manager.md").read_text()
+    (contract,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    typed = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert _table(tmp_path).name == "patients.csv"
+    _hospital(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    digest, statuses = "", []
+
+    for words in typed:
+        assert words[0] == "site-agent"
+        done = run(*[digest if word == "0123456789abcdef" else word for word in words[1:]])
+        statuses.append((" ".join(words[1:3]), done.returncode))
+        digest = next(iter(re.findall(r"digest of this examination is ([0-9a-f]{16})", done.stdout)), digest)
+        if words[2] == "describe":
+            assert "suspicious: 0 lies far from all other values" in (tmp_path / "contract.yaml").read_text()
+            (tmp_path / "contract.yaml").write_text(contract)
+
+    assert statuses == [
+        ("data describe", 0),
+        ("data check", 78),
+        ("data accept", 0),
+        ("data check", 0),
+        ("check --config", 0),
+        ("data invent", 0),
+    ]
+    assert len((tmp_path / "invented.csv").read_text().splitlines()) == 501
 
 
 def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def verdict(examination: Examination, accepted_by: str | None) -> str:
     if errors:
         return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before they are mended."
     if warnings and accepted_by is None:
-        return f"{size}. {counted(warnings, 'warning')}: a person has to accept them before anything is trained."
+        return f"{size}. {counted(warnings, 'warning')}: a person has to agree before anything is trained."
     if warnings:
         return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
     return f"{size}. Nothing stands in the way of training."
