@@ -23,6 +23,18 @@ EVENTS: Final = (
     ),
     Entry("I207", "certificate_renewed", "This site has got its next certificate, with a new key.", _NOTHING),
     Entry(
+        "I210",
+        "agent_kept_from_patients",
+        "The kernel keeps the agent's user away from the table.",
+        _NOTHING,
+    ),
+    Entry(
+        "W256",
+        "agent_may_read_patients",
+        "Agent and trainer run as one user, so that only the program itself keeps the agent away from the table.",
+        "Run the trainer as a user of its own, as the packages do; see docs/operator.md.",
+    ),
+    Entry(
         "W250",
         "enrolment_awaits_approval",
         "The federation office has not approved this site yet; nothing trains.",
@@ -66,6 +78,7 @@ EVENTS: Final = (
     ),
     Entry("I300", "trainer_started", "The process with the patients has started, without a network.", _NOTHING),
     Entry("I301", "study_prepared", "The network of a run is built and its table is in order.", _NOTHING),
+    Entry("I305", "trainer_kept_from_network", "The kernel keeps the trainer away from every network.", _NOTHING),
     Entry("I302", "study_restored", "Training goes on from a state on disk.", _NOTHING),
     Entry("I303", "study_reported", "The report on what this site gained is written.", _NOTHING),
     Entry(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import mmap
+import select
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Final, TypeAlias
 
@@ -25,6 +27,7 @@ _MAGIC: Final = b"GLH1"
 _LARGEST_FACTS_BYTES: Final = 4096
 _SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a change of process
 _LARGE_BYTES: Final = 4 << 20
+_IDLE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +188,15 @@ class TrainerGone(OperatorError):
 class TrainerEnd:
     """The trainer's end: blocking, one message at a time."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = _widen(connection)
+    def __init__(self, connection: socket.socket, idle: Callable[[], None] | None = None) -> None:
+        """`idle` is called every few seconds while nothing is asked."""
+        self._socket, self._idle = _widen(connection), idle
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
         """The next message, or None when the agent has gone."""
+        while self._idle is not None and not select.select([self._socket], [], [], _IDLE_SECONDS)[0]:
+            self._idle()
         header = self._exactly(_HEADER.size)
         if header is None:
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -271,7 +272,10 @@ def _trainer(hospital: Hospital, path: Path) -> Iterator[Callable[[], Awaitable[
         descriptor = theirs.fileno()
         words = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--hatch", str(descriptor)]
         end = AgentEnd(ours)
-        children.append((subprocess.Popen(words, pass_fds=[descriptor], stdin=subprocess.DEVNULL), end))
+        # It has no service manager of its own: the agent's would take its words for the agent's.
+        environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        started = subprocess.Popen(words, pass_fds=[descriptor], stdin=subprocess.DEVNULL, env=environment)
+        children.append((started, end))
         theirs.close()
         return end
 

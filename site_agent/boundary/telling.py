@@ -23,6 +23,7 @@ from site_agent.boundary.standing import Standing
 
 STATUS_SOCKET: Final = "status.socket"
 PULSE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 10.0
 
 
 class Told:
@@ -114,9 +115,10 @@ async def read_status(state: Path) -> bytes | None:
         return None
     try:
         reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{STATUS_SOCKET}")
-        answer = await reader.read()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = await reader.read()
         writer.close()
-    except OSError:
+    except OSError:  # one that does not answer in time is as good as none, and its watchdog will say so
         return None
     finally:
         os.close(directory)

@@ -42,6 +42,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
     from site_agent.config import read_hospital
     from site_agent.hatch import TrainerEnd
+    from site_agent.trainer.pulse import PULSE
     from site_agent.trainer.worker import Worker
 
     try:
@@ -61,7 +62,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 sys.exit(Worker(hospital, TrainerEnd(connection), rehearsal=Path(folder)).serve())
         connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
-        sys.exit(Worker(hospital, TrainerEnd(connection)).serve())
+        sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat)).serve())
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

@@ -44,6 +44,7 @@ from site_agent.hatch import (
 )
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.pulse import PULSE
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
@@ -71,7 +72,7 @@ class Worker:
     def serve(self) -> int:
         """Answer until the agent has gone or something failed; the exit status."""
         while (question := self._receive()) is not None:
-            answer = question if isinstance(question, Failed) else self._answer(question)
+            answer = question if isinstance(question, Failed) else self._answer_with_pulse(question)
             is_heard = self._send(answer)
             if isinstance(answer, Failed):
                 return answer.exit_status
@@ -95,6 +96,13 @@ class Worker:
             return None
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
+
+    def _answer_with_pulse(self, question: Message) -> Message:
+        """Training beats after each batch; all else is libraries' own work, which may be long."""
+        if isinstance(question, Train) and question.stage == Stage.TRAINING:
+            return self._answer(question)
+        with PULSE.long_work():
+            return self._answer(question)
 
     def _answer(self, question: Message) -> Message:
         try:

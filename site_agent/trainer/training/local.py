@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from protos.learning_rates import RateSchedule, rate_factor
+from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.losses import LossFunction
@@ -72,6 +73,7 @@ class LocalTraining:
             for _ in range(epochs * self._batches.batches_per_epoch):
                 model.gradient(self._rows.select(self._batches.draw()))
                 model.step(1.0)
+                PULSE.beat()
 
     def evaluated(self) -> FlatNetwork:
         """The network that the site itself would use now."""
@@ -107,6 +109,7 @@ class LocalTraining:
                 at = min(self.steps_made + number * steps // phase.steps, pace.steps)
                 factor = rate_factor(pace.schedule, at, pace.steps, self._batches.batches_per_epoch)
                 phase.step(self._rows.select(self._batches.draw()), factor)
+                PULSE.beat()
 
     @contextmanager
     def _own_dropout(self) -> Iterator[None]:

@@ -1,0 +1,50 @@
+"""The trainer's pulse: tells the service manager that the working loop works, as the log tells people.
+
+It beats where work is done: between questions, after every batch, after every block of predictions. So a
+training that hangs falls silent, and one that is only long does not. Work without such a loop of ours, as
+reading a table or fitting a forest, announces itself as long. Without WatchdogSec= in the unit nothing is said.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import sdnotify
+
+LONG_SECONDS: Final = 6 * 3600
+
+
+class Pulse:
+    """One process's pulse."""
+
+    def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
+        """`notify` reaches the service manager; `clock` gives monotonic seconds; 0 where there is no watchdog."""
+        self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
+        self._next = 0.0
+
+    def beat(self) -> None:
+        """Say that the loop works, at most four times in the watchdog's time; costs a look at the clock."""
+        if self._watchdog and self._clock() >= self._next:
+            self._next = self._clock() + self._watchdog / 4
+            self._notify("WATCHDOG=1")
+
+    @contextmanager
+    def long_work(self) -> Iterator[None]:
+        """While the block lasts, the watchdog waits for hours; then its own time counts again."""
+        if not self._watchdog:
+            yield
+            return
+        self._notify(f"WATCHDOG_USEC={LONG_SECONDS * 1_000_000}\nWATCHDOG=1")
+        try:
+            yield
+        finally:
+            self._notify(f"WATCHDOG_USEC={round(self._watchdog * 1e6)}\nWATCHDOG=1")
+
+
+PULSE: Final = Pulse(
+    sdnotify.SystemdNotifier().notify, time.monotonic, int(os.environ.get("WATCHDOG_USEC") or 0) / 1_000_000
+)
