@@ -186,14 +186,8 @@ class Agent:
             tells = refused.reason not in OF_THE_DISK
             await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused), tells=tells)
             raise masks_nothing(refused) from refused
-        except GateRefusal as refusal:
-            await self._refuse(refusal.reason, refusal.tensor)
-            raise
-        except ConsentEnded as ended:
-            await self._refuse(SiteReason.WITHDRAWN, "", because=ended.because)
-            raise
-        except TrainerFailed as stopped:
-            await self._refuse(SiteReason(stopped.failed.reason), stopped.failed.tensor)
+        except (GateRefusal, ConsentEnded, TrainerFailed) as ended:
+            await self._end_part(ended)
             raise
         finally:
             for task in (reader, watcher, window, keeper):
@@ -279,7 +273,7 @@ class Agent:
         policy = self._hospital.policy
         consent = Consent(self._hospital.state_path, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
         keep_plan(self._hospital.state_path, plan)
-        await await_approval(consent, self._audit, self._awaits_approval)
+        await await_approval(consent, self._audit, self._standing.await_approval)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
@@ -346,6 +340,15 @@ class Agent:
         if self._connection is not None:  # without one the next offer asks again
             await self._connection.send(message)
 
+    async def _end_part(self, ended: GateRefusal | ConsentEnded | TrainerFailed) -> None:
+        match ended:
+            case GateRefusal(reason=reason, tensor=tensor):
+                await self._refuse(reason, tensor)
+            case ConsentEnded(because=because):
+                await self._refuse(SiteReason.WITHDRAWN, "", because=because)
+            case TrainerFailed(failed=failed):
+                await self._refuse(SiteReason(failed.reason), failed.tensor)
+
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
@@ -371,9 +374,6 @@ class Agent:
         if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
             return True
         raise parted(farewell)
-
-    def _awaits_approval(self) -> None:
-        self._standing.phase = "awaiting approval"
 
     def _consent(self) -> Consent | None:
         return None if self._rounds is None else self._rounds.consent

@@ -59,6 +59,10 @@ class Standing:
         """A study is prepared and joined."""
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
 
+    def await_approval(self) -> None:
+        """Persons at this site have not agreed to the announced plan yet."""
+        self.phase = "awaiting approval"
+
     def connected(self) -> None:
         """The coordinator has said something on this stream."""
         if self.connected_since is None:

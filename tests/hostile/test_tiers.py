@@ -1,0 +1,203 @@
+"""Sites that only count, sites that only evaluate, sites that withdraw: the real engine, real agents, real masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.exchange import Exchanges
+from protos.fixed_point import FixedPoint
+from protos.manifest import manifest_of
+from protos.messages import Refusal, SiteMessage, SiteReason, Stage
+from protos.plan import Plan
+from protos.statistics import summed
+from site_agent.approval import approve, withdraw
+from tests.hostile.masking_federation import Vector, change_of, identity_of, masked_plan, measured_by
+from tests.hostile.masking_network import Network
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import plan_with
+
+COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M"]}]
+
+
+def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
+    """Run a federation of a plan's sites in made-up time."""
+
+    async def whole() -> None:
+        network = Network(folder, plan)
+        try:
+            await scene(network)
+        finally:
+            await network.close()
+
+    play(whole())
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """What the coordinator recorded of the one run."""
+    (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
+    return dict(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("tier", ["statistics", "evaluation", "training"])
+def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: str) -> None:
+    """One round, under masks, also at sites whose policy allows no more; the record holds what the sums stand for."""
+    asked = {"smallest_cell": 10, "columns": COLUMNS}
+    plan = masked_plan("abc", method={"name": "local"}, statistics=asked)
+
+    async def scene(network: Network) -> None:
+        for name in "abc":
+            network.add(name, tier=tier)
+        await network.finish()
+        for name in "abc":
+            (released,) = network.sites[name].records("contribution_released")
+            assert released["stage"] == "statistics"
+            assert (released["tensors"], released["masked"], len(released["scalars"])) == (0, True, 5)
+            assert len(network.sites[name].records("run_finished")) == 1
+
+    played(tmp_path, plan, scene)
+
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
+    each = [measured_by(site, 0, exchange) for site in "abc"]
+    totals = {name: sum(found[name] for found in each) for name in each[0]}
+    assert plan.statistics is not None
+    told = record(tmp_path)
+    assert told["statistics"] == summed(plan.statistics, totals)
+    assert (told["is_complete"], told["rounds_made"], told["training_rounds"]) == (True, 1, 0)
+
+
+def evaluating_plan(**changes: Any) -> Plan:
+    """Three sites that train, and one that only evaluates."""
+    sites = [
+        {"name": name, "identity": identity_of(name), "tier": "evaluation" if name == "d" else "training"}
+        for name in "abcd"
+    ]
+    keys = {"sites": sites, "quorum": 4, "checkpoint": "global", "secure_aggregation": "required"} | changes
+    return plan_with({}, changes=keys)
+
+
+def zeros_for_d(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+    """What an honest trainer hands out: d does not train."""
+    return np.zeros_like(parameters) if site == "d" else change_of(site, number, redraw, parameters)
+
+
+def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp_path: Path) -> None:
+    """The model is the mean of three sites' changes to the bit; the losses are summed over four."""
+    plan = evaluating_plan()
+
+    async def scene(network: Network) -> None:
+        for name in "abcd":
+            network.add(name, zeros_for_d, tier="evaluation" if name == "d" else "training")
+        await network.finish()
+        assert len(network.sites["d"].records("contribution_released")) == plan.rounds
+        np.testing.assert_array_equal(network.vector(), expected(plan))
+
+    played(tmp_path, plan, scene)
+
+    curve = dict(record(tmp_path)["validation_curve"])
+    exchange = Exchanges(plan, manifest_of(plan)).of(1, Stage.TRAINING, b"")
+    weight, loss = (
+        sum(measured_by(s, 1, exchange)[f"validation {what}"] for s in "abcd") for what in ("weight", "loss")
+    )
+    assert curve[1] == pytest.approx(loss / 2**32 / weight)
+
+
+def expected(plan: Plan) -> Vector:
+    """Plain means of what a, b and c have trained."""
+    manifest, fixed_point = manifest_of(plan), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    values = manifest.initial_parameters(plan.seed)
+    for number in range(plan.schedule.rounds):
+        total = np.zeros(values.size, np.int64)
+        for site in "abc":
+            out = np.empty(values.size, np.int32)
+            fixed_point.encode(change_of(site, number, 0, values), 1.0, out)
+            total += out
+        values = (values + fixed_point.decode(total.astype(np.int32), 3.0)).astype(np.float32)
+    return values
+
+
+def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path) -> None:
+    """Whatever its trainer hands out, the gate lets nothing but zeros through, and says so."""
+    plan = evaluating_plan()
+
+    async def scene(network: Network) -> None:
+        heard: list[Refusal] = []
+
+        def listen(_: str, message: SiteMessage) -> list[SiteMessage]:
+            heard.extend([message] if isinstance(message, Refusal) else [])
+            return [message]
+
+        network.meddle = listen
+        for name in "abcd":
+            network.add(name, change_of)
+        await network.finish()
+        assert [refusal.reason for refusal in heard] == [SiteReason.TRAINER_FAILED]
+        assert network.sites["d"].records("contribution_released") == []
+
+    played(tmp_path, plan, scene)
+
+
+def test_the_others_go_on_without_a_site_that_withdrew(tmp_path: Path) -> None:
+    """Four sites, one of which takes itself out in the middle: the run ends complete with three, under fresh keys."""
+    plan = masked_plan("abcd", rounds=6, quorum=3, on_lost_site="continue")
+
+    async def scene(network: Network) -> None:
+        for name in "abcd":
+            network.add(name, lost_site_budget=2)
+
+        async def before(carried: int) -> None:
+            if carried == 60:
+                withdraw(tmp_path / "d", plan, by="A. Jones", at=datetime.now(UTC))
+
+        network.before = before
+        while not withdrawn(network):
+            await network.pass_time(1.0)
+        await network.finish()
+        ended = network.sites["d"].records("participation_ended")
+        assert [facts["reason"] for facts in ended] == ["withdrawn"]
+        left = len(network.sites["d"].records("contribution_released"))
+        assert left < plan.rounds
+        assert all(len(network.sites[name].records("run_finished")) == 1 for name in "abc")
+
+    def withdrawn(network: Network) -> bool:
+        return bool(network.sites["d"].records("participation_ended"))
+
+    played(tmp_path, plan, scene)
+
+    told = record(tmp_path)
+    assert (told["is_complete"], told["rounds_made"]) == (True, plan.rounds)
+    assert "withdrawn" in {entry["kind"] for entry in told["happenings"]}
+
+
+def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:
+    """Where the plan waits, the run stands until persons at the site agree again; then it goes on with all."""
+    plan = masked_plan("abc", rounds=4)
+
+    async def scene(network: Network) -> None:
+        for name in "abc":
+            network.add(name)
+
+        async def before(carried: int) -> None:
+            if carried == 40:
+                withdraw(tmp_path / "c", plan, by="A. Jones", at=datetime.now(UTC))
+
+        network.before = before
+        while not network.sites["c"].records("participation_ended"):
+            await network.pass_time(1.0)
+        await network.pass_time(100.0)
+        assert network.engine.status()["sites"]["c"]["withdrawn"]
+        assert not network.engine.finished.is_set()
+        approve(tmp_path / "c", plan, by="A. Jones", at=datetime.now(UTC))
+        await network.restart("c")
+        await network.finish()
+
+    played(tmp_path, plan, scene)
+
+    told = record(tmp_path)
+    assert (told["is_complete"], told["rounds_made"]) == (True, plan.rounds)
