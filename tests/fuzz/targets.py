@@ -19,8 +19,6 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pydantic import BaseModel
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from coordinator.aggregation import RunningSum
 from coordinator.config import CoordinatorConfiguration
@@ -37,7 +35,6 @@ from protos.errors import ConfigurationError, OperatorError, ProtocolError, Refu
 from protos.generated import federation_pb2 as generated
 from protos.manifest import manifest_of
 from protos.messages import Chunk, MalformedMessage
-from protos.parameters import arrays_digest
 from protos.plan import Plan, plan_from_wire
 from protos.tensors import Layout
 from protos.wire import (
@@ -182,22 +179,6 @@ def _snapshots(folder: Path) -> Target:
     write_snapshot(folder, snapshot)
     (path,) = folder.glob("*.safetensors")
     return Target(examples=[path.read_bytes()], decode=partial(_snapshot, folder, path), errors=())
-
-
-def _snapshot_facts(folder: Path, path: Path, whole: bytes, raw: bytes) -> str:
-    """Facts that another version may have written, with the right digest."""
-    arrays, text = load_arrays(whole), raw.decode("utf-8", "replace")
-    header = {"facts": text, "digest": arrays_digest(text, arrays).hex()}
-    path.write_bytes(save_arrays(arrays, metadata={"global-layers": json.dumps(header)}))
-    return "damaged" if read_snapshot(folder, 7) is None else "read"
-
-
-def _facts_of(snapshots: Target, folder: Path) -> Target:
-    (path,), (whole,) = folder.glob("*.safetensors"), snapshots.examples
-    length = int.from_bytes(whole[:8], "little")
-    header = json.loads(json.loads(whole[8 : 8 + length])["__metadata__"]["global-layers"])
-    decode = partial(_snapshot_facts, folder, path, whole)
-    return Target(examples=[header["facts"].encode()], decode=decode, errors=(), is_text=True)
 
 
 def _checkpoint(path: Path, raw: bytes) -> str:
@@ -351,13 +332,11 @@ def targets(folder: Path) -> dict[str, Target]:
     places = {name: folder / name for name in ("snapshots", "checkpoints")}
     for place in places.values():
         place.mkdir()
-    snapshots = _snapshots(places["snapshots"])
     return {
         **_messages(),
         "chunk-frames": _chunk_frames(),
         "contributions": _contributions(),
-        "snapshots": snapshots,
-        "snapshot-facts": _facts_of(snapshots, places["snapshots"]),
+        "snapshots": _snapshots(places["snapshots"]),
         "checkpoints": _checkpoints(places["checkpoints"]),
         "plans-from-the-wire": _wire_plans(),
         **_documents(),
