@@ -25,7 +25,9 @@ from site_agent.commands.backup import backup, restore
 from site_agent.commands.data import data
 from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
+from site_agent.commands.export import card, export
 from site_agent.commands.maintenance import maintenance
+from site_agent.commands.monitor import monitor
 from site_agent.commands.options import config_option
 from site_agent.commands.page import page
 from site_agent.commands.predict import predict, recalibrate
@@ -102,6 +104,9 @@ cli.add_command(audit)
 cli.add_command(predict)
 cli.add_command(recalibrate)
 cli.add_command(report)
+cli.add_command(export)
+cli.add_command(card)
+cli.add_command(monitor)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(maintenance)

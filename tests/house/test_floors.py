@@ -78,6 +78,8 @@ TABLE = (
                 "sqlalchemy",
                 "pyarrow",
                 "openpyxl",
+                "onnx",
+                "onnxruntime",
                 "blake3",
                 "sdnotify",
             }

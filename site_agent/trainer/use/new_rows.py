@@ -62,10 +62,12 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
     reasons: list[list[str]] = [[] for _ in range(table.rows)]
     others = []
     for mistake in survey.mistakes:
-        if mistake.words.endswith(_ABSENT):
+        if mistake.words.startswith(f"column {contract.target.name}: "):
+            others.append(mistake.line)
+        elif mistake.words.endswith(_ABSENT):
             for found in reasons:
                 found.append(mistake.words)
-        elif mistake.words.endswith(_OF_ONE_ROW) or any(part in mistake.words for part in _OF_ONE_ROW):
+        elif any(part in mistake.words for part in _OF_ONE_ROW):
             _note(reasons, table, mistake)
         else:
             others.append(mistake.line)

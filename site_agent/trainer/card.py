@@ -1,0 +1,158 @@
+"""A model card: what the model is for, what it rests on, how good it was here, and where it may not be used.
+
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside of the hospital, so counts
+of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a column is in it, and sites are numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from site_agent.config import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.findings.scored_rows import scored_rows
+from site_agent.trainer.saved_model import SavedModel
+from site_agent.trainer.use.recalibration import recalibration_of
+
+SMALLEST_CELL: Final = 10
+SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
+_USE: Final = (
+    "Research on patients like those of the training rows, at the hospital that trained it. It is not a medical device,"
+    " not validated for decisions about patients, and not differentially private."
+)
+_NOT_FOR: Final = (
+    "Decisions about a single patient; patients of other hospitals, ages or wards than those of the training rows;"
+    " tables recorded in another way; rows for which `site-agent predict` abstains."
+)
+_PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy")
+
+
+def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Json]:
+    """The card as plain values.
+
+    Args:
+        hospital: this site; its report of the run is read.
+        run: the run's name.
+        model: the run's model.
+
+    Raises:
+        OperatorError: the run's scores were not kept.
+    """
+    kept, plan = scored_rows(hospital.state_path, run), model.plan
+    contract, saved = model.preprocessing.contract, _report(hospital, run)
+    names = [site.name for site in plan.sites]
+    federated = saved[FEDERATED]
+    changed = recalibration_of(hospital.state_path, run)
+    labels = kept.test.labels if kept.test.task != "regression" else None
+    return {
+        "run": run,
+        "intended_use": _USE,
+        "not_for": _NOT_FOR,
+        "study": plan.study,
+        "plan_digest": plan.digest.hex(),
+        "method": plan.method.name,
+        "architecture": plan.architecture.name,
+        "rounds": plan.rounds,
+        "sites": len(names),
+        "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
+        "checkpoint_round": federated["checkpoint"]["round"],
+        "task": contract.target.task,
+        "target": contract.target.name,
+        "features": [feature.name for feature in contract.features],
+        "rows": {part: _cell(count) for part, count in saved["rows"].items()},
+        "test_rows_by_class": {}
+        if labels is None
+        else {name: _cell(int((labels == place).sum())) for place, name in enumerate(kept.test.classes)},
+        "metrics": federated["metrics"],
+        "intervals": federated["intervals"],
+        "calibration": federated["calibration"],
+        "conclusion": _told(saved["gain"]),
+        "recalibration": None if changed is None else changed.maps[0].kind,
+        "has_expert": model.expert is not None,
+        "audit_head": _audit_head(hospital),
+        "versions": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+    }
+
+
+def card_markdown(facts: Mapping[str, Any]) -> str:
+    """The card as a page of text."""
+    lines = [
+        f"# Model card: {facts['study']}, run {facts['run']}",
+        f"**Intended use.** {facts['intended_use']}",
+        f"**Not for.** {facts['not_for']}",
+        "## Training",
+        _list(
+            {
+                "plan digest": facts["plan_digest"],
+                "method": facts["method"],
+                "network": facts["architecture"],
+                "rounds": f"{facts['rounds']}; the model of round {facts['checkpoint_round']} was kept",
+                "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
+                "expert of the site": "yes" if facts["has_expert"] else "no",
+                "recalibrated here": facts["recalibration"] or "no",
+            }
+        ),
+        "## Data of this site",
+        _list(
+            {
+                "outcome": f"{facts['target']} ({facts['task']})",
+                "features": ", ".join(facts["features"]),
+                "rows": ", ".join(f"{count} {part}" for part, count in facts["rows"].items()),
+                "test rows by class": ", ".join(f"{name} {n}" for name, n in facts["test_rows_by_class"].items())
+                or "-",
+            }
+        ),
+        f"Counts below {SMALLEST_CELL} are not told.",
+        "## How good it was on this site's test rows",
+        "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
+        str(facts["conclusion"]),
+        "## Evidence",
+        _list({"audit head": facts["audit_head"] or "no audit log", **facts["versions"]}),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:
+    lines = []
+    for name, value in facts["metrics"].items():
+        interval = facts["intervals"].get(name)
+        shown = "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+        lines.append(f"| {name} | {'-' if value is None else f'{value:.3f}'} | {shown} |")
+    return lines
+
+
+def _list(facts: Mapping[str, Any]) -> str:
+    return "\n".join(f"* {name}: {value}" for name, value in facts.items())
+
+
+def _told(gain: Mapping[str, Any]) -> str:
+    """The conclusion without the counts of test rows, some of which may be small."""
+    difference = gain["difference"]
+    if difference is None:
+        return "There is no comparison with the same network trained alone."
+    low, high = gain["interval"] or (None, None)
+    span = "" if low is None else f", 95% interval {low:+.3f} to {high:+.3f}"
+    return f"Against the same network trained alone: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+
+
+def _cell(count: int) -> int | str:
+    return count if count >= SMALLEST_CELL else SUPPRESSED
+
+
+def _report(hospital: Hospital, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((hospital.state_path / "reports" / f"{run}.json").read_bytes())
+    return found
+
+
+def _audit_head(hospital: Hospital) -> str | None:
+    """The hash of the last record of this site's audit log, as it stands there."""
+    path = hospital.state_path / "audit.log"
+    if not path.exists():
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return str(json.loads(lines[-1]).get("hash")) if lines else None

@@ -1,0 +1,112 @@
+"""A computation written down as a list of simple operations, with its constants: what an export consists of.
+
+Every operation is one of NAMES, with the same meaning in torch (loader.py) and in ONNX (onnx_model.py), so a model is
+written down once and runs in both. Values have rows first; broadcasting is numpy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Attribute: TypeAlias = int | str | Sequence[int]
+INPUT: Final = "values"
+NAMES: Final = frozenset(
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "matmul",
+        "maximum",
+        "minimum",
+        "exp",
+        "log",
+        "erf",
+        "tanh",
+        "sigmoid",
+        "relu",
+        "selu",
+        "softmax",
+        "sum",
+        "mean",
+        "sqrt",
+        "equal",
+        "greater",
+        "not",
+        "where",
+        "cast",
+        "concatenate",
+        "reshape",
+        "transpose",
+        "slice",
+        "gather",
+        "forest",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One step: what is done, to which values, and the name of what comes out."""
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, Attribute]
+
+
+@dataclass(eq=False)
+class Graph:
+    """Operations in order, and constants by name; both are only ever added to."""
+
+    operations: list[Operation] = field(default_factory=list)
+    constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    result: str = INPUT
+
+    def constant(self, values: npt.ArrayLike, dtype: str = "float32") -> str:
+        """A constant's name; equal ones are not looked for."""
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = np.ascontiguousarray(np.asarray(values, dtype=dtype)).reshape(np.shape(values))
+        return name
+
+    def apply(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
+        """Add an operation; the name of its result."""
+        if operation not in NAMES:
+            raise ValueError(f"{operation} is no operation of exports")
+        output = f"value{len(self.operations)}"
+        self.operations.append(Operation(name=operation, inputs=inputs, output=output, attributes=attributes))
+        return output
+
+    def finish(self, value: str) -> None:
+        """Say that this is the result."""
+        self.result = value
+
+    def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
+        """A stretch of an axis."""
+        return self.apply("slice", value, axis=axis, start=start, stop=stop)
+
+    def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
+        """Not below low, not above high."""
+        raised = self.apply("maximum", value, self.constant(low, dtype))
+        return self.apply("minimum", raised, self.constant(high, dtype))
+
+    def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
+        """Straight lines through rising points, flat beyond them: (rows, 1) of float64 to the same shape."""
+        knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+        # Of points with one x, as a step has them, the last one counts; numpy's interp does the same.
+        kept = np.append(np.diff(knots) > 0, True)
+        knots, heights = knots[kept], heights[kept]
+        if len(knots) == 1:
+            zero = self.apply("multiply", value, self.constant([[0.0]], "float64"))
+            return self.apply("add", zero, self.constant([[heights[0]]], "float64"))
+        widths = np.diff(knots)
+        shares = self.apply("divide", self.apply("subtract", value, self.constant(knots[None, :-1], "float64")),
+                            self.constant(widths[None, :], "float64"))  # fmt: skip
+        inside = self.clipped(shares, [[0.0]], [[1.0]])
+        climbed = self.apply("matmul", inside, self.constant(np.diff(heights)[:, None], "float64"))
+        return self.apply("add", climbed, self.constant([[heights[0]]], "float64"))
