@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from site_agent.trainer.examination.outcome import (
 )
 from site_agent.trainer.examination.rows import patient_numbers, row_findings
 from site_agent.trainer.examination.table_one import Line, table_one
+
+_ORDER: Final = ("error", "warning", "note")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -129,23 +132,25 @@ def examine(survey: Survey, split: Split) -> Examination:
         found += group_findings(table, rows.test)
         measured = alone(table, np.sort(np.concatenate([rows.training, rows.validation])))
         found += alone_findings(table, measured)
-    order = {"error": 0, "warning": 1, "note": 2}
-    findings = tuple(sorted(found, key=lambda finding: order[finding.level]))
-    missing = {
-        feature.name: float(absent_in(feature, table.features[feature.name]).mean()) if table.rows else 1.0
-        for feature in table.contract.features
-    }
+    findings = tuple(sorted(found, key=lambda finding: _ORDER.index(finding.level)))
     return Examination(
         table=table,
         parts=parts,
         findings=findings,
-        missing=missing,
+        missing=_missing(table),
         alone=measured,
         patients=None if patients is None else len(np.unique(patients)),
         table_one=table_one(table),
         digest=_digest(table, split, findings),
         split_rows=rows,
     )
+
+
+def _missing(table: Table) -> dict[str, float]:
+    features = table.contract.features
+    if not table.rows:
+        return {feature.name: 1.0 for feature in features}
+    return {feature.name: float(absent_in(feature, table.features[feature.name]).mean()) for feature in features}
 
 
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
