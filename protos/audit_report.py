@@ -23,6 +23,7 @@ _WORDS: Final = {
     "enrolled": "This site got its certificate of {federation}.",
     "certificate_renewed": "This site got its next certificate, with a new key.",
     "plan_approved": "{by} approved a plan.",
+    "data_accepted": "{by} accepted {warnings} warnings about this site's table.",
     "approval_refused": "{by} could not approve a plan: {reason}.",
     "approval_awaited": "A plan of {study} waits for persons here: {because}.",
     "plan_withdrawn": "{by} withdrew this site from a plan.",
