@@ -154,7 +154,7 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         started(scene.place),
         running(log, "site-agent", "join", "--config", scene.hospital) as agent,
     ):
-        wait_until(lambda: asked(scene).get("phase") == "awaiting approval", 60)
+        wait_until(lambda: asked(scene).get("phase") == "awaiting approval", 150)
         told = asked(scene)
         assert told["connected_since"]
         assert told["coordinator"] == scene.place.address
