@@ -80,6 +80,18 @@ def test_the_processes_are_parted(under_way: Federation) -> None:
     assert hospital.run("ls", f"{SITE}/keys", user="site-agent") != ""
 
 
+def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> None:
+    """The page's own service, under its sandbox, shows the study, every hospital and how long its certificate lasts."""
+    ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8480/').read().decode())"
+
+    html = under_way.office.run("python3", "-c", ask)
+
+    for word in ("heart-study", "long, version 1", "masked", "active", "days", *HOSPITALS):
+        assert word in html
+    assert "not running" not in html
+    assert under_way.office.property("coordinator-page", "ActiveState") == "active"
+
+
 @pytest.mark.parametrize(("name", "unit"), SERVICES, ids=[unit for _, unit in SERVICES])
 def test_a_killed_service_comes_back_and_the_study_goes_on(under_way: Federation, name: str, unit: str) -> None:
     """After kill -9 systemd starts the service again, and further rounds are made."""
