@@ -108,6 +108,16 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         ((NUMBER, "{name: y, role: target, task: multi-class, codes: [1]}"), "at least 2 codes are"),
         ((NUMBER, "{name: y, role: target, task: regression, positive: [1]}"), "unknown key"),
         ((NUMBER.replace("a,", "' a',"), TARGET), "without blanks"),
+        (("{name: a, role: feature, type: binary, codes: [1]}", TARGET), "exactly two codes"),
+        (("{name: a, role: feature, type: ordinal, codes: [1, 2], encoding: one-hot}", TARGET), "keeps its order"),
+        (("{name: a, role: feature, type: categorical, codes: [1, 2], labels: [x]}", TARGET), "labels name each code"),
+        (("{name: a, role: feature, type: numeric, required: false}", TARGET), "needs missing: median"),
+        (("{name: a, role: feature, type: date}", TARGET), "either since or until"),
+        (("{name: a, role: feature, type: date, since: b}", TARGET), "name another date column"),
+        (("{name: a, role: feature, type: date, since: a}", TARGET), "name another date column"),
+        (("{name: a, role: feature, type: date, pattern: '%Y', since: '2020-01-01'}", TARGET), "a pattern has"),
+        ((NUMBER, TARGET, "{name: g, role: group, codes: []}"), "at least 1 code"),
+        ((NUMBER, TARGET.replace("[1]", "[1], positive_name: negative")), "have to differ"),
     ],
 )
 def test_a_wrong_contract_is_refused_with_a_reason(columns: tuple[str, ...], words: str) -> None:
