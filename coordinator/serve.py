@@ -15,6 +15,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,39 @@ _STOPPING_SECONDS: Final = 3.0
 _LATE_SECONDS: Final = 60.0
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What a running coordinator is made of."""
+
+    authority: Authority
+    membership: Membership
+    engine: Engine
+    upkeep: SiteUpkeep
+    service: FederationService
+    servers: tuple[Any, ...]
+
+
+def _put_together(
+    configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], state: Path, stack: ExitStack
+) -> _Parts:
+    authority = Authority.load(Path(configuration.authority))
+    register = stack.enter_context(Register(authority.register_path))
+    aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
+    log = stack.enter_context(opened_log(state, authority))
+    log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
+    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
+    identity_of, clock = membership.identity_of, time.monotonic
+    engine = Engine(plans=plans, state=state, identity_of=identity_of, clock=clock, aside=aside, audit=log.journal)
+    upkeep = _upkeep(log, membership)
+    service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
+    shown, fetch = membership.credentials(), membership.credentials
+    servers = [federation_server(service, shown, configuration.listen, fetch)]
+    if configuration.enrolment_listen is not None:
+        listen, renew = configuration.enrolment_listen, membership.renew_raw
+        servers.append(enrolment_server(membership.enrol, shown, listen, renew=renew, fetch=fetch))
+    return _Parts(authority, membership, engine, upkeep, service, tuple(servers))
+
+
 async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], path: Path) -> bool:
     """Run all plans; whether every run was completed. `path` is the configuration's, read again on SIGHUP.
 
@@ -54,34 +88,9 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
     settle_format(state, "coordinator")
-    authority = Authority.load(Path(configuration.authority))
     with ExitStack() as stack:
-        register = stack.enter_context(Register(authority.register_path))
-        aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
-        log = stack.enter_context(opened_log(state, authority))
-        log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
-        membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
-        engine = Engine(
-            plans=plans,
-            state=state,
-            identity_of=membership.identity_of,
-            clock=time.monotonic,
-            aside=aside,
-            audit=log.journal,
-        )
-        upkeep = _upkeep(log, membership)
-        service = FederationService(
-            engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
-        )
-        credentials = membership.credentials()
-        servers = [federation_server(service, credentials, configuration.listen, membership.credentials)]
-        if configuration.enrolment_listen is not None:
-            listen = configuration.enrolment_listen
-            servers.append(
-                enrolment_server(
-                    membership.enrol, credentials, listen, renew=membership.renew_raw, fetch=membership.credentials
-                )
-            )
+        parts = _put_together(configuration, plans, state, stack)
+        engine, servers = parts.engine, parts.servers
         status, control = await _status_server(engine, state), await control_server(engine, state)
         for server in servers:
             await server.start()
@@ -90,8 +99,8 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
-        watching = _watch(membership, service, engine, upkeep, notifier)
-        watch = asyncio.create_task(_observed(configuration, engine, authority, watching))
+        watching = _watch(parts, notifier)
+        watch = asyncio.create_task(_observed(configuration, engine, parts.authority, watching))
         stop = _stop_on_signals()
         reload = Reloading(path, configuration, plans, engine.add)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
@@ -167,24 +176,18 @@ async def _notice(collector: CoordinatorCollector) -> None:
         await asyncio.sleep(_REGISTER_POLL_SECONDS)
 
 
-async def _watch(
-    membership: Membership,
-    service: FederationService,
-    engine: Engine,
-    upkeep: SiteUpkeep,
-    notifier: sdnotify.SystemdNotifier,
-) -> None:
+async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
     """Notice revocations within a second, show logs to their witnesses, and tell that the loop works."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
             looked_at = time.monotonic()
-            membership.renew_own()
+            parts.membership.renew_own()
         await asyncio.sleep(_REGISTER_POLL_SECONDS)
-        if membership.has_changed():
-            service.recheck()
-        upkeep.tick()
-        run = engine.status()["run"]
+        if parts.membership.has_changed():
+            parts.service.recheck()
+        parts.upkeep.tick()
+        run = parts.engine.status()["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")
 

@@ -227,7 +227,7 @@ def inspect(file: Path) -> None:
         click.echo(line)
 
 
-@commands.group()
+@commands.group(epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
 def rotate() -> None:
     """Change the authority's root while the federation works: begin, complete, end."""
 

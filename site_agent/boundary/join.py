@@ -29,7 +29,7 @@ from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.messages import MalformedMessage
 from protos.state_format import settle_format
-from protos.upkeep import EnrolmentRequest
+from protos.upkeep import EnrolmentReply, EnrolmentRequest
 from protos.upkeep_wire import decode_renewed, encode_renewal
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.agent import Agent
@@ -229,24 +229,11 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
     while True:
         invitation.check_not_expired(now())
         try:
-            reply = decode_enrolment_reply(await call_enrol(str(invitation.enrolment), invitation.root_pem, raw))
+            reply = await _asked(invitation, raw)
         except UnavailableError as gone:
             log.warning("enrolment_unavailable", what=gone.what)
             await asyncio.sleep(ENROLMENT_POLL_SECONDS)
             continue
-        except MalformedMessage as malformed:
-            raise ProtocolError(
-                what=f"The enrolment port answered with something that is no answer: {malformed}.",
-                consequence="This site has no certificate; no data was touched.",
-                remedy="Tell the federation office; start again when they have found the cause.",
-            ) from malformed
-        if reply.refusal:
-            raise RefusedError(
-                what=f"The coordinator refused the invitation: {reply.refusal}",
-                consequence="This site has no certificate; no data was touched.",
-                remedy="Ask the federation office for a new invitation.",
-                code="E024",
-            )
         if reply.chain:
             break
         if not has_told:
@@ -258,6 +245,26 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
     )
     audit.write("enrolled", federation=invitation.federation, identity=identity)
     log.info("enrolled", federation=invitation.federation, identity=identity)
+
+
+async def _asked(invitation: Invitation, raw: bytes) -> EnrolmentReply:
+    """The coordinator's answer to a request, where it is no refusal."""
+    try:
+        reply = decode_enrolment_reply(await call_enrol(str(invitation.enrolment), invitation.root_pem, raw))
+    except MalformedMessage as malformed:
+        raise ProtocolError(
+            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            consequence="This site has no certificate; no data was touched.",
+            remedy="Tell the federation office; start again when they have found the cause.",
+        ) from malformed
+    if reply.refusal:
+        raise RefusedError(
+            what=f"The coordinator refused the invitation: {reply.refusal}",
+            consequence="This site has no certificate; no data was touched.",
+            remedy="Ask the federation office for a new invitation.",
+            code="E024",
+        )
+    return reply
 
 
 @contextmanager
