@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -34,10 +35,7 @@ def ip(*words: str) -> None:
     Raises:
         Impossible: it failed.
     """
-    try:
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    except FileNotFoundError as cause:
-        raise Impossible("iproute2 is not installed") from cause
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Impossible(f"`ip {' '.join(words)}` says: {done.stderr.strip()}")
 
@@ -93,6 +91,9 @@ def line() -> Iterator[Line]:
     """
     if os.geteuid() != 0:
         raise Impossible("network namespaces need root")
+    lacking = [program for program in ("ip", "tc", "nsenter") if shutil.which(program) is None]
+    if lacking:
+        raise Impossible(f"{' and '.join(lacking)} not installed")
     mark = f"{os.getpid() % 100_000:05d}"
     made = Line(f"gl-hub-{mark}", f"gl-away-{mark}", f"glh{mark}", f"gla{mark}")
     try:
