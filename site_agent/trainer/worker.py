@@ -178,7 +178,7 @@ class Worker:
 
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
-        return Trained(0, 0, _packed(own_numbers(self._hospital, plan, self._state / "statistics")))
+        return Trained(0, 0, _packed(own_numbers(self._hospital, plan, self._state / "models")))
 
     def _train(self, question: Train) -> Trained:
         if self._plan is not None and self._plan.statistics is not None:
