@@ -57,10 +57,13 @@ def join(path: Path) -> None:
     set_up_log("site-agent")
     hospital = read_hospital(path)
 
+    from rich.console import Console
+
     from site_agent.boundary.join import join as run_agent  # gRPC is loaded only where it is needed
+    from site_agent.progress import drawn_on
 
     try:
-        asyncio.run(run_agent(hospital, path.resolve()))
+        asyncio.run(run_agent(hospital, path.resolve(), drawn_on(Console(stderr=True))))
     except asyncio.CancelledError:
         sys.exit(0)  # asked to stop by a signal
 
