@@ -17,6 +17,7 @@ import pytest
 from coordinator.config import CoordinatorConfiguration
 from coordinator.journal import Journal
 from coordinator.page import StatusPage, serve_page
+from coordinator.run import thinned
 from coordinator.serve import status_path
 from pki.authority import Authority, FederationRecord
 from pki.enrolment import invite_site
@@ -165,6 +166,18 @@ def test_the_page_asks_for_nothing_from_elsewhere(page: StatusPage) -> None:
     assert re.findall(r"(?:src|href)=\"(?!data:)", html) == []
     assert "http://" not in html.split("\r\n\r\n", 1)[1]
     assert "default-src 'none'; connect-src 'self'" in html
+
+
+def test_a_long_curve_is_told_in_few_points() -> None:
+    """Of a hundred thousand measurements a few hundred are told, the first, the last and the lowest among them."""
+    points = [(number, abs(number - 77_777) + 1.0) for number in range(100_000)]
+
+    few = thinned(points)
+
+    assert len(few) <= 201
+    assert {few[0], few[-1]} == {points[0], points[-1]}
+    assert (77_777, 1.0) in few
+    assert thinned(points[:150]) == points[:150]
 
 
 def in_browser(page: StatusPage, configuration: CoordinatorConfiguration, profile: Path, *words: str) -> str:
