@@ -1,0 +1,113 @@
+"""`backup` and `restore` as an operator types them: refused while a program runs, and never over something newer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordinator.history import History
+from coordinator.journal import Journal, read_journal
+from pki.store import hold_directory
+from protos.audit_log import AuditError
+from site_agent.boundary.audit import AuditLog
+from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.programs import finished, running, says, wait_until
+from tests.rehearsal.study import plan_document
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+def coordinator_in(folder: Path) -> Path:
+    """A coordinator's configuration; its state knows one run that was begun."""
+    office = Office.found(folder)
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(office.identities)))
+    keys = {"listen": f"localhost:{free_port()}", "authority": "authority", "state": "state", "plans": ["plan.yaml"]}
+    (folder / "coordinator.yaml").write_text(yaml.safe_dump(keys))
+    with running(folder / "log", "coordinator", "start", "--config", folder / "coordinator.yaml"):
+        wait_until(says(folder / "log", "run_announced"))
+        backup = finished("coordinator", "backup", folder / "early", "--config", folder / "coordinator.yaml")
+    assert (backup.returncode, "already runs" in backup.stderr) == (78, True)
+    assert not (folder / "early").exists()
+    return folder / "coordinator.yaml"
+
+
+def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
+    """Journal, register and keys come back on an empty disk, the run marked as restored; a newer journal refuses it."""
+    config, file = coordinator_in(tmp_path), tmp_path / "one.backup"
+    made = finished("coordinator", "backup", file, "--config", config)
+    with tarfile.open(file) as archive:
+        names = archive.getnames()
+    (place,) = (tmp_path / "state" / "runs").glob("*/journal.jsonl")
+    journal = Journal(place, now)
+    journal.add("left", site="a")
+    journal.sync()
+    journal.close()
+
+    over_newer = finished("coordinator", "restore", file, "--config", config)
+    shutil.rmtree(tmp_path / "state")
+    shutil.move(tmp_path / "authority", tmp_path / "lost")
+    restored = finished("coordinator", "restore", file, "--config", config)
+
+    assert made.returncode == 0
+    assert "secret keys" in made.stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "authority/register.sqlite" in names
+    assert (over_newer.returncode, "holds what the backup does not" in over_newer.stderr) == (78, True)
+    assert restored.returncode == 0, restored.stderr
+    assert "pki list" in restored.stdout
+    history = History()
+    for entry in read_journal(place):
+        history.take(entry)
+    assert history.counts["restored"] == 1
+    assert history.first_attempt > 0
+    for before in (tmp_path / "lost").rglob("*"):
+        if before.is_file() and not before.name.startswith(".") and before.suffix in (".pem", ".json"):
+            after = tmp_path / "authority" / before.relative_to(tmp_path / "lost")
+            assert after.read_bytes() == before.read_bytes()
+            assert after.stat().st_mode == before.stat().st_mode
+    with running(tmp_path / "log2", "coordinator", "start", "--config", config):
+        wait_until(says(tmp_path / "log2", "coordinator_listening"))
+
+
+def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
+    """Keys and audit log come back with a record of it; another site's backup, and one that runs, are refused."""
+    config, state, file = tmp_path / "hospital.yaml", tmp_path / "state", tmp_path / "one.backup"
+    example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
+    config.write_text(yaml.safe_dump(example | {"state": "state"}))
+    site = example["site"]
+    fingerprint = finished("site-agent", "identity", "--config", config).stdout
+    log = AuditLog(state / "audit.log", site=site, now=now)
+    log.write("plan_approved", by="a test")
+    log.close()
+    made = finished("site-agent", "backup", file, "--config", config)
+    shutil.rmtree(state)
+
+    restored = finished("site-agent", "restore", file, "--config", config)
+    again = finished("site-agent", "identity", "--config", config).stdout
+    events = [json.loads(line)["facts"]["event"] for line in (state / "audit.log").read_text().splitlines()]
+    older = finished("site-agent", "restore", file, "--config", config)
+    other = tmp_path / "other.yaml"
+    other.write_text(config.read_text().replace(f"site: {site}", "site: another"))
+    of_another = finished("site-agent", "restore", file, "--config", other)
+
+    assert (made.returncode, restored.returncode) == (0, 0), (made.stderr, restored.stderr)
+    assert again == fingerprint
+    assert events == ["plan_approved", "state_restored"]
+    assert (older.returncode, "holds what the backup does not" in older.stderr) == (78, True)
+    assert (of_another.returncode, "not of another's" in of_another.stderr) == (78, True)
+    (state / "audit.log").write_text((state / "audit.log").read_text().replace("a test", "nobody"))
+    with pytest.raises(AuditError):  # what the log held is checked as ever
+        AuditLog(state / "audit.log", site=site, now=now)
+    hold_directory(state, "site agent")
+    held = finished("site-agent", "backup", tmp_path / "two.backup", "--config", config)
+    assert (held.returncode, "already runs" in held.stderr) == (78, True)

@@ -1,0 +1,116 @@
+"""Saved states: whole or not there, of these rows and this plan alone, and no more than a few."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from protos.errors import ConfigurationError, DataError
+from protos.messages import Saved
+from protos.plan import Plan
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.saves import SavedStudy, Saves
+from tests.laws.catalogue import catalogue_plan, rows_at
+
+PLAN: Plan = catalogue_plan("fedavg")
+ROWS: Dataset = rows_at("ahus")
+
+
+def saves_in(folder: Path, rows: Dataset = ROWS, plan: Plan = PLAN) -> Saves:
+    """What a trainer that starts finds."""
+    return Saves(folder / "saves" / "run", plan, rows)
+
+
+def a_study(number: int) -> SavedStudy:
+    """A small state, whose values follow from its round."""
+    values = torch.from_numpy(np.random.default_rng(number).normal(size=7))
+    return SavedStudy(tensors={"weight": values, "steps": torch.tensor([number])}, facts={"position": number})
+
+
+def written(folder: Path, *numbers: int) -> Saves:
+    """Saves of these rounds."""
+    saves = saves_in(folder)
+    saves.begin(0)
+    for number in numbers:
+        saves.write(Saved(number, number % 2), a_study(number))
+    return saves
+
+
+def file_of(folder: Path, number: int) -> Path:
+    """Where a state lies."""
+    return folder / "saves" / "run" / f"before-{number:010d}.safetensors"
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+    """Tensors, facts and the draw that led to it, in a file that only its owner reads; the begin needs no file."""
+    written(tmp_path, 3, 5)
+
+    saves = saves_in(tmp_path)
+
+    assert saves.held == (Saved(0), Saved(3, 1), Saved(5, 1))
+    found = saves.read(3)
+    assert found is not None
+    assert found.facts == {"position": 3}
+    assert {name: value.numpy().tobytes() for name, value in found.tensors.items()} == {
+        name: value.numpy().tobytes() for name, value in a_study(3).tensors.items()
+    }
+    assert saves.read(0) is None
+    assert file_of(tmp_path, 3).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
+    """A flipped bit or a cut anywhere: the state before it is what this site goes on from."""
+    written(tmp_path, 3, 5)
+    path, luck = file_of(tmp_path, 5), np.random.default_rng(seed)
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[int(luck.integers(len(content)))] ^= 1 << int(luck.integers(8))
+
+    for damaged in (bytes(flipped), content[: int(luck.integers(len(content)))], b""):
+        path.write_bytes(damaged)
+        saves = saves_in(tmp_path)
+        assert saves.held == (Saved(0), Saved(3, 1))
+        assert saves.newest(9) == 3
+
+
+def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> None:
+    """Other rows end the trainer, since part of what was trained came from those before; another plan finds nothing."""
+    written(tmp_path, 3)
+    moved = dataclasses.replace(
+        ROWS, training=dataclasses.replace(ROWS.training, features=ROWS.training.features + np.float32(1))
+    )
+
+    with pytest.raises(DataError):
+        saves_in(tmp_path, rows=moved)
+    assert [state.round for state in saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held] == [0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"rows": 1}', b'{"rows": "x", "round": "soon"}'])
+def test_a_site_never_begins_anew_because_its_begin_is_damaged(tmp_path: Path, content: bytes) -> None:
+    """Three sentences and exit status 78, not a second beginning in the middle of a run."""
+    written(tmp_path, 3)
+    (tmp_path / "saves" / "run" / "began.json").write_bytes(content)
+
+    with pytest.raises(ConfigurationError) as refused:
+        saves_in(tmp_path)
+
+    assert refused.value.exit_status == 78
+    assert "Nothing was trained" in refused.value.consequence
+
+
+def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
+    """States before the oldest round, after the one gone back to, beyond the most, and of other runs are removed."""
+    saves = written(tmp_path, *range(1, 13))
+    assert [state.round for state in saves.held] == [0, *range(5, 13)]
+
+    saves.forget_before(7)
+    saves.forget_after(10)
+
+    assert [state.round for state in saves_in(tmp_path).held] == [0, 7, 8, 9, 10]
+    Saves(tmp_path / "saves" / "another", PLAN, ROWS)
+    assert not (tmp_path / "saves" / "run").exists()
