@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from protos.audit_settings import AuditSettings
 from protos.documents import Document, read_document
 from protos.fields import Address, LocalAddress, PathText
 from protos.plan import Plan
@@ -30,6 +31,7 @@ class CoordinatorConfiguration(Document):
         plans: the studies to run, one after another; with none, sites can enrol and nothing runs.
         metrics_listen: where this computer's own monitoring asks over HTTP, on loopback or a Unix socket.
         health_listen: where it asks with gRPC's health check.
+        audit: how long the audit log's files are, and how long they are kept.
     """
 
     listen: Address
@@ -39,6 +41,7 @@ class CoordinatorConfiguration(Document):
     plans: tuple[PathText, ...] = ()
     metrics_listen: LocalAddress | None = None
     health_listen: LocalAddress | None = None
+    audit: AuditSettings = AuditSettings()
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:

@@ -154,7 +154,7 @@ EVENTS: Final = (
         "E188",
         "authority_ends_soon",
         "The coordinator's certificate is due, and the issuing certificate above it ends no later.",
-        "Fetch the root key and run `pki renew --authority`.",
+        "Fetch the root key and run `pki renew` with `--authority`.",
     ),
     Entry(
         "E189",

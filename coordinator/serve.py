@@ -36,6 +36,7 @@ from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
 from pki.register import Register
 from pki.store import hold_directory
+from protos.audit_log import Limits
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan import Plan
 from protos.state_format import settle_format
@@ -64,7 +65,7 @@ def _put_together(
     authority = Authority.load(Path(configuration.authority))
     register = stack.enter_context(Register(authority.register_path))
     aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
-    log = stack.enter_context(opened_log(state, authority))
+    log = stack.enter_context(opened_log(state, authority, configuration.audit.limits))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
     membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
     identity_of, clock = membership.identity_of, time.monotonic
@@ -137,9 +138,9 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
 
 
 @contextmanager
-def opened_log(state: Path, authority: Authority) -> Iterator[CoordinatorLog]:
+def opened_log(state: Path, authority: Authority, limits: Limits) -> Iterator[CoordinatorLog]:
     """The coordinator's audit log, open for writing."""
-    log = CoordinatorLog(state, identity_key=authority.identity_key(), now=lambda: datetime.now(UTC))
+    log = CoordinatorLog(state, identity_key=authority.identity_key(), now=lambda: datetime.now(UTC), limits=limits)
     try:
         yield log
     finally:

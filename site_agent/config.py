@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from protos.audit_settings import AuditSettings
 from protos.documents import Document, read_document
 from protos.fields import Address, LocalAddress, PathText
 from protos.methods import METHOD_NAMES
@@ -145,6 +146,7 @@ class Hospital(Document):
         trainer_socket: where a trainer that runs as a service of its own listens; without it the
             agent starts the trainer itself.
         metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
+        audit: how long the audit log's files are, and how long they are kept.
     """
 
     site: Name
@@ -156,6 +158,7 @@ class Hospital(Document):
     training: Training = Training()
     trainer_socket: PathText | None = None
     metrics_listen: LocalAddress | None = None
+    audit: AuditSettings = AuditSettings()
 
     @property
     def state_path(self) -> Path:

@@ -24,6 +24,7 @@ _UNITS: Final = {
     "smallest_training_rows": "rows",
     "smallest_cell": "rows",
     "approvers": "persons",
+    "keep_days": "days",
     "seed": "none",
     "test_share": "share of all rows",
     "validation_share": "share of the rest",

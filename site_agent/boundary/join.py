@@ -74,7 +74,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
-    audit = AuditLog(state / "audit.log", site=hospital.site, now=now)
+    audit = AuditLog(state / "audit.log", site=hospital.site, now=now, limits=hospital.audit.limits)
     tell_separation(hospital)
     told = Told(hospital.site, state, standing, version("global-layers"), now)
     watch(standing)
