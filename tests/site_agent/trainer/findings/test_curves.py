@@ -1,0 +1,89 @@
+"""Curves against values computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import auc, roc_auc_score
+
+from site_agent.trainer.findings.curves import (
+    MOST_POINTS,
+    THRESHOLDS,
+    benefit_of_treating_all,
+    calibration_curve,
+    decision_curve,
+    precision_recall,
+    receiver_operating_characteristic,
+)
+
+HAPPENED = np.array([0, 0, 1, 0, 1, 1, 0, 1])
+SCORES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.9])
+
+
+def test_net_benefit_by_hand() -> None:
+    """At a threshold of 0.5 three of the four treated had the outcome, at 0.2 four of seven: at odds of 1 and 0.25."""
+    found = dict(zip(THRESHOLDS, decision_curve(HAPPENED, SCORES).ys, strict=True))
+
+    assert found[0.5] == pytest.approx(3 / 8 - 1 / 8)
+    assert found[0.2] == pytest.approx(4 / 8 - 3 / 8 * 0.25)
+    assert found[0.8] == pytest.approx(1 / 8)
+    assert found[0.95] == 0.0
+
+
+def test_treating_all_by_hand() -> None:
+    """Prevalence minus the rest at the odds of the threshold: 0.5 - 0.5 · 0.25/0.75 at 0.25."""
+    found = dict(zip(THRESHOLDS, benefit_of_treating_all(HAPPENED).ys, strict=True))
+
+    assert found[0.25] == pytest.approx(0.5 - 0.5 / 3)
+    assert found[0.5] == pytest.approx(0.0)
+
+
+def test_calibration_groups_by_hand() -> None:
+    """Twenty rows in ten groups of two: mean probability against the share that had the outcome."""
+    scores = np.repeat(np.linspace(0.05, 0.95, 10), 2) + np.tile([0.0, 0.02], 10)
+    happened = np.array([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1])
+
+    found = calibration_curve(happened, scores)
+
+    np.testing.assert_allclose(found.groups.xs, np.linspace(0.06, 0.96, 10))
+    np.testing.assert_allclose(found.groups.ys, [0, 0, 0.5, 0, 0.5, 0.5, 1, 0.5, 1, 1])
+    assert found.rows == (2,) * 10
+
+
+def test_equal_probabilities_share_a_group() -> None:
+    """So the order of rows does not matter."""
+    found = calibration_curve(HAPPENED, np.full(8, 0.5))
+
+    assert found.groups.xs == (0.5,)
+    assert found.groups.ys == (0.5,)
+    assert found.rows == (8,)
+
+
+def test_the_area_under_the_curve_is_scikit_learns() -> None:
+    """The drawn curve encloses the AUROC that the table shows."""
+    curve = receiver_operating_characteristic(HAPPENED, SCORES)
+
+    assert curve is not None
+    assert auc(curve.xs, curve.ys) == pytest.approx(roc_auc_score(HAPPENED, SCORES))
+
+
+def test_long_curves_are_thinned_and_keep_their_ends() -> None:
+    """A page stays small for a hundred thousand rows."""
+    generator = np.random.default_rng(0)
+    scores = generator.random(5_000)
+    happened = (generator.random(5_000) < scores).astype(int)
+
+    roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
+
+    assert roc is not None
+    assert precision is not None
+    assert max(len(roc.xs), len(precision.xs)) <= MOST_POINTS
+    assert (roc.xs[0], roc.ys[0], roc.xs[-1], roc.ys[-1]) == (0.0, 0.0, 1.0, 1.0)
+    assert (precision.xs[0], precision.xs[-1]) == (0.0, 1.0)
+
+
+def test_one_class_has_no_ranking() -> None:
+    """None instead of a number that somebody would read."""
+    assert receiver_operating_characteristic(np.ones(8), SCORES) is None
+    assert precision_recall(np.zeros(8), SCORES) is None
+    assert calibration_curve(np.ones(8), SCORES).smooth is None

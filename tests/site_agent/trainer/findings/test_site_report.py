@@ -1,0 +1,121 @@
+"""The site's report: its figures are scikit-learn's, its page asks for nothing, its scores stay here."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
+
+from protos.errors import ConfigurationError, UsageError
+from site_agent.config import Hospital
+from site_agent.trainer.findings.facts import site_facts
+from site_agent.trainer.findings.lines import report_lines
+from site_agent.trainer.findings.page import report_page
+from site_agent.trainer.findings.scored_rows import scored_rows
+from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+
+# Whatever makes a browser ask for something; anchors inside the page and the policy itself do not.
+REQUEST = re.compile(
+    r"(?:src|href|srcset|data|action|poster)\s*=|url\(|@import|<script|<link|<iframe|<img|<object|https?:", re.I
+)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
+    """A site after a run on real patients."""
+    return site_after_run(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def facts(hospital: Hospital) -> Mapping[str, Any]:
+    """What its report says."""
+    return site_facts(hospital, None, ["mean_radius"])
+
+
+def test_the_figures_are_scikit_learns_on_the_same_rows(hospital: Hospital, facts: Mapping[str, Any]) -> None:
+    """Every model's metrics follow from its kept scores and the kept outcomes."""
+    kept = scored_rows(hospital.state_path, RUN)
+
+    assert kept.scores.keys() == {"federated", "siloed"}
+    for name, scores in kept.scores.items():
+        metrics = facts[name]["metrics"]
+        assert metrics["auroc"] == pytest.approx(roc_auc_score(kept.test.labels, scores))
+        assert metrics["auprc"] == pytest.approx(average_precision_score(kept.test.labels, scores))
+        assert metrics["brier"] == pytest.approx(brier_score_loss(kept.test.labels, scores))
+        assert metrics["log_loss"] == pytest.approx(log_loss(kept.test.labels, scores))
+
+
+def test_kept_scores_are_the_owners_alone_and_have_no_identifier(hospital: Hospital) -> None:
+    """Mode 0600, in a folder of mode 0700; no patient's identifier is in the file."""
+    path = hospital.state_path / "scores" / RUN / "rows.safetensors"
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert re.search(rb"P\d{4}", path.read_bytes()) is None
+
+
+def test_the_page_asks_for_nothing(facts: Mapping[str, Any]) -> None:
+    """No request of any kind is in the page, and its own policy forbids them all."""
+    page = report_page(facts)
+
+    assert REQUEST.findall(re.sub(r'<meta name="[a-z]+"', "", page)) == []
+    assert "default-src 'none'" in page
+    assert REQUEST.search('<img src="https://example.org/a.png">')
+
+
+def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
+    """Conclusion, warnings, curves, groups, importance and the kept round are on it; names are escaped."""
+    page = report_page({**facts, "site": "<b>st-mary</b>"})
+
+    assert facts["gain"]["sentence"] in page
+    assert page.count("<svg class") == 9
+    assert "integrated index (ICI)" in page
+    assert "lowest of 3 measured" in page
+    assert "&lt;b&gt;st-mary" in page
+    assert "<b>" not in page
+    assert "prefers-color-scheme:dark" in page
+    assert "@media print" in page
+
+
+def test_groups_and_importance_rest_on_all_test_rows(facts: Mapping[str, Any]) -> None:
+    """The halves of a group add up, each feature has its importance, and small groups are warned of."""
+    assert sum(one["rows"] for one in facts["subgroups"]) == facts["rows"]["test"]
+    assert len(facts["importance"]) == 6
+    assert any("subgroups" in warning for warning in facts["warnings"])
+    assert json.loads(json.dumps(facts, allow_nan=False)).keys() == facts.keys()
+
+
+def test_the_terminal_has_the_headline(facts: Mapping[str, Any]) -> None:
+    """Conclusion, warnings and a line for each model."""
+    lines = list(report_lines(facts))
+
+    assert lines[1] == facts["gain"]["sentence"]
+    assert sum(line.startswith("Warning: ") for line in lines) == len(facts["warnings"])
+    assert sum(line.startswith("  ") for line in lines) == 2
+
+
+def test_a_changed_table_is_noticed(hospital: Hospital, tmp_path: Path) -> None:
+    """Then the curves stand, and what needs the rows' columns is left out with a warning."""
+    other = tmp_path / "table.csv"
+    lines = Path(hospital.data.table).read_text().splitlines(keepends=True)
+    other.write_text("".join(lines[:-1]))
+    data = hospital.data.model_copy(update={"table": str(other)})
+
+    found = site_facts(hospital.model_copy(update={"data": data}), None)
+
+    assert found["subgroups"] == found["importance"] == []
+    assert any("is not the one that this run was tested on" in str(one) for one in found["warnings"])  # type: ignore[union-attr]
+
+
+def test_what_is_not_there_is_told(hospital: Hospital, tmp_path: Path) -> None:
+    """A group that is no feature; a run that kept no scores."""
+    with pytest.raises(UsageError, match="no feature height"):
+        site_facts(hospital, None, ["height"])
+    with pytest.raises(ConfigurationError, match="was not kept"):
+        scored_rows(tmp_path, RUN)

@@ -1,0 +1,204 @@
+"""A model in use: abstentions, recalibration, monitoring, its card."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from protos.errors import UsageError
+from site_agent.config import Hospital
+from site_agent.trainer.card import SUPPRESSED, card_facts, card_markdown
+from site_agent.trainer.comparison.calibration import recalibration
+from site_agent.trainer.data.profile import rounded_outward
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.monitor import monitor_table, stability_index
+from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
+from site_agent.trainer.prediction import Predicted, predict_table
+from site_agent.trainer.saved_model import load_model
+from site_agent.trainer.use.recalibration import (
+    Recalibration,
+    fit_recalibration,
+    forget_recalibration,
+    recalibration_of,
+    save_recalibration,
+)
+from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.findings.test_site_report import REQUEST
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
+    """A site after a run on real patients."""
+    return site_after_run(tmp_path_factory.mktemp("site"), siloed_baseline=False)
+
+
+def new_rows(hospital: Hospital, path: Path, changes: dict[tuple[int, str], str], without: str = "") -> Path:
+    """The site's own rows with some cells changed, perhaps without a column."""
+    with Path(hospital.data.table).open(newline="") as file:
+        header, *rows = csv.reader(file)
+    for (row, name), cell in changes.items():
+        rows[row][header.index(name)] = cell
+    kept = [place for place, name in enumerate(header) if name != without]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([[line[place] for place in kept] for line in (header, *rows)])
+    return path
+
+
+def test_a_row_that_is_foreign_or_lacks_a_value_is_left_out(hospital: Hospital, tmp_path: Path) -> None:
+    """It keeps its place with the reason, and the answers of the others are as without it."""
+    plain = new_rows(hospital, tmp_path / "plain.csv", {})
+    changed = new_rows(hospital, tmp_path / "new.csv", {(2, "mean_radius"): "", (4, "mean_area"): "99999"})
+
+    predict_table(hospital, plain, tmp_path / "a.csv", None)
+    predicted = predict_table(hospital, changed, tmp_path / "b.csv", None)
+
+    before, after = (list(csv.reader((tmp_path / name).read_text().splitlines())) for name in ("a.csv", "b.csv"))
+    assert predicted.rows == len(after) - 1 == len(before) - 1
+    assert after[3][1:] == ["", "column mean_radius: a missing value, which the contract refuses"]
+    assert after[5][1:] == ["", "column mean_area: outside of the training rows"]
+    assert predicted.abstained == sum(bool(line[2]) for line in after[1:])
+    for place, (one, other) in enumerate(zip(before[1:], after[1:], strict=True), start=1):
+        assert one[0] == other[0]
+        if place not in (3, 5):
+            assert one[2] == other[2]
+            assert float(one[1] or -1) == pytest.approx(float(other[1] or -1), abs=1e-6)
+
+
+def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_path: Path) -> None:
+    """Every row says which one is missing."""
+    changed = new_rows(hospital, tmp_path / "new.csv", {}, without="mean_texture")
+
+    predicted = predict_table(hospital, changed, tmp_path / "out.csv", None)
+
+    assert predicted == Predicted(rows=predicted.rows, abstained=predicted.rows)
+    assert "column mean_texture: it is missing" in (tmp_path / "out.csv").read_text().splitlines()[1]
+
+
+def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Path) -> None:
+    """Identifiers, order and every digit."""
+    import pandas
+
+    text = new_rows(hospital, tmp_path / "new.csv", {})
+    pandas.read_csv(text).to_parquet(tmp_path / "new.parquet")
+
+    predict_table(hospital, text, tmp_path / "a.csv", None)
+    predict_table(hospital, tmp_path / "new.parquet", tmp_path / "b.parquet", None)
+
+    lines = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    found = parquet.read_table(tmp_path / "b.parquet").to_pylist()
+    assert [one["who"] for one in found] == [one["who"] for one in lines]
+    assert [one["probability"] for one in found] == [
+        float(one["probability"]) if one["probability"] else None for one in lines
+    ]
+
+
+def test_limits_hold_the_rows_and_are_no_patients_own() -> None:
+    """Rounded outward, at a tenth to a hundredth of their distance."""
+    assert rounded_outward(13.7, 88.2) == (13.0, 89.0)
+    assert rounded_outward(0.0123, 0.0987) == (0.012, 0.099)
+    assert rounded_outward(-431.0, 1999.0) == (-500.0, 2000.0)
+
+
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
+def test_a_recalibration_mends_what_was_bent(kind: str) -> None:
+    """Probabilities whose logits were doubled come back; ranks do not turn round; equal rows give equal maps."""
+    generator = np.random.default_rng(5)
+    logit = generator.normal(0, 1.2, 6_000)
+    happened = (generator.random(6_000) < 1 / (1 + np.exp(-logit))).astype(int)
+    bent = 1 / (1 + np.exp(-2.0 * logit))
+    rows = HeldOutRows(task="binary", targets=happened[:3000], classes=("no", "yes"))
+
+    made = fit_recalibration(kind, rows, bent[:3000])  # type: ignore[arg-type]
+    mended = made.apply(bent[3000:])
+
+    line = recalibration(happened[3000:], mended.clip(0.001, 0.999))
+    assert line is not None
+    assert line[1] == pytest.approx(1.0, abs=0.15)
+    assert (np.diff(mended[np.argsort(bent[3000:])]) >= -1e-12).all()
+
+
+def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Path) -> None:
+    """The model's file keeps every byte; predictions change with the map, and come back without it."""
+    new, model = (
+        new_rows(hospital, tmp_path / "new.csv", {}),
+        hospital.state_path / "models" / RUN / "model.safetensors",
+    )
+    before = model.read_bytes()
+    made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
+
+    predict_table(hospital, new, tmp_path / "a.csv", None)
+    save_recalibration(hospital.state_path, RUN, made)
+    assert recalibration_of(hospital.state_path, RUN) == made
+    predict_table(hospital, new, tmp_path / "b.csv", None)
+    assert forget_recalibration(hospital.state_path, RUN)
+    predict_table(hospital, new, tmp_path / "c.csv", None)
+
+    one, other, again = ((tmp_path / name).read_bytes() for name in ("a.csv", "b.csv", "c.csv"))
+    assert one == again != other
+    assert model.read_bytes() == before
+
+
+def test_what_cannot_be_recalibrated_is_told() -> None:
+    """Too few rows, one class, a number."""
+    few = HeldOutRows(task="binary", targets=np.array([0, 1]), classes=("no", "yes"))
+    same = HeldOutRows(task="binary", targets=np.zeros(40), classes=("no", "yes"))
+    number = HeldOutRows(task="regression", targets=np.arange(40.0), classes=())
+
+    for rows, reason in ((few, "too few"), (same, "a class has no"), (number, "a number")):
+        with pytest.raises(UsageError, match=reason):
+            fit_recalibration("platt", rows, np.linspace(0.1, 0.9, len(rows)))
+
+
+def test_the_stability_index_by_hand() -> None:
+    """From halves to three quarters and a quarter: 0.25·ln 1.5 + (-0.25)·ln 0.5."""
+    found = stability_index(np.array([0.5, 0.5]), np.array([0.75, 0.25]))
+
+    assert found == pytest.approx(0.25 * np.log(1.5) - 0.25 * np.log(0.5))
+    assert stability_index(np.array([0.5, 0.5]), np.array([0.5, 0.5])) == 0.0
+
+
+def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
+    """A column that all rows have larger is told by name; the others are as they were; page and metrics say it too."""
+    with Path(hospital.data.table).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    larger = {(place, "mean_texture"): str(float(row["mean_texture"]) * 1.3) for place, row in enumerate(rows)}
+    plain, moved = new_rows(hospital, tmp_path / "a.csv", {}), new_rows(hospital, tmp_path / "b.csv", larger)
+
+    same, drifted = monitor_table(hospital, plain, None), monitor_table(hospital, moved, None)
+
+    assert not [text for text in same["warnings"] if "drifted" in str(text)]  # type: ignore[union-attr]
+    assert [str(text).split()[0] for text in drifted["warnings"] if "drifted" in str(text)] == ["mean_texture"]  # type: ignore[union-attr]
+    assert drifted["quality"] is not None
+    assert any("auroc" in line for line in monitor_lines(drifted))
+    assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
+    assert REQUEST.findall(monitor_page(drifted).replace('name="viewport"', "")) == []
+    assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
+
+
+def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
+    """A table without the target has no quality, and the terminal says so."""
+    new = new_rows(hospital, tmp_path / "a.csv", {}, without="outcome")
+
+    found = monitor_table(hospital, new, None)
+
+    assert found["quality"] is None
+    assert any("outcome is not known" in line for line in monitor_lines(found))
+
+
+def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
+    """Counts below ten are suppressed, sites are numbers, and everything that was asked for is there."""
+    facts = card_facts(hospital, RUN, load_model(hospital.state_path, RUN))
+
+    text = card_markdown(facts)
+
+    assert facts["sites"] == 3
+    assert facts["this_site"] == 1
+    assert "ahus" not in text
+    assert str(facts["plan_digest"]) in text
+    assert SUPPRESSED not in text
+    assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
