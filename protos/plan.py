@@ -215,6 +215,8 @@ class Plan(Document):
                 ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
             ):  # fmt: skip
                 raise ValueError("statistics go with the method local and equal weights, and with nothing measured")
+            if self.on_lost_site != "wait":
+                raise ValueError("statistics are asked of one set of sites only, so a lost site is waited for")
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):

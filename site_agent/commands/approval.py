@@ -102,15 +102,14 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     """
     hospital = read_hospital(path)
     plan, by = read_plan(hospital, plan_path), _person(by)
-    log, now = _log(hospital), datetime.now(UTC)
-    # First the act that stops, then the record of it: a full disk must not keep a site in a study.
-    if record_withdrawal(hospital.state_path, plan, by=by, at=now) is None:
+    # First the act that stops, then the record of it: a full disk or a broken log must not keep a site in a study.
+    if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
             consequence="Nothing was changed; nothing of it leaves this site.",
             remedy="Name the plan that was approved with --plan.",
         )
-    log.write("plan_withdrawn", **_facts(plan, by))
+    _log(hospital).write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}; nothing more leaves.")
     click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
 

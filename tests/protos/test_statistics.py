@@ -81,6 +81,7 @@ def test_a_cell_that_no_site_fills_has_no_moments() -> None:
         {"statistics": {"smallest_cell": 5, "columns": [COLUMNS[0], COLUMNS[0]]}},
         {"statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 1.0, "high": 1.0}]}},
         {"gain": "sums"},
+        {"on_lost_site": "continue"},
         {"weighting": {"name": "rows", "largest_rows": 64}},
         {"early_stopping": {"signal": "local", "patience": 1}},
     ],

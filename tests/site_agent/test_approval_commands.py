@@ -214,3 +214,14 @@ def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
     assert shown[0] == shown[1]
     kept = {path.relative_to(tmp_path / "state").parts[0] for path in (tmp_path / "state").rglob("*")}
     assert kept <= {"plans", "keys"}
+
+
+def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
+    """The withdrawal counts although it cannot be recorded, and the command says that the log is broken."""
+    plan = site.plan()
+    site("approve", "--by", "A. Jones")
+    log = site.folder / "state" / "audit.log"
+    log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
+
+    assert site("withdraw", "--by", "B. Smith") == 1
+    assert site.why_not(plan) is not None
