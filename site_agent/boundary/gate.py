@@ -39,8 +39,6 @@ class GateRefusal(OperatorError):
 
     code = "E012"
 
-    code = "E012"
-
     def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
         super().__init__(
             what=what,
