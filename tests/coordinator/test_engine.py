@@ -475,9 +475,9 @@ def test_status_tells_who_is_there_and_how_far_the_run_is(tmp_path: Path) -> Non
         status = json.loads(json.dumps(stage.engine.status()))
 
         assert status["sites"] == {
-            "a": {"connected": True, "joined": True, "withdrawn": False},
-            "b": {"connected": True, "joined": False, "withdrawn": False},
-            "c": {"connected": False, "joined": False, "withdrawn": False},
+            "a": {"connected": True, "joined": True, "withdrawn": False, "maintenance": None},
+            "b": {"connected": True, "joined": False, "withdrawn": False, "maintenance": None},
+            "c": {"connected": False, "joined": False, "withdrawn": False, "maintenance": None},
         }
         assert (status["run"]["phase"], status["run"]["rounds_made"], status["runs_waiting"]) == ("gathering", 0, 1)
 
