@@ -165,6 +165,31 @@ def test_the_users_of_the_units_are_made() -> None:
     assert {service[key] for service in services for key in ("User", "Group")} <= made
 
 
+def test_the_trainer_may_write_where_its_program_writes() -> None:
+    """Every folder of the state that the trainer's sources name is made for it, may be written, and is not the agent's.
+
+    `plans` and `approvals` are the agent's, and the trainer reads them.
+    """
+    sources = "".join(file.read_text() for file in (DEPLOY.parent / "site_agent/trainer").rglob("*.py"))
+    named = set(re.findall(r"state(?:_path)? / \"(\w+)\"", sources)) - {"plans", "approvals"}
+    made = set(
+        re.findall(
+            r"/site/(\w+) +0700 site-trainer", (DEPLOY / "systemd/tmpfiles.d/global-layers-site.conf").read_text()
+        )
+    )
+    units = {kind: (DEPLOY / f"systemd/site-{kind}.service").read_text() for kind in ("agent", "trainer")}
+    written = set(
+        re.findall(r"/site/(\w+)", " ".join(re.findall(r"^ReadWritePaths=.*", units["trainer"], re.MULTILINE)))
+    )
+    hidden = set(
+        re.findall(r"/site/(\w+)", " ".join(re.findall(r"^InaccessiblePaths=.*", units["agent"], re.MULTILINE)))
+    )
+
+    assert {"models", "reports", "saves"} <= named
+    assert named <= made == hidden
+    assert written == made - {"data"}  # what a person looks at with `site-agent data`, outside the service
+
+
 def test_the_example_names_the_trainers_socket() -> None:
     """The socket in the example of hospital.yaml lies in the directory that the unit makes."""
     hospital = read_hospital(DEPLOY / "examples/hospital.yaml")
