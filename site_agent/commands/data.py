@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,11 +16,6 @@ from protos.errors import OperatorError, UsageError
 from site_agent.commands.options import config_option
 from site_agent.config import read_hospital
 from site_agent.trainer.isolation import give_up_network
-
-if TYPE_CHECKING:
-    from site_agent.trainer.examination.examine import Examination
-
-_MOST_NOTES = 10
 
 
 @click.group()
@@ -67,6 +61,7 @@ def check(path: Path, html: Path | None) -> None:
 
     from site_agent.trainer.examination.acceptance import find_acceptance
     from site_agent.trainer.examination.admission import check_admitted, examined
+    from site_agent.trainer.examination.lines import finding_lines
     from site_agent.trainer.examination.page import examination_page, verdict
     from site_agent.trainer.results import check_place, write_result
 
@@ -80,7 +75,8 @@ def check(path: Path, html: Path | None) -> None:
     write_result(place, examination_page(examination, site=hospital.site, accepted_by=by).encode())
     write_result(folder / "check.json", json.dumps(examination.to_json(), indent=2, allow_nan=False).encode())
     click.echo(f"{hospital.site}: {verdict(examination, by)}")
-    _tell(examination)
+    for line in finding_lines(examination):
+        click.echo(line)
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
     check_admitted(hospital, examination)
 
@@ -140,19 +136,6 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
     contract = read_contract(contract_path)
     _write_new(output, write_table(made_up(contract, rows=rows, seed=seed), contract))
     click.echo(f"{rows} rows of nobody in {output}.")
-
-
-def _tell(examination: Examination) -> None:
-    from site_agent.trainer.data.mistakes import where
-
-    for finding in [*examination.errors, *examination.warnings]:
-        words = f"{finding.level.upper()}: {finding.words}{where(finding.rows, finding.count)}"
-        click.echo(words if words.endswith("?") else f"{words}.")
-    notes = [finding for finding in examination.findings if finding.level == "note"]
-    for finding in notes[:_MOST_NOTES]:
-        click.echo(f"note: {finding.words}.")
-    if len(notes) > _MOST_NOTES:
-        click.echo(f"note: {len(notes) - _MOST_NOTES} further notes are on the page.")
 
 
 def _write_new(path: Path, content: bytes) -> None:
