@@ -12,10 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from protos.audit_chain import Head
-from protos.audit_heads import COORDINATOR, SignedHead, sign_head
+from protos.audit_heads import COORDINATOR, IdentityKey, SignedHead, sign_head
 from protos.audit_log import Consequences, Limits, LogFile
 from protos.audit_session import LogParty
 
@@ -50,7 +48,7 @@ class CoordinatorLog:
         self,
         state: Path,
         *,
-        identity_key: Ed25519PrivateKey,
+        identity_key: IdentityKey,
         now: Callable[[], datetime],
         limits: Limits | None = None,
     ) -> None:

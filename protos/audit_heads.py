@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -20,6 +20,7 @@ from protos.audit_chain import Head, relink
 from protos.canonical import pack
 
 COORDINATOR: Final = "coordinator"
+IdentityKey: TypeAlias = Ed25519PrivateKey
 MOST_LEAVES: Final = 16_384  # of one message: half a mebibyte
 _LARGEST_SIZE: Final = 1 << 62
 
