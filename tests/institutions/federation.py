@@ -93,6 +93,7 @@ class Federation:
         configuration = yaml.safe_load(self.office.run("cat", COORDINATOR_FILE)) | {"plans": ["long.yaml"]}
         self.office.place(COORDINATOR_FILE, yaml.safe_dump(configuration, sort_keys=False).encode())
         self.follow("Another study")
+        self.goes_on(by=1)
 
     def _at(self, where: str, *, everywhere: bool) -> list[Machine]:
         if where == "the office":
