@@ -49,8 +49,10 @@ _TLS_VERSION: Final = b"TLSv1.3"
 _MOST_STREAMS_OF_A_SITE: Final = 4
 # Connections in all, also of those who have not shown who they are: a hundred sites need few more than a hundred.
 # Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
-_MOST_CONNECTIONS: Final = 768
-_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
+_MOST_CONNECTIONS: Final = 256
+# For TLS. Not less than gRPC's own: where hundreds of handshakes run out at one moment, gRPC 1.85 was seen to abort the
+# process, so what keeps strangers few is the number of connections, and the firewall.
+_HANDSHAKE_SECONDS: Final = 120
 _IDLE_SECONDS: Final = 60  # a connection on which nobody calls
 # What a site may send before this program has read it. gRPC would let it grow with the line's speed,
 # and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
