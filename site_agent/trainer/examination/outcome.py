@@ -97,14 +97,15 @@ def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
         return {}
     rows = rows[~np.isnan(target[rows])]
     outcome, found = target[rows], {}
-    is_number = isinstance(table.contract.target, RegressionTarget)
+    declared = table.contract.target  # looked for once: it is searched among all columns
+    is_number = isinstance(declared, RegressionTarget)
+    classes = range(1 if len(declared.classes) == 2 else 0, len(declared.classes))
     for feature in table.contract.features:
         values = table.features[feature.name][rows]
         is_code = isinstance(feature, CategoricalFeature)
         if is_number:
             measured = [None if is_code else correlation_alone(values, outcome)]
         else:
-            classes = range(1 if len(table.contract.target.classes) == 2 else 0, len(table.contract.target.classes))
             measured = [auroc_alone(values, outcome == place, is_code=is_code) for place in classes]
         known = [value for value in measured if value is not None]
         if known:
