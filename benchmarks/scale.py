@@ -167,25 +167,26 @@ def table(points: Sequence[Point]) -> str:
 
 
 def plot(points: Sequence[Point], path: Path) -> None:
-    """Time and memory against the number of sites, one line for each size, as SVG."""
+    """Times and memory against the number of sites, one line for each size, as SVG."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "scale"
     from matplotlib import pyplot
 
-    figure, (time_axes, memory_axes) = pyplot.subplots(1, 2, figsize=(10, 4.2))
+    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4.2))
     for is_masked, parameters in itertools.product((False, True), PARAMETERS):
         own = sorted((p for p in points if (p.masked, p.parameters) == (is_masked, parameters)), key=lambda p: p.sites)
-        if own:
-            label = f"{parameters:,}".replace(",", " ") + (" masked" if is_masked else "")
-            style = {"marker": "o", "linestyle": "--" if is_masked else "-", "label": label}
-            time_axes.plot([p.sites for p in own], [p.median_s for p in own], **style)
-            memory_axes.plot([p.sites for p in own], [p.peak_mib for p in own], **style)
-    for axes, text in ((time_axes, "seconds a round"), (memory_axes, "coordinator's peak, MiB")):
+        for axes, name in zip(panels, ("median_s", "computed_s", "peak_mib"), strict=True):
+            if own:
+                label = f"{parameters:,}".replace(",", " ") + (" masked" if is_masked else "")
+                values = [getattr(point, name) for point in own]
+                axes.plot([p.sites for p in own], values, "o--" if is_masked else "o-", label=label)
+    texts = ("seconds a round", "processor seconds a round, all together", "coordinator's peak, MiB")
+    for axes, text in zip(panels, texts, strict=True):
         axes.set(xscale="log", yscale="log", xlabel="sites", ylabel=text, xticks=SITES, xticklabels=SITES)
         axes.grid(alpha=0.3)
-    memory_axes.legend(fontsize=8, title="parameters")
+    panels[0].legend(fontsize=7, title="parameters")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
