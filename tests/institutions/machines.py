@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,12 @@ fi
 mkdir -p "/sys/fs/cgroup/$1"
 echo $$ >"/sys/fs/cgroup/$1/cgroup.procs"
 shift
-exec "$@"
+# 133 is how a container that reboots asks to be started again.
+while :; do
+    status=0
+    "$@" || status=$?
+    [ "$status" = 133 ] || exit "$status"
+done
 """
 
 
@@ -95,10 +100,10 @@ class Machine:
 
     def leader(self) -> int:
         """The process identifier, on the host, of the first process inside."""
-        found = _children(self.process.pid)
-        if not found:
-            raise AssertionError(f"{self.name} is not running")
-        return found[0]
+        for container in _children(self.process.pid):
+            for first in _children(container):
+                return first
+        raise AssertionError(f"{self.name} is not running")
 
     def _inside(self) -> list[str]:
         return ["nsenter", "-t", str(self.leader()), "-m", "-u", "-i", "-n", "-p", "-C"]
@@ -174,7 +179,9 @@ class Institutions:
             "--resolv-conf=off", "--timezone=off", *self._arguments(name),
         ]  # fmt: skip
         with (self._work / name / "console").open("wb") as console:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console)
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True
+            )
 
 
 def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float) -> float:
@@ -189,12 +196,12 @@ def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float) -> float
 
 def _power_off(machine: Machine) -> None:
     """As a power button would; what does not end by itself is ended."""
-    for child in _children(machine.process.pid):
-        os.kill(child, signal.SIGRTMIN + 4)
+    with suppress(AssertionError, ProcessLookupError):
+        os.kill(machine.leader(), signal.SIGRTMIN + 4)
     try:
         machine.process.wait(20)
     except subprocess.TimeoutExpired:
-        machine.process.kill()
+        os.killpg(machine.process.pid, signal.SIGKILL)
         machine.process.wait()
 
 
