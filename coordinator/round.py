@@ -371,7 +371,9 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
         return _begin_step(
             terms, replace(step, attempt=attempt, bound=remaining, agreed=frozenset(), redraw=redraw), now
         )
-    return _end(is_complete=False, reason="a site did not come back in time", missing=missing)
+    # Where all of this step are here, an earlier one needs somebody of the plan who is not.
+    absent = missing or terms.sites - step.present
+    return _end(is_complete=False, reason="a site did not come back in time", missing=absent)
 
 
 def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome:
