@@ -115,7 +115,7 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
             rule_state={name.removeprefix("rule "): arrays[name] for name in arrays if name != "values"},
             journal_lines=facts["journal_lines"],
         )
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -102,8 +102,8 @@ ONE_PLACE = {
     "protos.generated": {"protos.wire", "protos.upkeep_wire"},
     "protos.generated.federation_pb2": {"protos.wire", "protos.upkeep_wire"},
 }
-# Who may open a socket. The hatch is a pair between the site's two processes; pki.doctoring.reach is how a doctor looks who
-# answers at an address.
+# Who may open a socket. The hatch is a pair between the two processes of a site; a doctor looks who answers at an
+# address with pki.doctoring.reach.
 SOCKET_FILES = {
     "site_agent.hatch",
     "site_agent.boundary.join",

@@ -15,6 +15,7 @@ import structlog
 
 from site_agent.boundary.separation import may_read, tell_separation
 from site_agent.config import read_hospital
+from tests.site_agent.reachable import let_others_in
 from tests.site_agent.trainer.sites import make_site
 
 REPOSITORY = Path(__file__).parents[2]
@@ -115,8 +116,7 @@ def test_the_agents_user_does_not_read_the_trainers_table(tmp_path: Path) -> Non
     """A table of another user with mode 0600 is refused by the kernel; with mode 0644 it is read: the test can fail."""
     table = tmp_path / "patients.csv"
     table.write_text("canary")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_in(tmp_path)
 
     table.chmod(0o600)
     assert json.loads(run(AGENT, table).stdout) == "PermissionError"

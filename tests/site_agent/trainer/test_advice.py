@@ -128,8 +128,9 @@ def test_the_result_is_network_and_expert_at_their_shares(tmp_path: Path, table:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("path_start", [0.0, 0.5])
-def test_a_saved_model_asks_its_expert_to_the_bit(tmp_path: Path, table: Table, path_start: float) -> None:
-    """The site's own test rows, predicted from a table, get the scores that its report rests on."""
+def test_a_saved_model_asks_its_expert(tmp_path: Path, table: Table, path_start: float) -> None:
+    """The site's own test rows, predicted from a table, get the scores that its report rests on, or abstain."""
+    # Rows that abstain are left out before the network, and float32 products depend on their number in the last bits.
     plan = plan_with_expert(path_start=path_start)
     hospital, study, preprocessing = prepare(make_site(tmp_path, table=table), plan)
     outcome = conclude(study, run_rounds(plan, [study]))
@@ -145,7 +146,10 @@ def test_a_saved_model_asks_its_expert_to_the_bit(tmp_path: Path, table: Table, 
     scores = scores_of(preprocessing, outcome.test_outputs).reshape(len(tested), -1)
     with (tmp_path / "out.csv").open(newline="") as file:
         predicted = [row[1 : 1 + scores.shape[1]] for row in list(csv.reader(file))[1:]]
-    np.testing.assert_array_equal(np.array(predicted, dtype=np.float64), scores)
+    told = [number for number, row in enumerate(predicted) if all(row)]
+    assert len(told) > len(predicted) / 2
+    said = np.array([predicted[number] for number in told], dtype=np.float64)
+    np.testing.assert_allclose(said, scores[told], rtol=1e-5, atol=1e-6)
 
 
 def test_the_report_shows_the_expert(tmp_path: Path) -> None:

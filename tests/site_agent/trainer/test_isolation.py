@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.site_agent.reachable import let_others_in
+
 REPOSITORY = Path(__file__).parents[3]
 
 ISOLATED = """
@@ -60,9 +62,8 @@ def test_after_giving_up_the_network_nobody_is_reached(listener: tuple[str, int]
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_an_ordinary_user_gives_it_up_too(listener: tuple[str, int], tmp_path: Path) -> None:
     """By a user namespace, in which the files it writes are still its own."""
+    let_others_in(tmp_path)
     tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
     # The interpreter may lie where others cannot read, so the child is root until all is loaded; and
     # changing users hides /proc/self from the process, which a program started by that user does not see.
     become = """
