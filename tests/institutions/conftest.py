@@ -128,7 +128,7 @@ def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def under_way(federation: Federation) -> Federation:
     """The federation with a long study under way, after its first one."""
-    federation.begin_long_study()
+    federation.begin_long_study("long")
     return federation
 
 

@@ -32,6 +32,7 @@ class Federation:
 
     machines: Mapping[str, Machine]
     identities: dict[str, str] = field(default_factory=dict)
+    study: str = ""
 
     @property
     def office(self) -> Machine:
@@ -45,9 +46,9 @@ class Federation:
         return json.loads(told) if told.startswith("{") else {}
 
     def rounds_made(self) -> int:
-        """How many rounds of the long study are made; -1 while nothing is known of it."""
+        """How many rounds of the present long study are made; -1 while nothing is known of it."""
         run = self.status().get("run") or {}
-        return int(run["rounds_made"]) if run.get("study") == "long" else -1
+        return int(run["rounds_made"]) if run.get("study") == self.study else -1
 
     def goes_on(self, *, by: int = 2) -> None:
         """Wait until the long study has made further rounds."""
@@ -79,18 +80,19 @@ class Federation:
                 self.machines[name].place("/srv/patients.csv", data.table.read_bytes())
                 self.machines[name].place("/srv/contract.yaml", data.contract.read_bytes())
 
-    def begin_long_study(self) -> None:
-        """A second study that goes on for as long as the tests disturb it."""
+    def begin_long_study(self, name: str) -> None:
+        """A further study that goes on for as long as the tests disturb it."""
+        self.study = name
         plan = yaml.safe_load(self.office.run("cat", "/etc/global-layers/plan.yaml"))
-        plan |= {"study": "long", "snapshots": {"every_rounds": 5, "every_seconds": None}}
+        plan |= {"study": name, "snapshots": {"every_rounds": 5, "every_seconds": None}}
         plan["schedule"] |= {"epochs": 20_000}
         content = yaml.safe_dump(plan, sort_keys=False).encode()
-        self.office.place("/etc/global-layers/long.yaml", content)
-        for name in HOSPITALS:
-            self.machines[name].place("/srv/long.yaml", content)
-            words = ("approve", "--config", HOSPITAL_FILE, "--plan", "/srv/long.yaml", "--by", "A. Jones")
-            self.machines[name].run("site-agent", *words, user="site-agent")
-        configuration = yaml.safe_load(self.office.run("cat", COORDINATOR_FILE)) | {"plans": ["long.yaml"]}
+        self.office.place(f"/etc/global-layers/{name}.yaml", content)
+        for hospital in HOSPITALS:
+            self.machines[hospital].place("/srv/further.yaml", content)
+            words = ("approve", "--config", HOSPITAL_FILE, "--plan", "/srv/further.yaml", "--by", "A. Jones")
+            self.machines[hospital].run("site-agent", *words, user="site-agent")
+        configuration = yaml.safe_load(self.office.run("cat", COORDINATOR_FILE)) | {"plans": [f"{name}.yaml"]}
         self.office.place(COORDINATOR_FILE, yaml.safe_dump(configuration, sort_keys=False).encode())
         self.follow("Another study")
         self.goes_on(by=1)

@@ -26,13 +26,16 @@ if [ "$(stat -fc %T /sys/fs/cgroup)" != cgroup2fs ]; then
     umount -R /sys/fs/cgroup
     mount -t cgroup2 none /sys/fs/cgroup
 fi
-mkdir -p "/sys/fs/cgroup/$1"
-echo $$ >"/sys/fs/cgroup/$1/cgroup.procs"
+group="/sys/fs/cgroup/$1"
 shift
-# 133 is how a container that reboots asks to be started again.
+boot=0
+# 133 is how a container that reboots asks to be started again. Each boot has a group of its own, without this shell: a
+# group that has processes gives no controllers to the groups below it.
 while :; do
+    boot=$((boot + 1))
+    mkdir -p "$group/$boot"
     status=0
-    "$@" || status=$?
+    (echo "$BASHPID" >"$group/$boot/cgroup.procs" && exec "$@") || status=$?
     [ "$status" = 133 ] || exit "$status"
 done
 """

@@ -37,7 +37,7 @@ print("MEASURED " + json.dumps({"threads": torch.get_num_threads(), "seconds": f
 
 def inside(machine: Machine) -> dict[str, float]:
     """A step under the very unit of the trainer, whose program alone is another."""
-    text = re.sub(r"^ExecStartPre=.*\n", "", machine.run("cat", UNIT), flags=re.MULTILINE)
+    text = re.sub(r"^(ExecStartPre|ConditionPathExists)=.*\n", "", machine.run("cat", UNIT), flags=re.MULTILINE)
     text = re.sub(r"^ExecStart=.*", f"ExecStart={PYTHON} -P /srv/step.py", text, flags=re.MULTILINE)
     text = text.replace("Type=notify", "Type=oneshot").replace("Restart=always", "Restart=no")
     text = text.replace("RuntimeDirectory=site-trainer", "RuntimeDirectory=measure")  # the other goes on
