@@ -15,7 +15,6 @@ from quickstart.hospitals import dealt_hospitals
 from tests.institutions.machines import Machine, wait_until
 from tests.institutions.runbook import Commands, File, is_answered, steps
 
-AUTHORITY: Final = "/var/lib/global-layers/coordinator/authority"
 COORDINATOR_FILE: Final = "/etc/global-layers/coordinator.yaml"
 HOSPITAL_FILE: Final = "/etc/global-layers/hospital.yaml"
 SITE: Final = "/var/lib/global-layers/site"
