@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,18 @@ table inet hospital {
 """
 # A watchdog of its own that barks sooner, so that a test of it ends sooner.
 WATCHDOG: Final = "[Service]\nWatchdogSec=8\nTimeoutAbortSec=5\n"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside a failure stands what each institution's journal said last; nobody can look into it afterwards."""
+    report = yield
+    federation = getattr(item, "funcargs", {}).get("federation")
+    if report.failed and federation is not None:
+        for name, machine in federation.machines.items():
+            with suppress(AssertionError, subprocess.TimeoutExpired):
+                report.sections.append((f"journal of {name}", machine.run("journalctl", "--no-pager", "--lines=60")))
+    return report
 
 
 @pytest.fixture(scope="session")
