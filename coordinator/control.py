@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from coordinator.engine import Engine
+from coordinator.short_paths import short_path
 from protos.errors import ConfigurationError, UnavailableError, UsageError
 
 Word: TypeAlias = Literal["pause", "resume", "stop"]
@@ -44,12 +45,13 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
 
     try:
         control_path(state).unlink(missing_ok=True)
-        return await asyncio.start_unix_server(answer, control_path(state))
+        with short_path(control_path(state)) as place:
+            return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The socket {control_path(state)} cannot be made: {cause.strerror or cause}.",
             consequence="The coordinator did not start.",
-            remedy="Name a state directory in coordinator.yaml with a shorter path that this user may write.",
+            remedy="Name a state directory in coordinator.yaml that this user may write.",
         ) from cause
 
 
@@ -73,7 +75,8 @@ async def tell(state: Path, word: Word) -> str:
         UsageError: there is no run, or it is as wanted already.
     """
     try:
-        reader, writer = await asyncio.open_unix_connection(control_path(state))
+        with short_path(control_path(state)) as place:
+            reader, writer = await asyncio.open_unix_connection(place)
         writer.write(word.encode())
         writer.write_eof()
         answer = json.loads(await reader.read() or b"null")

@@ -5,7 +5,6 @@ Nothing is changed and nothing is sent but handshakes; every look has a limit of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +27,12 @@ from protos.diagnosis import (
 from protos.errors import OperatorError
 
 _PATIENCE_SECONDS: Final = 5.0
-_LONGEST_SOCKET_PATH: Final = 107
 
 
 def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
     """Everything that the coordinator needs, looked at in the order in which it would be missed."""
     now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
-    found = [files.judge_directory(state), judge_disk(host.free_bytes(state)), _socket(state)]
+    found = [files.judge_directory(state), judge_disk(host.free_bytes(state))]
     found += files.judge_authority(authority, now)
     found.append(_plans(configuration))
     found.append(judge_clock(host.is_clock_synchronised()))
@@ -45,13 +43,6 @@ def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, s
         return found
     found.append(fine("D418", "The coordinator is running."))
     return found + _seen_from_outside(authority, environment)
-
-
-def _socket(state: Path) -> Finding:
-    if len(os.fsencode(control_path(state))) > _LONGEST_SOCKET_PATH:
-        says = f"The path of {control_path(state)} is too long for a socket."
-        return failure("D402", says, "Name a state directory with a shorter path in coordinator.yaml.")
-    return fine("D402", "The path of the control socket is short enough.")
 
 
 def _plans(configuration: CoordinatorConfiguration) -> Finding:

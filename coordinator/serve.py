@@ -32,6 +32,7 @@ from coordinator.health import health_server
 from coordinator.monitoring import CoordinatorCollector, local_server, pages_of
 from coordinator.reloading import Reloading
 from coordinator.service import FederationService, enrolment_server, federation_server
+from coordinator.short_paths import short_path
 from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
 from pki.register import Register
@@ -213,12 +214,13 @@ async def _status_server(engine: Engine, state: Path) -> asyncio.Server:
 
     try:
         status_path(state).unlink(missing_ok=True)
-        return await asyncio.start_unix_server(answer, status_path(state))
-    except OSError as cause:  # most often a path of more than a hundred characters, which Linux does not take
+        with short_path(status_path(state)) as place:
+            return await asyncio.start_unix_server(answer, place)
+    except OSError as cause:
         raise ConfigurationError(
             what=f"The status socket {status_path(state)} cannot be made: {cause.strerror or cause}.",
             consequence="The coordinator did not start.",
-            remedy="Name a state directory in coordinator.yaml with a shorter path that this user may write.",
+            remedy="Name a state directory in coordinator.yaml that this user may write.",
         ) from cause
 
 
@@ -229,7 +231,8 @@ async def read_status(configuration: CoordinatorConfiguration) -> bytes:
         UnavailableError: none is running.
     """
     try:
-        reader, writer = await asyncio.open_unix_connection(status_path(Path(configuration.state)))
+        with short_path(status_path(Path(configuration.state))) as place:
+            reader, writer = await asyncio.open_unix_connection(place)
         answer = await reader.read()
         writer.close()
         if not answer:

@@ -113,6 +113,14 @@ class Build:
 
 def build_package(build: Build, *, compression: str) -> Path:
     """Lay the files out, write the control files, pack; the package's file."""
+    before = os.umask(0o022)  # what is installed has to be readable, whoever builds it
+    try:
+        return _build(build, compression)
+    finally:
+        os.umask(before)
+
+
+def _build(build: Build, compression: str) -> Path:
     package, root = build.package, build.root
     make_environment(
         root,

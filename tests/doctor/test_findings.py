@@ -30,7 +30,7 @@ from protos.diagnosis import (
 )
 from tests.rehearsal.federation import Office
 
-NOW = datetime.now(UTC)
+NOW = datetime.now(UTC) + timedelta(hours=1)  # the certificates here are made after this line is run
 FINE, WARNING, FAILURE = Severity.FINE, Severity.WARNING, Severity.FAILURE
 
 
