@@ -93,7 +93,9 @@ def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
 
 
 def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certificate, now: datetime) -> bool:
-    is_for = paper.public_key() == new.public_key() and paper.subject == new.subject
+    # A change of the authority keeps the root's name, and no issuing certificate has it: else the certificate of the
+    # issuing key, which the coordinator holds, would vouch for a root of the coordinator's own making.
+    is_for = paper.public_key() == new.public_key() and paper.subject == new.subject == old.subject
     is_valid = paper.not_valid_before_utc <= now <= paper.not_valid_after_utc
     return is_for and is_valid and paper.issuer == old.subject and _has_signed(old, paper)
 
