@@ -12,15 +12,19 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+import numpy as np
+
 from site_agent.config import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.findings.scored_rows import scored_rows
 from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.use.recalibration import recalibration_of
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
+SUPPRESSED_CLASS: Final = "not told"
 _USE: Final = (
     "Research on patients like those of the training rows, at the hospital that trained it. It is not a medical device,"
     " not validated for decisions about patients, and not differentially private."
@@ -46,9 +50,8 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
     kept, plan = scored_rows(hospital.state_path, run), model.plan
     contract, saved = model.preprocessing.contract, _report(hospital, run)
     names = [site.name for site in plan.sites]
-    federated = saved[FEDERATED]
+    federated, shown = saved[FEDERATED], _shown_classes(kept.test)
     changed = recalibration_of(hospital.state_path, run)
-    labels = kept.test.labels if kept.test.task != "regression" else None
     return {
         "run": run,
         "intended_use": _USE,
@@ -65,18 +68,35 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "target": contract.target.name,
         "features": [feature.name for feature in contract.features],
         "rows": {part: _cell(count) for part, count in saved["rows"].items()},
-        "test_rows_by_class": {}
-        if labels is None
-        else {name: _cell(int((labels == place).sum())) for place, name in enumerate(kept.test.classes)},
+        "test_rows_by_class": by_class(kept.test),
         "metrics": federated["metrics"],
         "intervals": federated["intervals"],
-        "calibration": federated["calibration"],
+        "calibration": {shown.get(of, of): found for of, found in federated["calibration"].items()},
         "conclusion": _told(saved["gain"]),
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_expert": model.expert is not None,
         "audit_head": _audit_head(hospital),
         "versions": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
     }
+
+
+def by_class(rows: HeldOutRows) -> dict[str, Json]:
+    """The counts of the classes; none of them where one is small, which the others and the sum would tell.
+
+    The classes of several are codes of the hospital's table, so they are numbered instead.
+    """
+    if rows.task == "regression":
+        return {}
+    counts = np.bincount(rows.labels, minlength=len(rows.classes))
+    is_small, shown = bool((counts < SMALLEST_CELL).any()), _shown_classes(rows)
+    return {
+        shown[name]: SUPPRESSED_CLASS if is_small else int(count)
+        for name, count in zip(rows.classes, counts, strict=True)
+    }
+
+
+def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
+    return {name: name if rows.task == "binary" else f"class {place + 1}" for place, name in enumerate(rows.classes)}
 
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
@@ -107,7 +127,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 or "-",
             }
         ),
-        f"Counts below {SMALLEST_CELL} are not told.",
+        f"Counts below {SMALLEST_CELL} are not told; where a class has fewer, none by class is.",
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),

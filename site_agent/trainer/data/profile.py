@@ -1,8 +1,8 @@
 """What the training rows looked like, column by column: kept with a model, to know what is foreign to it.
 
 A profile is shares and rounded limits, not rows. It stays at the site with the model; of it only the limits enter
-an export, and those are rounded outward so that they are no patient's own value. Predictions abstain outside of
-the limits, and monitoring compares new rows with the shares. The rules:
+an export, and those lie beyond the lowest and the highest value, so that neither stands there. Predictions abstain
+outside of the limits, and monitoring compares new rows with the shares. The rules:
 
 * only training rows are looked at;
 * everything is counted before preprocessing, as the contract reads a cell, so it does not depend on an encoding.
@@ -30,8 +30,7 @@ class ColumnProfile(Document):
     Attributes:
         name: as declared.
         kind: a number, or a position among declared codes.
-        low, high: a number's limits, rounded outward to between a tenth and a hundredth of their distance; None for
-            codes, and where no row has a value.
+        low, high: a number's limits, from `rounded_outward`; None for codes, and where no row has a value.
         edges: of a number's bins, rising; bin i holds values above edges[i - 1] up to edges[i]. Those of a code
             are empty: its bins are the positions of the declared codes.
         shares: of each bin among the rows that have a value.
@@ -99,12 +98,17 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Limits that hold both, at a round number of steps of between a tenth and a hundredth of their distance."""
+    """Limits beyond both, at whole steps of between a tenth of their distance and all of it."""
     distance = high - low or abs(high) or 1.0
-    digits = 1 - math.floor(math.log10(distance))
-    step = 10.0**-digits
-    down, up = math.floor(low / step) * step, math.ceil(high / step) * step
-    return min(low, round(down, max(digits, 0))), max(high, round(up, max(digits, 0)))
+    return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
+
+
+def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
+    """The nearest whole steps below `low` and above `high`, never one that is `low` or `high` itself."""
+    digits = max(0, 1 - math.floor(math.log10(step)))
+    # Without rounding the quotient 0.07 / 0.01 lies just above 7, and 0.07 itself would come out.
+    below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1
+    return round(below * step, digits), round(above * step, digits)
 
 
 def _numeric(name: str, values: Numbers) -> ColumnProfile:

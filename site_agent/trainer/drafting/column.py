@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from site_agent.trainer.data.disguised import disguised_numbers
+from site_agent.trainer.data.profile import steps_around
 from site_agent.trainer.drafting.profile import ColumnDraft
 
 _IDENTIFIER: Final = re.compile(
@@ -109,11 +110,11 @@ def scalar(text: str) -> str:
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Limits around both, at a step of about a tenth of their distance, so that no patient's value stands there."""
+    """Limits beyond both, at a step of about a tenth of their distance; an amount's lower one is never below 0."""
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
-    below = math.floor(low / step) * step
-    return (max(below, 0.0) if low >= 0 else below), (math.floor(high / step) + 1) * step
+    below, above = steps_around(low, high, step)
+    return (max(below, 0.0) if low >= 0 else below), above
 
 
 def _coded(column: ColumnDraft, late: tuple[str, ...]) -> Line:

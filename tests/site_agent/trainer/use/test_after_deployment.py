@@ -12,9 +12,10 @@ import pytest
 
 from protos.errors import UsageError
 from site_agent.config import Hospital
-from site_agent.trainer.card import SUPPRESSED, card_facts, card_markdown
+from site_agent.trainer.card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.trainer.comparison.calibration import recalibration
 from site_agent.trainer.data.profile import rounded_outward
+from site_agent.trainer.drafting.column import rounded_range
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.monitor import monitor_table, stability_index
 from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
@@ -98,10 +99,14 @@ def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Pa
 
 
 def test_limits_hold_the_rows_and_are_no_patients_own() -> None:
-    """Rounded outward, at a tenth to a hundredth of their distance."""
-    assert rounded_outward(13.7, 88.2) == (13.0, 89.0)
-    assert rounded_outward(0.0123, 0.0987) == (0.012, 0.099)
-    assert rounded_outward(-431.0, 1999.0) == (-500.0, 2000.0)
+    """Also where both lie on a step, and where their quotient by it is no whole number in binary."""
+    assert rounded_outward(13.7, 88.2) == (10.0, 90.0)
+    assert rounded_outward(29.0, 77.0) == (20.0, 80.0)
+    assert rounded_outward(30.0, 80.0) == (20.0, 90.0)
+    assert rounded_outward(0.07, 0.09) == (0.06, 0.1)
+    assert rounded_outward(5.0, 5.0) == (4.0, 6.0)
+    assert rounded_outward(-431.0, 1999.0) == (-1000.0, 2000.0)
+    assert rounded_range(30.0, 80.0) == (20.0, 90.0)
 
 
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
@@ -202,3 +207,14 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     assert str(facts["plan_digest"]) in text
     assert SUPPRESSED not in text
     assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
+
+
+def test_a_small_class_cannot_be_told_from_the_others() -> None:
+    """With 3 of 60 no class has its count; classes of several are numbered, as their names are codes."""
+    small, enough = (
+        HeldOutRows(task="binary", targets=np.repeat([0, 1], [57, 3]), classes=("alive", "dead")),
+        HeldOutRows(task="multi-class", targets=np.repeat([0, 1, 2], 20), classes=("C50", "C51", "C52")),
+    )
+
+    assert by_class(small) == {"alive": SUPPRESSED_CLASS, "dead": SUPPRESSED_CLASS}
+    assert by_class(enough) == {"class 1": 20, "class 2": 20, "class 3": 20}
