@@ -16,6 +16,7 @@ from protos.architecture import (
     GlobalLayersNetwork,
     NamedTensors,
     ParallelNetwork,
+    Part,
     network_tensors,
 )
 from protos.ingredients import (
@@ -66,6 +67,18 @@ class Conditions:
     measures: bool
 
 
+def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
+    """The parts that a method federates by name and a network does not have.
+
+    A network of two layers has no body between input and head; what else is federated of it is shared all the same.
+    """
+    if not isinstance(method.federated, Parts):
+        return ()
+    there = {tensor.part for tensor in network_tensors(architecture, columns=2, outputs=1, common=1)}
+    missing = tuple(part for part in method.federated.parts if part not in there)
+    return () if missing == (Part.BODY,) and len(method.federated.parts) > 1 else missing
+
+
 def why_impossible(method: Method, conditions: Conditions) -> str | None:
     """Why a method cannot run under these conditions, in one clause, or None."""
     checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
@@ -104,7 +117,10 @@ def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
     if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
         yield "no parameter is private, so there is nothing to train apart from the federated ones"
     if isinstance(method.procedure, PrivateFirst) and not conditions.has_whole_epochs:
-        yield "private parameters train for whole epochs, so a round has to be made of whole epochs"
+        yield (
+            "private parameters train for whole epochs, so a round has to be made of whole epochs; "
+            "set aggregate to every-epoch or every-round"
+        )
     if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
         yield "a personal model is measured from the shared values, so the site has to take them in whole"
     if isinstance(method.procedure, ColumnByColumn) and method.penalties:
@@ -119,11 +135,14 @@ def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
     if not isinstance(method.procedure, ControlVariates):
         return
     if not conditions.is_plain_descent:
-        yield "control variates are mean gradients only under plain sgd, without momentum and weight decay"
+        yield (
+            "control variates are mean gradients only under plain sgd, without momentum and weight decay; "
+            "set optimiser to {name: sgd, learning_rate: ...}"
+        )
     if not conditions.has_constant_rate:
-        yield "control variates divide by the learning rate, which therefore has to be constant"
+        yield "control variates divide by the learning rate, which therefore has to be constant; leave rate_schedule out"
     if not conditions.has_equal_weights:
-        yield "control variates are averaged with equal weights, so the plan has to weigh the sites equally"
+        yield "control variates are averaged with equal weights, so the plan has to weigh the sites equally; set weighting to {name: equal}"
     if method.penalties:
         yield "a penalty's gradient would be taken for a part of the control variate"
     if method.update_rate != 1.0:
@@ -141,7 +160,8 @@ def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
     if conditions.training_rounds % rule.slow_factor:
         yield (
             f"{conditions.training_rounds} rounds are no multiple of slow_factor {rule.slow_factor}, "
-            "so the last round could not aggregate all layers"
+            "so the last round could not aggregate all layers; "
+            f"plan {conditions.training_rounds + rule.slow_factor - conditions.training_rounds % rule.slow_factor}"
         )
     if conditions.ends_early:
         yield "training that may end early could end before slow layers are aggregated"

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from protos.architecture import Part, TensorSpec, network_tensors
 from protos.canonical import digest
+from protos.compatibility import missing_parts
 from protos.errors import ConfigurationError
 from protos.ingredients import (
     AllButNormalisation,
@@ -159,8 +160,10 @@ def manifest_of(plan: Plan) -> Manifest:
     """
     tensors = _federated_tensors(plan)
     if not tensors and not isinstance(plan.ingredients.federated, Nothing):
+        missing = missing_parts(plan.ingredients, plan.architecture)
+        lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
         raise ConfigurationError(
-            what=f"The network {plan.architecture.name} has no layer that {plan.method.name} could federate.",
+            what=f"The network {plan.architecture.name} has no layer that {plan.method.name} could federate{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network that has its parts; docs/researcher.md lists both.",
         )

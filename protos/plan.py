@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from protos.architecture import Architecture, ColumnsNetwork, network_tensors
 from protos.canonical import digest
-from protos.compatibility import Conditions, why_impossible
+from protos.compatibility import Conditions, missing_parts, why_impossible
 from protos.documents import Document
 from protos.errors import ProtocolError
 from protos.expert import ExpertUse
@@ -22,7 +22,7 @@ from protos.fixed_point import is_power_of_two
 from protos.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
 from protos.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.losses import Loss, TaskDefault
-from protos.methods import MethodChoice
+from protos.methods import MethodChoice, method_names
 from protos.optimisers import Optimiser, is_plain_descent
 from protos.schedules import EpochSchedule, Schedule
 from protos.statistics import Statistics
@@ -163,7 +163,7 @@ class Plan(Document):
         if reason is None and self.expert is not None:
             reason = self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
         if reason is not None:
-            raise ValueError(reason)
+            raise ValueError(f"{' + '.join(method_names(self.method))} is impossible here: {reason}")
         return self
 
     def _check_rate_schedule(self) -> None:
@@ -176,6 +176,8 @@ class Plan(Document):
 
     def _check_sizes(self) -> None:
         """A federated part has one size for all sites; of a private one each site has its own."""
+        if missing_parts(self.ingredients, self.architecture):
+            return  # the network does not fit the method, and that is what has to be told
         for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
             is_needed = self._depends_on(key)
             if is_needed and not is_given:

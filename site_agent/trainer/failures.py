@@ -21,6 +21,17 @@ class NetworkDiffers(ConfigurationError):  # names what was found
         )
 
 
+class ModuleDiffers(ConfigurationError):  # names what was found
+    """The hospital's own module has a federated tensor not at all or in another shape."""
+
+    code = "E016"
+
+    def __init__(self, what: str, remedy: str, *, tensor: str) -> None:
+        """`tensor` is the plan's name of it, which the federation is told."""
+        super().__init__(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
+        self.tensor = tensor
+
+
 class StateLost(ConfigurationError):  # names what was found
     """What this site has to go on from is neither in memory nor on disk."""
 

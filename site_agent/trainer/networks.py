@@ -85,7 +85,7 @@ class SiteNetworks:
             ConfigurationError: see `own_module.check_batch`.
         """
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
-            check_batch(self.own_module, flat.network, self.columns, rows)
+            check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
         """The network with these tensors laid out as the federated ones.

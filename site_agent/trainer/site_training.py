@@ -20,7 +20,7 @@ from site_agent.trainer.advice import Advice, Opinions, beside, joined, start_pa
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.networks import Seeds, SiteNetworks
-from site_agent.trainer.training.batches import Batches, Rows
+from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.losses import build_loss
@@ -106,6 +106,7 @@ def begin_training(
             start_path(flat, plan.expert.path_start, networks.outputs, copy)
     orders = [np.random.default_rng(own.own("batch order")) for own in each]
     schedule = plan.schedule
+    check_batches(schedule, len(rows.training))
     batches = Batches(
         len(rows.training),
         schedule.batches(len(rows.training)),

@@ -43,7 +43,7 @@ from site_agent.hatch import (
     TrainerEnd,
 )
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.failures import NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
 
 def _tell(error: OperatorError) -> Failed:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
-    return Failed(_reason(error), error.exit_status)
+    return Failed(_reason(error), error.exit_status, error.tensor if isinstance(error, ModuleDiffers) else "")
 
 
 def _reason(error: OperatorError) -> SiteReason:
@@ -360,7 +360,7 @@ def _reason(error: OperatorError) -> SiteReason:
             return SiteReason.POLICY_FORBIDS
         case RefusedError():
             return SiteReason.PLAN_NOT_APPROVED
-        case NetworkDiffers():
+        case NetworkDiffers() | ModuleDiffers():
             return SiteReason.NETWORK_DIFFERS
         case TrainingDiverged():
             return SiteReason.VALUE_NOT_FINITE

@@ -31,6 +31,7 @@ from torch.nn.parameter import is_lazy
 
 from protos.architecture import TensorSpec
 from protos.errors import ConfigurationError
+from site_agent.trainer.failures import ModuleDiffers
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "own_module"
@@ -67,21 +68,36 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
     return network.train()
 
 
-def check_batch(path: Path, network: nn.Module, columns: int, rows: int) -> None:
+def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:
     """Refuse a module that cannot be trained on batches of so many rows, as batch normalisation on one.
 
     Raises:
-        ConfigurationError: a batch of zeros, (rows, columns), made the file's code fail.
+        ConfigurationError: a step on a batch of zeros, (rows, columns), made the file's code fail, gave what is
+            no finite number, or has no gradient for one of the federated parameters.
     """
+    trial = copy.deepcopy(network).train()
+    trial.zero_grad(set_to_none=True)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            copy.deepcopy(network).train()(torch.zeros(rows, columns))
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            found = trial(torch.zeros(rows, columns))
+            found.square().sum().backward()
     except (Exception, SystemExit) as cause:
         raise ConfigurationError(
             what=f"The module in {path} failed on a training batch of {rows} rows:\n{_told(cause, path)}",
             consequence=_CONSEQUENCE,
             remedy="Let it train on so many rows (batch normalisation needs two), or agree on fewer batches an epoch.",
         ) from cause
+    if not found.isfinite().all():
+        _refuse(
+            f"The module in {path} makes no finite numbers of zeros.", "Look where its forward divides or takes logs."
+        )
+    parameters = dict(trial.named_parameters())
+    idle = [name for name in federated if parameters[name].grad is None]
+    if idle:
+        _refuse(
+            f"The module in {path} does not use {_some(idle)} for its result, though the plan federates that.",
+            "Let forward use every layer that the plan lists, without detaching what comes of it.",
+        )
 
 
 def _read(path: Path) -> bytes:
@@ -147,15 +163,17 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
             )
     for tensor in tensors:
         if tensor.name not in found:
-            _refuse(
+            raise ModuleDiffers(
                 f"The module in {path} has no parameter {tensor.name}, which the plan federates.",
                 f"Name its parts as in the plan; it has {_some(list(found))}.",
+                tensor=tensor.name,
             )
         shape = tuple(found[tensor.name].shape)
         if shape != tensor.shape:
-            _refuse(
+            raise ModuleDiffers(
                 f"The parameter {tensor.name} of the module in {path} has shape {shape}, the plan says {tensor.shape}.",
                 "Give the shared layers the plan's widths.",
+                tensor=tensor.name,
             )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from protos.errors import DataError
+from protos.schedules import EpochSchedule, Schedule, StepSchedule
 from site_agent.trainer.training.state import State, generator_state, restore_generator
 
 
@@ -39,6 +41,28 @@ class Rows:
         return Rows(self.features[copies, rows], self.targets[copies, rows])
 
 
+def check_batches(schedule: Schedule, rows: int) -> None:
+    """Refuse a plan whose batches this site's training rows cannot fill.
+
+    Raises:
+        DataError: the rows are too few; both numbers are told.
+    """
+    if schedule.batches(rows):
+        return
+    match schedule:
+        case EpochSchedule(batches_per_epoch=count):
+            asked, key = f"{count} batches an epoch", "batches_per_epoch"
+        case StepSchedule(batch_rows=size):
+            asked, key = f"batches of {size} rows", "batch_rows"
+        case _:
+            assert_never(schedule)
+    raise DataError(
+        what=f"The plan asks for {asked}, and this site has {rows} training rows.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy=f"Agree on {key} of at most {rows} in the plan, or bring more rows.",
+    )
+
+
 class Batches:
     """Draws batches of `rows_in_each` rows, from where it was left."""
 
@@ -59,18 +83,9 @@ class Batches:
             orders: draw the permutations, one for each copy; nothing else may use them.
             stacked: a batch has a first axis, one entry for each copy.
             batch_rows: of each batch; left out, as many as fit so many times.
-
-        Raises:
-            DataError: there are no batches, because the rows are too few for the plan's.
         """
         self.batches_per_epoch = batches_per_epoch
         self._rows, self._orders, self._stacked = rows, list(orders), stacked
-        if batches_per_epoch == 0:
-            raise DataError(
-                what=f"The plan's batches need more than the {rows} training rows of this site.",
-                consequence="Nothing was trained and nothing left this site.",
-                remedy="Agree on fewer batches_per_epoch or batch_rows in the plan, or bring more rows.",
-            )
         self.rows_in_each = batch_rows or rows // batches_per_epoch
         self._permutation = torch.empty(0, dtype=torch.int64)
         self._drawn = 0

@@ -44,6 +44,9 @@ def build(columns: int, outputs: int) -> nn.Module:
 """
 
 
+SHARED = ("shared.weight", "shared.bias")
+
+
 def federated(**shapes: tuple[int, ...]) -> tuple[TensorSpec, ...]:
     """A plan's tensors; in a keyword `_` stands for the dot of a name."""
     tensors = (
@@ -108,12 +111,31 @@ def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: 
     path = written(tmp_path, GOOD)
     network = build_own_module(path, 3, 2, federated(), 0)
 
-    check_batch(path, network, 3, 2)
+    check_batch(path, network, 3, 2, SHARED)
     with pytest.raises(ConfigurationError, match="training batch of 1 rows") as caught:
-        check_batch(path, network, 3, 1)
+        check_batch(path, network, 3, 1, SHARED)
 
     assert "more than 1 value per channel" in caught.value.what
     assert network.get_buffer("normalisation.num_batches_tracked").item() == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("self.exit(self.shared(", "(self.exit.weight.sum() * 0.0 + 1.0) * self.exit((", "does not use shared"),
+        ("return self.exit(", "return self.exit.weight[:, 0] + 0.0 * float('nan') * self.exit(", "no finite numbers"),
+        ("(self.entry(rows))))", "(self.entry(rows)))).detach()", "failed on a training batch"),
+    ],
+)
+def test_a_module_that_would_not_train_what_is_shared_is_refused(
+    tmp_path: Path, before: str, after: str, words: str
+) -> None:
+    """A layer that the result does not depend on, numbers that are none, and a result without gradients are told."""
+    path = written(tmp_path, GOOD.replace(before, after))
+    network = build_own_module(path, 3, 2, federated(), 0)
+
+    with pytest.raises(ConfigurationError, match=words):
+        check_batch(path, network, 3, 2, SHARED)
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o664])

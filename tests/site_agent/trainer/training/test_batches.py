@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from protos.errors import DataError
-from site_agent.trainer.training.batches import Batches, Rows
+from protos.schedules import EpochSchedule, StepSchedule
+from site_agent.trainer.training.batches import Batches, Rows, check_batches
 
 
 def _batches(seed: int, rows: int = 43, count: int = 4, batch_rows: int | None = None) -> Batches:
@@ -89,6 +90,12 @@ def test_each_copy_of_a_stack_draws_as_it_would_alone(seed: int) -> None:
 
 
 def test_too_few_rows_are_told() -> None:
-    """With their number, and nothing trained."""
-    with pytest.raises(DataError, match="need more than the 3 training rows"):
-        _batches(0, rows=3, count=0)
+    """With both numbers and the key to change, whichever way the plan cuts an epoch."""
+    check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=3), 3)
+
+    with pytest.raises(DataError, match="asks for 4 batches an epoch, and this site has 3 training rows") as told:
+        check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=4), 3)
+    with pytest.raises(DataError, match="asks for batches of 4 rows, and this site has 3"):
+        check_batches(StepSchedule(aggregate="every-steps", rounds=1, steps_per_round=1, batch_rows=4), 3)
+
+    assert "batches_per_epoch of at most 3" in told.value.remedy
