@@ -104,10 +104,14 @@ class FederationService:
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """One site's stream, from its greeting to its end."""
         caller = await self._authenticate(context)
-        # Tells an accepted site at once that it is, and how far its clock differs.
-        await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
         peer = StreamPeer(context, caller)
-        self._peers.add(peer)
+        self._peers.add(peer)  # before anything is waited for: a revocation meanwhile, and the limit, have to see it
+        try:
+            # Tells an accepted site at once that it is, and how far its clock differs.
+            await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
+        except BaseException:
+            self._peers.discard(peer)
+            raise
         writing = asyncio.create_task(peer.write())
         reading = asyncio.create_task(self._read(context, peer))
         ending = asyncio.create_task(self._end_in_time(peer))
@@ -180,7 +184,7 @@ class FederationService:
         site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
-            if greeting is None:  # it hung up: a doctor that only looks, or a line that broke
+            if greeting is None or peer.ending.is_set():  # it hung up, a doctor that only looks; or it was sent away
                 return
             if not isinstance(greeting, Hello):
                 raise MalformedMessage("no greeting")
