@@ -92,9 +92,8 @@ class Engine:
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
-        self._windows = Windows(clock, now)
         self._known: set[str] = set()
-        self._performer = Performer(self._peers, self._joined, clock, self._log)
+        self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, clock, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished, self.all_heard = asyncio.Event(), asyncio.Event()
@@ -105,10 +104,12 @@ class Engine:
 
     def add(self, plans: Iterable[Plan]) -> None:
         """Queue plans behind those that wait; the first of them begins at once where no run is under way."""
-        is_idle = self._run is None and not self.finished.is_set()
         self._waiting += plans
-        if is_idle and self._waiting:
-            self._next_run()
+        if self._run is None and not self.finished.is_set() and self._waiting:
+            try:
+                self._next_run()
+            except OperatorError as failure:
+                self._fail(failure)
 
     def connected(self, site: str, peer: Peer) -> None:
         """A site whose certificate was accepted has opened a stream and said Hello."""
@@ -393,7 +394,6 @@ class Engine:
         """Come back when the state's deadline has passed."""
         if self._timer:
             self._timer.cancel()
-            self._timer = None
         run = self._run
         if run is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
             delay = max(0.0, run.state.deadline - self._clock())

@@ -1,0 +1,25 @@
+"""Plans that are added while the coordinator runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protos.errors import OperatorError
+from tests.coordinator.test_engine import IDENTITIES, Stage
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import plan_with
+
+
+def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path) -> None:
+    """The failure is the engine's, for the program to end with, and is not raised into a signal's handler."""
+
+    async def scene() -> None:
+        stage, plan = Stage(tmp_path), plan_with(IDENTITIES)
+        (tmp_path / "runs" / plan.run_name / "journal.jsonl").mkdir(parents=True)
+
+        stage.engine.add([plan])
+
+        assert isinstance(stage.engine.failure, OperatorError)
+        assert stage.engine.finished.is_set()
+
+    play(scene())
