@@ -116,7 +116,8 @@ async def local_server(listen: str | None, pages: Mapping[str, Callable[[], Page
     try:
         if listen.startswith("unix:"):
             place = listen.removeprefix("unix:")
-            Path(place).unlink(missing_ok=True)
+            if Path(place).is_socket():  # one that was left behind; any other file stays, and the address is refused
+                Path(place).unlink(missing_ok=True)
             server = await asyncio.start_unix_server(serve, place, limit=LONGEST_REQUEST_BYTES)
         else:
             host, _, port = listen.rpartition(":")
