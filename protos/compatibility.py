@@ -140,9 +140,12 @@ def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
             "set optimiser to {name: sgd, learning_rate: ...}"
         )
     if not conditions.has_constant_rate:
-        yield "control variates divide by the learning rate, which therefore has to be constant; leave rate_schedule out"
+        yield "control variates divide by the learning rate, which has to be constant; leave rate_schedule out"
     if not conditions.has_equal_weights:
-        yield "control variates are averaged with equal weights, so the plan has to weigh the sites equally; set weighting to {name: equal}"
+        yield (
+            "control variates are averaged with equal weights, so the plan has to weigh the sites equally; "
+            "set weighting to {name: equal}"
+        )
     if method.penalties:
         yield "a penalty's gradient would be taken for a part of the control variate"
     if method.update_rate != 1.0:
