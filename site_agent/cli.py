@@ -1,7 +1,8 @@
 """The command `site-agent`: join, identity, check, review, approve, predict, audit.
 
-Only `join` opens a connection; what the other commands read and write stays on this computer. No
-traceback reaches an operator: every failure is three sentences and a documented exit status.
+Only `join` and `renew` open a connection, and `doctor` tries some; what the other commands read and write
+stays on this computer. No traceback reaches an operator: every failure is three sentences and a documented
+exit status.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from site_agent.commands.options import config_option
 from site_agent.commands.page import page
 from site_agent.commands.predict import predict, recalibrate
 from site_agent.commands.release import release
+from site_agent.commands.renew import renew
 from site_agent.commands.report import report
 from site_agent.commands.status import status
 from site_agent.config import read_hospital
@@ -122,6 +124,7 @@ cli.add_command(review)
 cli.add_command(approve)
 cli.add_command(withdraw)
 cli.add_command(release)
+cli.add_command(renew)
 
 
 def main() -> NoReturn:

@@ -148,12 +148,40 @@ async def enrolled_keys(hospital: Hospital, audit: AuditLog) -> tuple[SiteKeys, 
         store.write_public(record, json.dumps(addresses).encode())
         await _enrol(keys, invitation, audit)
     if keys.expiry() <= now():
-        await _renew_expired(keys, hospital, json.loads(store.read_public(record)), audit)
+        await _renew_apart(keys, hospital, json.loads(store.read_public(record)), audit)
     return keys, hospital.coordinator or json.loads(store.read_public(record))["coordinator"]
 
 
-async def _renew_expired(keys: SiteKeys, hospital: Hospital, record: dict[str, str], audit: AuditLog) -> None:
-    """Get the next certificate on the enrolment port, after the last one has expired over a holiday, say.
+async def renew_now(hospital: Hospital) -> SiteKeys:
+    """Get the next certificate at once, with a new key, while no agent of this site runs; the keys as they then are.
+
+    Raises:
+        OperatorError: this site has no certificate, an agent runs, or the enrolment port does not answer or refuses.
+    """
+    state = hospital.state_path
+    if not SiteKeys.exists(state / "keys") or not SiteKeys(state / "keys").is_enrolled():
+        raise ConfigurationError(
+            what="This site has no certificate that could be renewed.",
+            consequence="Nothing was sent.",
+            remedy="Get the first one with `site-agent join`.",
+        )
+    held = store.hold_directory(state, "site agent")
+    try:
+        keys = SiteKeys.load(state / "keys")
+        log, key = state / "audit.log", keys.identity_key()
+        audit = AuditLog(log, site=hospital.site, now=now, identity_key=key, limits=hospital.audit.limits)
+        record = json.loads(store.read_public(state / "keys" / "federation.json"))
+        try:
+            await _renew_apart(keys, hospital, record, audit)
+        finally:
+            audit.close()
+    finally:
+        os.close(held)
+    return keys
+
+
+async def _renew_apart(keys: SiteKeys, hospital: Hospital, record: dict[str, str], audit: AuditLog) -> None:
+    """Get the next certificate on the enrolment port: the last one expired over a holiday, say, or a person wants it.
 
     Raises:
         RefusedError: this site is no member any more.
@@ -162,22 +190,22 @@ async def _renew_expired(keys: SiteKeys, hospital: Hospital, record: dict[str, s
     address = record.get("enrolment")  # a record of an earlier version does not have it
     if address is None:
         address = str(Invitation.load(Path(hospital.invitation)).enrolment) if hospital.invitation else ""
-    asked = renewal_of(keys, hospital.site)
-    audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), expired=keys.expiry().isoformat())
+    asked, ends = renewal_of(keys, hospital.site), keys.expiry().isoformat()
+    audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), ends=ends)
     root = store.read_public(keys.root_certificate_path)
     try:
         answer = decode_renewed(await call_renew(address, root, encode_renewal(asked)))
     except MalformedMessage as malformed:
         raise ProtocolError(
             what=f"The enrolment port answered with something that is no answer: {malformed}.",
-            consequence="This site's certificate has expired; no data was touched.",
+            consequence="This site's certificate is as it was; no data was touched.",
             remedy="Tell the federation office; start again when they have found the cause.",
         ) from malformed
     if answer.refusal:
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(
-            what=f"This site's certificate expired on {keys.expiry():%Y-%m-%d}, and was not renewed: {answer.refusal}",
-            consequence="No connection was made and nothing left this site.",
+            what=f"This site's certificate, which ends on {keys.expiry():%Y-%m-%d}, was not renewed: {answer.refusal}",
+            consequence="It is as it was; no stream was opened and no data left this site.",
             remedy="Ask the federation office whether this site is still a member.",
         )
     install_renewed(keys, answer, hospital.site, now())

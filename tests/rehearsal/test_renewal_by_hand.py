@@ -1,0 +1,100 @@
+"""`site-agent renew`: a site's next certificate at once, at a real enrolment port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pki.site_keys import SiteKeys
+from pki.store import hold_directory
+from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from site_agent.boundary.join import renew_now
+from site_agent.config import Hospital, read_hospital
+from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.test_upkeep import enrolling
+from tests.site_agent.test_approval_commands import RULES
+
+
+def hospital_of(office: Office, folder: Path) -> Hospital:
+    """The configuration of site a, enrolled at this office."""
+    office.enrol("a")
+    (folder / "state").mkdir(mode=0o700)
+    (office.folder / "a").rename(folder / "state" / "keys")
+    data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
+    content = {"site": "a", "state": "state", "policy": RULES, "data": data}
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+    tell_port(folder, f"localhost:{free_port()}")
+    return read_hospital(folder / "hospital.yaml")
+
+
+def tell_port(folder: Path, address: str) -> None:
+    """Write where the enrolment port is, as enrolment does."""
+    record = {"coordinator": "localhost:1", "enrolment": address}
+    (folder / "state" / "keys" / "federation.json").write_text(json.dumps(record))
+
+
+def events(folder: Path) -> list[str]:
+    """What the audit log of the site says."""
+    lines = (folder / "state" / "audit.log").read_text().splitlines()
+    return [json.loads(line)["facts"]["event"] for line in lines]
+
+
+def test_a_site_renews_when_a_person_wants_it(tmp_path: Path) -> None:
+    """Key and certificate are new, the pair before is kept until the new one has worked, and the log has both."""
+    office = Office.found(tmp_path / "office")
+    hospital = hospital_of(office, tmp_path)
+    before = SiteKeys.load(tmp_path / "state" / "keys")
+    old, identity = (before.tls_key_path.read_bytes(), before.certificate_sha256()), before.identity_fingerprint()
+
+    async def scene() -> SiteKeys:
+        async with enrolling(office) as address:
+            tell_port(tmp_path, address)
+            return await renew_now(hospital)
+
+    keys = asyncio.run(scene())
+
+    assert keys.tls_key_path.read_bytes() != old[0]
+    assert keys.certificate_sha256() != old[1]
+    assert keys.identity_fingerprint() == identity
+    assert keys.has_previous()
+    assert events(tmp_path) == ["renewal_requested", "certificate_renewed"]
+
+
+def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Path) -> None:
+    """A revoked site gets none, and where nobody listens nothing changes either."""
+    office = Office.found(tmp_path / "office")
+    hospital = hospital_of(office, tmp_path)
+    before = SiteKeys.load(tmp_path / "state" / "keys").certificate_sha256()
+
+    async def scene() -> None:
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            await renew_now(hospital)
+        async with enrolling(office) as address:
+            tell_port(tmp_path, address)
+            office.revoke("a")
+            with pytest.raises(RefusedError, match="was not renewed"):
+                await renew_now(hospital)
+
+    asyncio.run(scene())
+
+    assert SiteKeys.load(tmp_path / "state" / "keys").certificate_sha256() == before
+    assert events(tmp_path)[-1] == "renewal_refused"
+
+
+def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path: Path) -> None:
+    """Two programs never change one site's keys, and a certificate that is not there cannot be renewed."""
+    office = Office.found(tmp_path / "office")
+    hospital = hospital_of(office, tmp_path)
+    held = hold_directory(tmp_path / "state", "site agent")
+
+    with pytest.raises(ConfigurationError, match="already runs with the state directory"):
+        asyncio.run(renew_now(hospital))
+    (tmp_path / "state" / "keys" / "tls.crt").unlink()
+    with pytest.raises(ConfigurationError, match="no certificate that could be renewed"):
+        asyncio.run(renew_now(hospital))
+    os.close(held)
