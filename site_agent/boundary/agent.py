@@ -52,7 +52,7 @@ from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.boundary.standing import Standing
 from site_agent.boundary.upkeep import SiteUpkeep
-from site_agent.boundary.waiting import await_approval, await_hours, watch_consent
+from site_agent.boundary.waiting import await_approval, await_hours, watch_consent, watch_hours
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
 from site_agent.hatch import Message as HatchMessage
@@ -92,6 +92,7 @@ class Agent:
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
         self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
+        self._hours = lambda: self._hospital.policy.hours
         self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
@@ -115,7 +116,7 @@ class Agent:
                 try:
                     if self._has_lost_trainer:
                         await self._begin_trainer_anew()
-                    await await_hours(lambda: self._hospital.policy.hours)
+                    await await_hours(self._hours)
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
@@ -160,10 +161,10 @@ class Agent:
 
     async def _converse(self, connection: Connection) -> bool:
         """One stream from greeting to end; whether everything is over."""
-        away = window_seconds(self._hospital.state_path)
+        away = window_seconds(state := self._hospital.state_path)
         await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
         reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
-        window = self._spawn(watch_window(self._hospital.state_path, away))
+        window, hours = self._spawn(watch_window(state, away)), self._spawn(watch_hours(self._hours))
         keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
         try:
             while True:
@@ -190,7 +191,7 @@ class Agent:
             await self._end_part(ended)
             raise
         finally:
-            for task in (reader, watcher, window, keeper):
+            for task in (reader, watcher, window, hours, keeper):
                 task.cancel()
             self._standing.parted()
             if self._rounds is not None:
@@ -261,19 +262,18 @@ class Agent:
         refusal = refusal or refuse_replay(state, plan, self._audit.records("run_finished"), datetime.now(UTC))
         if refusal is None:
             return
-        run = plan.run_name
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        self._audit.write("plan_refused", reason=refusal, run=run, **digests)
-        await self._tell(Refusal(run, SiteReason.POLICY_FORBIDS))
+        self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
+        await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
         raise policy_refuses(plan.study, refusal)
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        policy = self._hospital.policy
-        consent = Consent(self._hospital.state_path, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
-        keep_plan(self._hospital.state_path, plan)
-        await await_approval(consent, self._audit, self._standing.await_approval)
+        policy, state = self._hospital.policy, self._hospital.state_path
+        consent = Consent(state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
+        keep_plan(state, plan)
+        await await_approval(consent, self._audit, self._standing.await_approval, self._hours)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)

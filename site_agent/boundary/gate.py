@@ -173,6 +173,8 @@ class Gate:
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
             self._consent.require()
+            if not self._allowance.is_open:
+                raise OutsideHours
             sent.update(body)
             total += len(body)
             yield Chunk(bind.round, bind.attempt, index, body)

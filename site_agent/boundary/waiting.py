@@ -11,16 +11,22 @@ import structlog
 
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.consent import Consent
+from site_agent.boundary.gate import OutsideHours
 from site_agent.config import Hours
 
 APPROVAL_POLL_SECONDS: Final = 1.0
 CONSENT_POLL_SECONDS: Final = 0.2
 
 
-async def await_approval(consent: Consent, audit: AuditLog, tell: Callable[[], None]) -> None:
+async def await_approval(
+    consent: Consent, audit: AuditLog, tell: Callable[[], None], hours: Callable[[], Hours | None]
+) -> None:
     """Return when as many persons here as the policy wants have approved exactly this plan.
 
     `tell` is called once where that is not so yet; the audit log has why, and every change of it.
+
+    Raises:
+        OutsideHours: the policy's hours have ended meanwhile; the stream on which the plan came is not kept.
     """
     plan, told = consent.plan, ""
     while because := consent.why_not():
@@ -30,6 +36,7 @@ async def await_approval(consent: Consent, audit: AuditLog, tell: Callable[[], N
             structlog.get_logger().warning("approval_awaited", **facts)
             tell()
             told = because
+        require_hours(hours())
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
 
 
@@ -40,6 +47,23 @@ async def watch_consent(current: Callable[[], Consent | None]) -> None:
         if consent is not None:
             consent.require()
         await asyncio.sleep(CONSENT_POLL_SECONDS)
+
+
+async def watch_hours(current: Callable[[], Hours | None]) -> None:
+    """Never return; raise OutsideHours within a moment after the policy's hours have ended."""
+    while True:
+        require_hours(current())
+        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+
+
+def require_hours(hours: Hours | None) -> None:
+    """Return if something may leave at this time, by this computer's own clock.
+
+    Raises:
+        OutsideHours: it may not.
+    """
+    if hours is not None and not hours.is_open(datetime.now()):  # the hospital's own day
+        raise OutsideHours
 
 
 async def await_hours(current: Callable[[], Hours | None]) -> None:

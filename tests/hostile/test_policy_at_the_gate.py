@@ -189,6 +189,26 @@ def test_nothing_leaves_outside_the_hours(tmp_path: Path, begin: str, end: str, 
             gated(tmp_path, plan, hours={"begin": begin, "end": end})
 
 
+def test_an_upload_ends_with_the_hours(tmp_path: Path) -> None:
+    """A contribution whose release began within the hours stays here from the chunk at which they are over."""
+    plan, times = plan_with(NAMES), iter([NOON])
+    with_log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    rules = policy_with(hours={"begin": "08:00", "end": "18:00"})
+    gate = gate_for(plan, with_log, tmp_path / "state", policy=rules)
+    gate._allowance._local_time = lambda: next(times, NOON.replace(hour=18))
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    numbers = sum(scalar.name != "rows" for scalar in exchange.scalars)
+    payload = np.ones(exchange.layout.parameters, "<f4").tobytes() + bytes(8 * numbers)
+    built = gate.build(bytes(32), exchange, memoryview(payload), rows=1, redraw=0)
+
+    chunks = gate.release(built, BIND)
+
+    with pytest.raises(OutsideHours):
+        next(chunks)
+    assert list(with_log.records("contribution_handed_over")) == []
+    with_log.close()
+
+
 @pytest.mark.parametrize("rows", [15, 0])
 def test_too_few_rows_do_not_leave(tmp_path: Path, rows: int) -> None:
     """Where the row count travels, the gate holds it against the policy too."""
