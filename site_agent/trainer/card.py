@@ -20,7 +20,7 @@ from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.findings.scored_rows import scored_rows
 from site_agent.trainer.saved_model import SavedModel
-from site_agent.trainer.use.recalibration import recalibration_of
+from site_agent.trainer.use.recalibration import BEFORE, recalibration_of
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
@@ -131,6 +131,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),
+        *([BEFORE] if facts["recalibration"] else []),
         "## Evidence",
         _list({"audit head": facts["audit_head"] or "no audit log", **facts["versions"]}),
     ]

@@ -27,6 +27,7 @@ from site_agent.trainer.findings.scored_rows import scored_rows
 from site_agent.trainer.prediction import scores_of_new_rows
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model, other_version
 from site_agent.trainer.use.new_rows import NewRows, read_new_rows
+from site_agent.trainer.use.recalibration import recalibration_of
 
 # Siddiqi 2006: below the first nothing has changed much, above the second something has.
 SOME: Final = 0.1
@@ -111,17 +112,17 @@ def _quality(
     if new.table.target is None or not len(usable):
         return None
     rows = HeldOutRows(task=target.task, targets=new.table.target[usable], classes=target.classes)
-    kept = scored_rows(hospital.state_path, run)
+    kept, changed = scored_rows(hospital.state_path, run), recalibration_of(hospital.state_path, run)
+    # The new scores are mapped where the site has recalibrated, so those of the test are too.
+    then = kept.scores[FEDERATED] if changed is None else changed.apply(kept.scores[FEDERATED])
     compared = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)
     return {
         "rows": len(rows),
         "metrics": dict(compared.evaluations[FEDERATED].metrics),
         "intervals": compared.intervals(FEDERATED),
         "calibration": {name: one.to_json() for name, one in calibrations(rows, scores).items()},
-        "at_the_test": dict(kept.test.evaluate(kept.scores[FEDERATED]).metrics),
-        "calibration_at_the_test": {
-            name: one.to_json() for name, one in calibrations(kept.test, kept.scores[FEDERATED]).items()
-        },
+        "at_the_test": dict(kept.test.evaluate(then).metrics),
+        "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(kept.test, then).items()},
     }
 
 

@@ -34,6 +34,7 @@ from site_agent.trainer.findings.importance import importances
 from site_agent.trainer.findings.scored_rows import ScoredRows, scored_rows
 from site_agent.trainer.findings.subgroups import Subgroup, subgroups
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+from site_agent.trainer.use.recalibration import BEFORE, recalibration_of
 
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
@@ -76,7 +77,10 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
-    facts["warnings"] = _warnings(facts, kept, found, is_changed=part is None)
+    facts["warnings"] = [
+        *([] if recalibration_of(hospital.state_path, name) is None else [BEFORE]),
+        *_warnings(facts, kept, found, is_changed=part is None),
+    ]
     return facts
 
 

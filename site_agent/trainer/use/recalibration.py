@@ -28,6 +28,7 @@ from site_agent.trainer.files import write_whole
 
 Kind: TypeAlias = Literal["platt", "isotonic"]
 FEWEST_ROWS: Final = 20
+BEFORE: Final = "All figures are of the model before recalibration."
 _NAME: Final = "recalibration.json"
 
 

@@ -14,14 +14,18 @@ from protos.errors import UsageError
 from site_agent.config import Hospital
 from site_agent.trainer.card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.trainer.comparison.calibration import recalibration
+from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.profile import rounded_outward
 from site_agent.trainer.drafting.column import rounded_range
 from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.findings.facts import site_facts
+from site_agent.trainer.findings.scored_rows import scored_rows
 from site_agent.trainer.monitor import monitor_table, stability_index
 from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.trainer.prediction import Predicted, predict_table
 from site_agent.trainer.saved_model import load_model
 from site_agent.trainer.use.recalibration import (
+    BEFORE,
     Recalibration,
     fit_recalibration,
     forget_recalibration,
@@ -183,6 +187,24 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
     assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
     assert REQUEST.findall(monitor_page(drifted).replace('name="viewport"', "")) == []
     assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
+
+
+def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_path: Path) -> None:
+    """The map changes the test's Brier score as it changes the new rows'; the card says what its figures are of."""
+    new = new_rows(hospital, tmp_path / "a.csv", {})
+    kept = scored_rows(hospital.state_path, RUN)
+    made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
+    expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED])).metrics["brier"]
+
+    save_recalibration(hospital.state_path, RUN, made)
+    found = monitor_table(hospital, new, None)["quality"]
+    card = card_markdown(card_facts(hospital, RUN, load_model(hospital.state_path, RUN)))
+    warnings = site_facts(hospital, None)["warnings"]
+    forget_recalibration(hospital.state_path, RUN)
+
+    assert found["at_the_test"]["brier"] == expected  # type: ignore[index,call-overload]
+    assert BEFORE in card
+    assert BEFORE in warnings  # type: ignore[operator]
 
 
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
