@@ -30,7 +30,7 @@ from site_agent.trainer.findings.curves import (
     receiver_operating_characteristic,
 )
 from site_agent.trainer.findings.groups import group_values
-from site_agent.trainer.findings.importance import importances
+from site_agent.trainer.findings.importance import cuts, importances
 from site_agent.trainer.findings.scored_rows import ScoredRows, scored_rows
 from site_agent.trainer.findings.subgroups import Subgroup, subgroups
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
@@ -80,6 +80,7 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name) is None else [BEFORE]),
         *_warnings(facts, kept, found, is_changed=part is None),
+        *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
     ]
     return facts
 

@@ -38,6 +38,16 @@ class Importance:
         return asdict(self)
 
 
+def cuts(features: int, rows: int) -> list[str]:
+    """What a reader has to know where not all features, or not all test rows, were asked."""
+    found = []
+    if features > MOST_FEATURES:
+        found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
+    if rows > MOST_ROWS:
+        found.append(f"Importance rests on {MOST_ROWS} drawn test rows of {rows}.")
+    return found
+
+
 def importances(
     rows: HeldOutRows,
     features: npt.NDArray[np.float32],
@@ -45,19 +55,20 @@ def importances(
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
-    """Every feature's importance, the greatest first; of the first MOST_FEATURES features, on MOST_ROWS rows.
+    """Every feature's importance, the greatest first; of the first MOST_FEATURES features, on MOST_ROWS drawn rows.
 
     Args:
         rows: the test rows.
         features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
         contract: says which columns a feature became.
         score: the model.
-        seed: of the shuffles.
+        seed: of the drawn rows and of the shuffles.
 
     Returns:
         nothing where the headline metric is undefined.
     """
-    kept = np.arange(len(rows))[:MOST_ROWS]
+    # Drawn, as a table may be sorted by its outcome.
+    kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
     part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
     features = features[kept]
     metric = headline_metric(rows.task)
