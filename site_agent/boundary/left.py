@@ -7,9 +7,12 @@ verified here: `site-agent audit verify` does that.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+
+from protos.audit_files import all_files
 
 _HANDED_OVER: Final = "contribution_handed_over"
 COUNTERSIGNED: Final = "head_countersigned"
@@ -43,28 +46,38 @@ class Left:
 
 
 class LeftCount:
-    """Counts one log as it grows."""
+    """Counts one log as it grows, over all its files; what was counted of a file that rotation put aside stays."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._size, self._left = path, 0, Left()
+        self._path = path
+        self._begin()
 
     def now(self) -> Left:
         """What the log says at this moment; nothing where there is none yet."""
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._size:  # another file has taken its place
-                    self._size, self._left = 0, Left()
-                file.seek(self._size)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._take(line)
-        except FileNotFoundError:
-            pass
+        for path in all_files(self._path):
+            try:
+                with path.open("rb") as file:
+                    self._read(file)
+            except FileNotFoundError:
+                continue  # put aside or deleted since it was listed: looked for again at the next reading
         return self._left
 
+    def _begin(self) -> None:
+        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
+        self._left = Left()
+
+    def _read(self, file: BinaryIO) -> None:
+        told = os.fstat(file.fileno())
+        if told.st_size < self._sizes.get(told.st_ino, 0):  # another file has taken its place
+            self._begin()
+        file.seek(self._sizes.get(told.st_ino, 0))
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            self._sizes[told.st_ino] = self._sizes.get(told.st_ino, 0) + len(line)
+            self._take(line)
+
     def _take(self, line: bytes) -> None:
-        self._size += len(line)
         try:
             facts = json.loads(line)["facts"]
             self._left = self._left.after(str(facts["event"]), int(facts.get("bytes", 0)))
