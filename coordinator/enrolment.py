@@ -13,6 +13,7 @@ from typing import assert_never
 import structlog
 
 from coordinator.outgoing import Caller
+from coordinator.refusals import Refusals
 from coordinator.service import Credentials
 from pki import enrolment, store
 from pki.authority import Authority
@@ -40,6 +41,7 @@ class Membership:
         """`now` gives aware times; `record` writes an event into the audit log before an answer leaves."""
         self._authority, self._register, self._now = authority, register, now
         self._record = record or _nowhere
+        self._refusals = Refusals(self._record)
         self._told: set[tuple[str, str]] = set()
         self._log = structlog.get_logger()
         self._generation = register.generation()
@@ -92,7 +94,7 @@ class Membership:
             issued = enrolment.handle_renewal(self._authority, self._register, request, self._now())
         except RefusedError as refusal:
             self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
-            self._record("renewal_refused", reason=refusal.what)
+            self._refusals.note("renewal_refused", reason=refusal.what)
             return RenewalAnswered(b"", b"", refusal.what)
         except OperatorError as error:  # of this side: the disk, the register; the site can only wait
             self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
@@ -127,6 +129,10 @@ class Membership:
         except MalformedMessage as malformed:
             return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
+    def tick(self) -> None:
+        """Called twice a second: how many refusals are recorded one by one begins anew each minute."""
+        self._refusals.tick()
+
     def has_changed(self) -> bool:
         """Whether the register has changed since the last time this was asked."""
         earlier, self._generation = self._generation, self._register.generation()
@@ -150,7 +156,7 @@ class Membership:
         except (RefusedError, MalformedMessage) as refusal:
             reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
             self._log.warning("enrolment_refused", reason=reason)
-            self._record("enrolment_answered", outcome="refused", reason=reason)
+            self._refusals.note("enrolment_answered", outcome="refused", reason=reason)
             return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
         except OperatorError as error:  # of this side: the disk, the register; the site can only wait
             self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
@@ -171,8 +177,8 @@ class Membership:
         """Record what a site that asks every two seconds is told, once; whether it was new."""
         if (site, outcome) in self._told:
             return False
-        self._told.add((site, outcome))
         self._record(event, site=site, outcome=outcome)
+        self._told.add((site, outcome))  # after the record: where that failed, it is tried again before an answer
         return True
 
 

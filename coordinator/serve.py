@@ -189,6 +189,7 @@ async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
         if parts.membership.has_changed():
             parts.service.recheck()
         parts.upkeep.tick()
+        parts.membership.tick()
         run = parts.engine.status()["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")

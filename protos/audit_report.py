@@ -53,6 +53,8 @@ _WORDS: Final = {
     "peer_refused": "A peer was refused: {reason}.",
     "site_revoked": "{site} was revoked, and its connection ended.",
     "enrolment_answered": "A request to enrol was answered: {outcome}.",
+    "refusals_counted": "{count} more requests were refused within a minute; they are not recorded one by one.",
+    "parameters_released": "The parameters of {run} are handed out to {recipient}.",
     "certificate_issued": "A certificate was issued to {site}.",
     "run_announced": "The run {run} was announced.",
     "round_offered": "Round {round} of {run} was sent to {sites}.",

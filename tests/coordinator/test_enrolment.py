@@ -20,8 +20,9 @@ from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
 from pki.site_keys import SiteKeys
+from protos.audit_log import AuditError
 from protos.errors import UnavailableError
-from protos.upkeep import EnrolmentReply, EnrolmentRequest
+from protos.upkeep import EnrolmentReply, EnrolmentRequest, RenewalAsked
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.connection import call_enrol
 from tests.rehearsal.federation import Office, free_port, utc_now
@@ -224,3 +225,41 @@ def test_a_revoked_sites_certificate_is_not_accepted(
 def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> None:
     """A name that nobody has, or nobody can have, is answered with nothing."""
     assert membership.identity_of(name) is None
+
+
+def test_strangers_cannot_fill_the_log(office: Office, register: Register) -> None:
+    """Of a hundred refusals in a minute twenty are recorded, then the number of the rest; a minute later all anew."""
+    records: list[tuple[str, object]] = []
+    membership = Membership(
+        office.authority, register, utc_now, lambda event, **facts: records.append((event, facts.get("count")))
+    )
+
+    for _ in range(50):
+        membership.enrol(b"noise")
+        membership.renew(RenewalAsked("a", b"noise", bytes(64)))
+    within, records[:] = list(records), []
+    for _ in range(120):
+        membership.tick()
+    membership.enrol(b"noise")
+
+    assert len(within) == 20
+    assert records == [("refusals_counted", 80), ("enrolment_answered", None)]
+
+
+def test_no_certificate_leaves_without_a_record(office: Office, register: Register, tmp_path: Path) -> None:
+    """Where the log did not take the record, the same request is recorded before the certificate leaves."""
+    records: list[object] = []
+
+    def record(event: str, **facts: object) -> None:
+        records.append(facts["outcome"])
+        if len(records) == 1:
+            raise AuditError(what="There is no room.", consequence="Nothing.", remedy="Make room.")
+
+    membership = Membership(office.authority, register, utc_now, record)
+    raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
+
+    with pytest.raises(AuditError):
+        membership.enrol(raw)
+
+    assert answered(membership, raw).chain != b""
+    assert records == ["certificate issued"] * 2
