@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -9,17 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file, save_file
 
 import coordinator.cli
 import site_agent.cli
 from pki.site_keys import SiteKeys
+from protos.manifest import manifest_of
 from protos.plan import Plan
 from site_agent.boundary.audit import AuditLog
+from tests.rehearsal.federation import Office
 from tests.rehearsal.study import SITES, plan_with
 
-DIGEST = "ab" * 32
 Type = Callable[..., tuple[int, str]]
 
 
@@ -41,21 +45,27 @@ def type_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 class End:
     """Three sites and a coordinator after a run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.plan = folder, self._sites(folder)
+    def __init__(self, folder: Path, authority: Path) -> None:
+        self.folder, self.digest = folder, ""
+        self.plan = self._sites(folder)
         self.run = self.plan.run_name
         kept = folder / "state" / "runs" / self.run
         kept.mkdir(parents=True)
         (kept / "plan.json").write_bytes(self.plan.canonical)
-        (kept / "parameters.safetensors").write_bytes(b"parameters")
+        save_file(self.tensors(self.plan), kept / "parameters.safetensors")
         self.record(is_complete=True)
         (folder / "coordinator.yaml").write_text(
-            yaml.safe_dump({"listen": "localhost:1234", "authority": "a", "state": "state"})
+            yaml.safe_dump({"listen": "localhost:1234", "authority": str(authority), "state": "state"})
         )
+
+    @staticmethod
+    def tensors(plan: Plan) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+        """What came out of the run: every tensor of the plan, in the manifest's order."""
+        return {one.name: np.full(one.shape, place, np.float32) for place, one in enumerate(manifest_of(plan).tensors)}
 
     def record(self, **facts: Any) -> None:
         """Write the run's record."""
-        content = {"shared_parameters_sha256": DIGEST} | facts
+        content = {"shared_parameters_sha256": self.digest} | facts
         (self.folder / "state" / "runs" / self.run / "record.json").write_text(json.dumps(content))
 
     def config(self, site: str) -> Path:
@@ -76,21 +86,28 @@ class End:
             content = {"site": site, "state": "state", "policy": policy, "data": data}
             (folder / site / "hospital.yaml").write_text(yaml.safe_dump(content))
         plan = plan_with(identities)
+        self.digest = hashlib.sha256(b"".join(one.tobytes() for one in self.tensors(plan).values())).hexdigest()
         for site in SITES:
             log = AuditLog(
                 folder / site / "state" / "audit.log", site=site, now=lambda: datetime(2026, 3, 1, tzinfo=UTC)
             )
             for number in range(3):
                 log.write("contribution_released", run=plan.run_name, round=number, attempt=0, masked=True, bytes=48)
-            log.write("run_finished", run=plan.run_name, rounds=3, parameters_sha256=DIGEST)
+            log.write("run_finished", run=plan.run_name, rounds=3, parameters_sha256=self.digest)
             log.close()
         return plan
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The coordinator's authority, whose identity key signs its log."""
+    return Office.found(tmp_path_factory.mktemp("heart")).authority.directory
+
+
 @pytest.fixture
-def end(tmp_path: Path) -> End:
+def end(tmp_path: Path, authority: Path) -> End:
     """A study that is over."""
-    return End(tmp_path)
+    return End(tmp_path, authority)
 
 
 def signed(end: End, type_words: Type, to: str = "Dr Lee, for validation") -> list[object]:
@@ -112,7 +129,10 @@ def test_what_every_site_has_signed_is_released(end: End, type_words: Type) -> N
     status, said = type_words("coordinator", *command, *files)
 
     assert (status, "Dr Lee, for validation" in said) == (0, True)
-    assert (end.folder / "out" / "parameters.safetensors").read_bytes() == b"parameters"
+    released_tensors = load_file(end.folder / "out" / "parameters.safetensors")
+    assert all(np.array_equal(released_tensors[name], values) for name, values in end.tensors(end.plan).items())
+    (kept,) = (line for line in (end.folder / "state" / "audit.log").read_text().splitlines() if "released" in line)
+    assert all(fact in kept for fact in ("parameters_released", end.run, end.digest, "Dr Lee, for validation"))
     released = json.loads((end.folder / "out" / "release.json").read_text())
     assert [approval["site"] for approval in released["approvals"]] == list(SITES)
     assert (end.folder / "state" / "runs" / end.run / "releases.jsonl").read_text().count("\n") == 1
@@ -157,3 +177,37 @@ def test_withdrawn_data_is_on_record_and_nothing_is_promised(end: End, type_word
     assert '"data_withdrawn"' in log
     assert "no consent" in log
     assert type_words("site-agent", *words, "--run", "other")[0] == 2
+
+
+@pytest.mark.parametrize("other", ["number", "name", "shape", "noise"])
+def test_other_parameters_than_those_signed_for_are_not_released(end: End, type_words: Type, other: str) -> None:
+    """A file that was changed after the run, in one number, a name or a shape, is refused, and no folder is made."""
+    files, file = signed(end, type_words), end.folder / "state" / "runs" / end.run / "parameters.safetensors"
+    tensors = end.tensors(end.plan)
+    first = next(iter(tensors))
+    if other == "number":
+        tensors[first].flat[0] += 1
+    elif other == "name":
+        tensors["added"] = np.zeros(0, np.float32)
+    else:
+        tensors[first] = tensors[first].reshape(-1, 1)
+    save_file(tensors, file)
+    if other == "noise":
+        file.write_bytes(b"noise")
+    command = ["release", "--config", end.folder / "coordinator.yaml", "--run", end.run, "--output", end.folder / "out"]
+
+    status, said = type_words("coordinator", *command, *files)
+
+    assert (status, "signed for" in said) == (78, True)
+    assert not (end.folder / "out").exists()
+    assert not (end.folder / "state" / "audit.log").exists()
+
+
+def test_nothing_is_handed_out_without_a_record(end: End, type_words: Type) -> None:
+    """Where the log cannot be written, the recipient's folder holds nothing."""
+    files = signed(end, type_words)
+    (end.folder / "state" / "audit.log").mkdir()
+    command = ["release", "--config", end.folder / "coordinator.yaml", "--run", end.run, "--output", end.folder / "out"]
+
+    assert type_words("coordinator", *command, *files)[0] != 0
+    assert list((end.folder / "out").glob("*")) == []
