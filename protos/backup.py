@@ -76,7 +76,7 @@ def write_backup(
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.incomplete")
     try:
-        if path.exists():
+        if os.path.lexists(path):
             raise _refused(f"{path} exists already", "Name another file; an older backup is not replaced.")
         found = {name: list(_walk(root, PurePosixPath(name))) for name, root in roots.items()}
         size = sum(place.stat().st_size for places in found.values() for _, place in places if place.is_file())
@@ -91,7 +91,7 @@ def write_backup(
                 _add_bytes(archive, CATALOGUE, _to_json(catalogue))
             file.flush()
             os.fsync(file.fileno())
-        path.hardlink_to(partial)  # fails where the path exists by now; a rename would not
+        _put_in_place(partial, path)
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be written: {cause.strerror}.",
@@ -101,6 +101,30 @@ def write_backup(
     finally:
         partial.unlink(missing_ok=True)
     return catalogue
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Give a finished file its name, which nobody else may have taken by now; also where a disk knows no links.
+
+    Raises:
+        OSError: the name is taken, or the disk refuses it; then nothing of this backup stands under it.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    try:
+        partial.replace(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -150,7 +174,10 @@ def extract(path: Path, catalogue: Catalogue, root: str, target: Path) -> None:
             else:
                 _extract_file(archive, member, entry, place)
     for at, entry in sorted(wanted.items(), reverse=True):  # folders last, when nothing is written into them any more
-        _own(target.joinpath(*PurePosixPath(at).parts[1:]), entry)
+        place = target.joinpath(*PurePosixPath(at).parts[1:])
+        if entry.sha256 is None:
+            sync_folder(place)
+        _own(place, entry)
 
 
 def digest_of_beginning(path: Path, at: str, size: int) -> str:

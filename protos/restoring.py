@@ -11,13 +11,12 @@ known here; `mark` writes it down in what is brought back, and the others notice
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-from protos.backup import Catalogue, digest_of_beginning, extract
+from protos.backup import Catalogue, digest_of_beginning, extract, sync_folder
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
 from protos.errors import ConfigurationError, UnavailableError
 
@@ -67,7 +66,7 @@ def restore(
                 before.append(root.with_name(f"{root.name}.before-restore-{stamp}"))
                 root.rename(before[-1])
             staged[name].rename(root)
-            _sync(root.parent)
+            sync_folder(root.parent)
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be brought back: {cause.strerror}.",
@@ -101,14 +100,6 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 def _digest(place: Path) -> str:
     with place.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -166,3 +167,40 @@ def test_a_backup_for_which_there_is_no_room_is_not_begun(tmp_path: Path, monkey
         written(state, tmp_path / "one.backup")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
+
+
+def test_a_backup_is_made_where_a_disk_knows_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finished file is renamed to a name that was reserved before: FAT and many network drives link nothing."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    written(state, file)
+
+    assert read_catalogue(file).program == "coordinator"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another's file that appears while the backup is written stays; where the rename fails, no empty file is left."""
+    state, taken, free = a_state(tmp_path / "state"), tmp_path / "taken.backup", tmp_path / "free.backup"
+
+    def take(*_: object) -> None:
+        taken.write_bytes(b"another")
+
+    monkeypatch.setattr("protos.backup.require_room", take)
+    with pytest.raises(UnavailableError, match="File exists"):
+        written(state, taken)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("protos.backup.require_room", lambda *_: None)
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        written(state, free)
+
+    assert taken.read_bytes() == b"another"
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["state", "taken.backup"]
