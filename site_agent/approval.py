@@ -10,8 +10,12 @@ process, asks again and hands out only what the approved manifest names. The rul
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -66,31 +70,33 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
         at: an aware time.
         until: an aware time at which this yes ends; None for no end.
     """
-    before = find_approval(state, plan)
-    kept = () if before is None or before.withdrawn else before.signatures
-    others = tuple(signature for signature in kept if not _is_same_person(signature.by, by))
     ends = None if until is None else until.isoformat(timespec="seconds")
     signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
-    approval = Approval(
-        plan_digest=plan.digest.hex(),
-        manifest_digest=manifest_of(plan).digest.hex(),
-        study=plan.study,
-        version=plan.version,
-        signatures=(*others, signature),
-    )
-    keep_plan(state, plan)
-    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+    with _held(state):
+        before = find_approval(state, plan)
+        kept = () if before is None or before.withdrawn else before.signatures
+        others = tuple(signature for signature in kept if not _is_same_person(signature.by, by))
+        approval = Approval(
+            plan_digest=plan.digest.hex(),
+            manifest_digest=manifest_of(plan).digest.hex(),
+            study=plan.study,
+            version=plan.version,
+            signatures=(*others, signature),
+        )
+        keep_plan(state, plan)
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
     """Record that a person takes this site out of a plan; None where nobody had approved it."""
-    before = find_approval(state, plan)
-    if before is None or before.withdrawn:
-        return None
-    withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
-    approval = before.model_copy(update={"withdrawn": withdrawal})
-    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+    with _held(state):
+        before = find_approval(state, plan)
+        if before is None or before.withdrawn:
+            return None
+        withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
+        approval = before.model_copy(update={"withdrawn": withdrawal})
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 
@@ -183,11 +189,33 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
     return signature.until is not None and now >= datetime.fromisoformat(signature.until)
 
 
+@contextmanager
+def _held(state: Path) -> Iterator[None]:
+    """While the block lasts nobody else says yes or no here, so that no word is lost between reading and writing."""
+    folder = state / "approvals"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _write(path: Path, content: bytes) -> None:
+    """Replace a file whole, synced with its name; several processes may write the same one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 
 from protos.errors import RefusedError
 from protos.plan import Plan
-from site_agent.approval import approve, find_approval, keep_plan, last_approved, newest_version, why_not, withdraw
+from site_agent.approval import (
+    Approval,
+    approve,
+    find_approval,
+    keep_plan,
+    last_approved,
+    newest_version,
+    why_not,
+    withdraw,
+)
 from tests.rehearsal.study import made_up_identities, plan_with
 
 PLAN = plan_with(made_up_identities())
@@ -126,7 +136,7 @@ def test_a_changed_plan_needs_a_new_approval(tmp_path: Path, name: str) -> None:
 def test_an_approval_moved_to_another_plan_is_none(tmp_path: Path, key: str) -> None:
     """A file under the right name that speaks of another plan or manifest is no approval."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
-    (path,) = (tmp_path / "approvals").iterdir()
+    (path,) = (tmp_path / "approvals").glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: "00" * 32}))
 
     assert find_approval(tmp_path, PLAN) is None
@@ -136,7 +146,7 @@ def test_an_approval_moved_to_another_plan_is_none(tmp_path: Path, key: str) -> 
 def test_an_approval_that_cannot_be_read_is_refused_aloud(tmp_path: Path, content: bytes) -> None:
     """A torn or forged file stops the site with a reason; it is not taken for a yes."""
     approve(tmp_path, PLAN, by="A. Jones", at=AT)
-    (path,) = (tmp_path / "approvals").iterdir()
+    (path,) = (tmp_path / "approvals").glob("*.json")
     path.write_bytes(content)
 
     with pytest.raises(RefusedError, match="cannot be read"):
@@ -150,5 +160,50 @@ def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
 
     withdraw(tmp_path, PLAN, by="A. Jones", at=AT)
 
-    assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file()) == [".json", ".json"]
+    files = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock")
+    assert sorted(path.suffix for path in files) == [".json", ".json"]
     assert stat.S_IMODE((tmp_path / "approvals").stat().st_mode) == 0o700
+
+
+def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever withdraws while another person is approving is heard after them: the yes does not stand."""
+    approve(tmp_path, PLAN, by="A. Jones", at=AT)
+    withdrawing = threading.Thread(target=lambda: withdraw(tmp_path, PLAN, by="B. Smith", at=AT))
+    waited: list[bool] = []
+
+    def find_slowly(state: Path, plan: Plan) -> Approval | None:
+        found = find_approval(state, plan)
+        if threading.current_thread() is threading.main_thread():
+            withdrawing.start()
+            withdrawing.join(0.2)
+            waited.append(withdrawing.is_alive())
+        return found
+
+    monkeypatch.setattr("site_agent.approval.find_approval", find_slowly)
+    approve(tmp_path, PLAN, by="C. Doe", at=AT)
+    withdrawing.join()
+    monkeypatch.undo()
+
+    found = find_approval(tmp_path, PLAN)
+    assert waited == [True]
+    assert found is not None
+    assert found.withdrawn is not None
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_two_processes_keep_a_plan_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes a file of its own before it replaces the plan's, so none takes away what the other is writing."""
+    replaced: list[str] = []
+    replace = Path.replace
+
+    def replace_late(partial: Path, target: Path) -> Path:
+        replaced.append(partial.name)
+        if len(replaced) == 1:
+            keep_plan(tmp_path, PLAN)
+        return replace(partial, target)
+
+    monkeypatch.setattr(Path, "replace", replace_late)
+    keep_plan(tmp_path, PLAN)
+
+    assert len(set(replaced)) == 2
+    assert (tmp_path / "plans" / f"{PLAN.digest.hex()}.json").read_bytes() == PLAN.canonical
