@@ -96,3 +96,26 @@ class CoordinatorLog:
 def log_path(state: Path) -> Path:
     """The present file of the coordinator's log."""
     return state / "audit.log"
+
+
+def record_restored(state: Path, made: str, now: Callable[[], datetime]) -> None:
+    """Write into the log of a state that it was brought back from a backup; no key is needed for that.
+
+    A state without a log was never started, so that there is nothing to say and no file to make.
+
+    Args:
+        state: the state directory, which nobody else uses.
+        made: when the backup was made, UTC.
+        now: gives aware UTC times.
+
+    Raises:
+        AuditError: the log was changed, or cannot be written.
+    """
+    if not log_path(state).exists():
+        return
+    log = LogFile(log_path(state), now=now, consequences=_CONSEQUENCES)
+    try:
+        time = now().isoformat(timespec="milliseconds")
+        log.write([{"event": "state_restored", "time": time, "software": version("global-layers"), "made": made}])
+    finally:
+        log.close()

@@ -89,7 +89,8 @@ def restore(file: Path, path: Path) -> None:
 
 
 def _mark(state: Path, made: str) -> None:
-    """Write into the journal of every run under way that it was brought back."""
+    """Write into the audit log, and into the journal of every run under way, that the state was brought back."""
+    from coordinator.audit import record_restored
     from coordinator.history import History
     from coordinator.journal import Journal
 
@@ -101,6 +102,7 @@ def _mark(state: Path, made: str) -> None:
             journal.add("restored", made=made)
             journal.sync()
         journal.close()
+    record_restored(state, made, _now)
 
 
 @contextmanager

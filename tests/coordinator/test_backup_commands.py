@@ -65,6 +65,8 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     assert (over_newer.returncode, "holds what the backup does not" in over_newer.stderr) == (78, True)
     assert restored.returncode == 0, restored.stderr
     assert "pki list" in restored.stdout
+    last = json.loads((tmp_path / "state" / "audit.log").read_text().splitlines()[-1])["facts"]
+    assert last["event"] == "state_restored"
     history = History()
     for entry in read_journal(place):
         history.take(entry)
