@@ -35,9 +35,9 @@ class Commands:
     answer: str
 
 
-def steps(heading: str) -> tuple[File | Commands, ...]:
-    """The steps of one section, in their order."""
-    section = re.split(rf"^## {re.escape(heading)}\n", PAGE.read_text(), flags=re.MULTILINE)[1]
+def steps(heading: str, page: Path = PAGE) -> tuple[File | Commands, ...]:
+    """The steps of one section of the runbook or of a page like it, in their order."""
+    section = re.split(rf"^## {re.escape(heading)}\n", page.read_text(), flags=re.MULTILINE)[1]
     return tuple(_steps(re.split(r"^## ", section, flags=re.MULTILINE)[0]))
 
 

@@ -30,12 +30,13 @@ def finished(*words: object, seconds: float = 120.0) -> subprocess.CompletedProc
 
 
 @contextmanager
-def running(log: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that goes on, what it prints in a log."""
+def running(log: Path, *words: object, folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that goes on, in a folder or here, what it prints in a log."""
     program, *arguments = map(str, words)
     with log.open("ab") as file:
         process = subprocess.Popen(
             [PROGRAMS / program, *arguments],
+            cwd=folder,
             env=own_environment(),
             stdin=subprocess.DEVNULL,
             stdout=file,

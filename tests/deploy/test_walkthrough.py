@@ -1,0 +1,144 @@
+"""The walkthrough, word for word: every command of docs/walkthrough.md, typed into the real programs on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.deploy.test_documentation import ROOT, fenced
+from tests.institutions.runbook import Commands, File, is_answered, steps
+from tests.rehearsal.federation import free_port
+from tests.rehearsal.programs import PROGRAMS, own_environment, running, says, wait_until
+
+PAGE: Final = ROOT / "docs" / "walkthrough.md"
+OFFICE: Final = "office"
+HOSPITALS: Final = ("st-mary", "riverside", "northfield")
+EXAMPLE: Final = HOSPITALS[0]
+PATIENCE_SECONDS: Final = 120.0
+PATH: Final = ("invite", "enrol", "review", "approve", "train", "verify", "export", "renew", "withdraw", "revoke")
+
+
+class Walk:
+    """Three hospitals and an office in folders side by side, and the programs that run there."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.statuses = folder, dict[str, int]()
+        self._stack, self._programs = stack, dict[str, subprocess.Popen[bytes]]()
+        # What differs from the page: its ports, its fingerprints, the name of its run.
+        self._real = {f"localhost:{port}": f"localhost:{free_port()}" for port in (8443, 8444)}
+
+    def deal(self) -> None:
+        """Run the page's lines of Python, which deal the tables."""
+        (lines,) = fenced(PAGE, "python")
+        paths = os.environ | {"PYTHONPATH": str(ROOT / "deploy")}
+        subprocess.run([sys.executable, "-c", lines], cwd=self.folder.parent, env=paths, check=True)
+
+    def follow(self, heading: str) -> None:
+        """Do what a section says, and hold every answer against what it promises."""
+        for step in steps(heading, PAGE):
+            where = step.where.removeprefix("the ")
+            for place in HOSPITALS if where == "each hospital" else (where,):
+                if isinstance(step, File):
+                    (self.folder / place / step.path).write_text(self._filled(step.content, place))
+                else:
+                    self._do(step, place)
+
+    def end(self, place: str) -> int:
+        """Wait until the program of a place has ended; its exit status."""
+        self.statuses[place] = self._programs[place].wait(PATIENCE_SECONDS)
+        return self.statuses[place]
+
+    def log(self, place: str) -> str:
+        """What the program that runs at a place has said."""
+        return (self.folder / f"{place}.log").read_text()
+
+    def _do(self, step: Commands, place: str) -> None:
+        own_terminal, _, word = step.how.partition("in a terminal of its own, until it says ")
+        if word:
+            (line,) = step.lines
+            self._start(place, line, word)
+            return
+        assert own_terminal == step.how
+        self._await(step.how, place)
+        said = [self._typed(self._filled(line, place), place) for line in step.lines]
+        answer, text = self._filled(step.answer, place), "\n".join(part for part in said if part)
+        if answer and not is_answered(answer, text):
+            raise AssertionError(f"{place}: {step.lines}\nThe page promises:\n{answer}\nIt said:\n{text}")
+
+    def _start(self, place: str, line: str, word: str) -> None:
+        log = self.folder / f"{place}.log"
+        log.unlink(missing_ok=True)
+        self._programs[place] = self._stack.enter_context(running(log, *shlex.split(line), folder=self.folder / place))
+        wait_until(says(log, word), PATIENCE_SECONDS)
+
+    def _await(self, how: str, place: str) -> None:
+        """What a person waits for before they type."""
+        if how == "when all programs have ended":
+            assert {self.end(name) for name in (OFFICE, *HOSPITALS)} == {0}
+        elif ended := re.fullmatch(r"when the agent of ([a-z-]+) has ended with (\d+)", how):
+            assert self.end(ended[1]) == int(ended[2]), self.log(ended[1])
+        elif said := re.fullmatch(r"when the (agent|coordinator) says (\w+)", how):
+            wait_until(says(self.folder / f"{place}.log", said[2]), PATIENCE_SECONDS)
+        else:
+            assert how == ""
+
+    def _typed(self, line: str, place: str) -> str:
+        path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder / place,
+            env=own_environment() | {"PATH": path, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert done.returncode == 0, f"{place}: {line}\n{done.stdout}{done.stderr}"
+        if "site-agent identity " in line:
+            self._real[f"fingerprint-of-{place}"] = done.stdout.split()[-1]
+        if "coordinator runs " in line:
+            (run,) = json.loads(done.stdout)
+            self._real["heart-v1-0123456789ab"] = run["name"]
+        return done.stdout.strip()
+
+    def _filled(self, text: str, place: str) -> str:
+        text = text if place == OFFICE else text.replace(EXAMPLE, place)
+        for shown, real in self._real.items():
+            text = text.replace(shown, real)
+        return text
+
+
+def test_the_page_has_the_whole_path() -> None:
+    """Each step of a hospital's life in a federation is a section of the page, in its order."""
+    headings = [heading.lower() for heading in re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)]
+
+    assert [heading for heading in headings if heading in PATH] == list(PATH)
+    assert all(any(isinstance(step, Commands) for step in steps(heading.capitalize(), PAGE)) for heading in headings)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_walk(tmp_path: Path) -> None:
+    """Every block of the page, typed as it stands, does and answers what the page says."""
+    with ExitStack() as stack:
+        walk = Walk(tmp_path / "walkthrough", stack)
+        walk.deal()
+        for heading in re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE):
+            walk.follow(heading)
+        last = (walk.end(EXAMPLE), walk.end(OFFICE))
+
+    assert last == (77, 1)
+    assert (walk.statuses["riverside"], walk.statuses["northfield"]) == (77, 77)
+    assert not any("Traceback" in walk.log(place) for place in (OFFICE, *HOSPITALS))
+    assert "Signature" in (walk.folder / EXAMPLE / "review.html").read_text()
+    assert (walk.folder / OFFICE / "release" / "parameters.safetensors").is_file()
