@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import assert_never
 
 import structlog
+from cryptography import x509
 
 from coordinator.outgoing import Caller
 from coordinator.refusals import Refusals
@@ -114,12 +115,15 @@ class Membership:
         if not is_renewal_due(self._authority.coordinator_leaf(), self._now()):
             return False
         before = self._authority.coordinator_leaf().not_valid_after_utc
-        self._authority.renew_coordinator(self._now())
-        after = self._authority.coordinator_leaf().not_valid_after_utc
-        if after <= before:
+
+        def record(leaf: x509.Certificate) -> None:
+            if leaf.not_valid_after_utc > before:
+                self._record("own_certificate_renewed", ends=leaf.not_valid_after_utc.isoformat())
+
+        self._authority.renew_coordinator(self._now(), record)
+        if self._authority.coordinator_leaf().not_valid_after_utc <= before:
             self._log.error("authority_ends_soon", ends=before.isoformat())
             return False
-        self._record("own_certificate_renewed", ends=after.isoformat())
         return True
 
     def renew_raw(self, raw: bytes) -> bytes:

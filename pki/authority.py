@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -224,11 +224,14 @@ class Authority:
         """The coordinator's present certificate."""
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
-    def renew_coordinator(self, now: datetime) -> None:
-        """Issue the coordinator's next certificate for the key that it has; read it again to use it."""
+    def renew_coordinator(self, now: datetime, record: Callable[[x509.Certificate], None] = lambda _: None) -> None:
+        """Issue the coordinator's next certificate for the key that it has; read it again to use it.
+
+        `record` is given it before it is written; where that raises, the one before stays.
+        """
         key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
         # The same key, so that certificate and key on the disk agree at every moment of a power cut.
-        self._issue_coordinator(key, now)
+        self._issue_coordinator(key, now, record)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
         """Issue the issuing authority's and the coordinator's next certificates, with the root's key.
@@ -258,11 +261,14 @@ class Authority:
         Register.create(self.register_path).close()
         store.write_public(self.directory / "federation.json", self.record.to_json())
 
-    def _issue_coordinator(self, key: certificates.Key, now: datetime) -> None:
+    def _issue_coordinator(
+        self, key: certificates.Key, now: datetime, record: Callable[[x509.Certificate], None] = lambda _: None
+    ) -> None:
         issuing, issuing_key = self._issuing()
         hosts: Sequence[str] = self.record.hosts
         leaf = certificates.coordinator_certificate(key.public_key(), issuing, issuing_key, self.federation, hosts, now)
         chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+        record(leaf)
         store.write_public(self.coordinator_certificate_path, chain)
 
     def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:

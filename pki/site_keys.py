@@ -10,6 +10,7 @@ old pair is in force until the new pair is complete. The rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -145,18 +146,21 @@ class SiteKeys:
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
-    def hear_roots(self, roots_pem: bytes, now: datetime) -> bool:
-        """Trust what `trusted_after` allows of the roots that the coordinator names; whether that changes anything."""
+    def hear_roots(self, roots_pem: bytes, now: datetime, record: Callable[[list[str]], None] = lambda _: None) -> bool:
+        """Trust what `trusted_after` allows of the roots that the coordinator names; whether that changes anything.
+
+        `record` is given their fingerprints before a change is written; where that raises, nothing changes.
+        """
         trusted = store.read_public(self.root_certificate_path)
         after = trusted_after(trusted, roots_pem, now)
         if after != trusted:
+            record(_fingerprints(after))
             store.write_public(self.root_certificate_path, after)
         return after != trusted
 
     def root_fingerprints(self) -> list[str]:
         """The SHA-256 of each root that is trusted, 64 hexadecimal digits."""
-        roots = certificates_in(store.read_public(self.root_certificate_path))
-        return [certificates.certificate_sha256(root) for root in roots]
+        return _fingerprints(store.read_public(self.root_certificate_path))
 
     def is_renewal_due(self, now: datetime) -> bool:
         """Whether the present certificate has reached the day from which it is renewed."""
@@ -252,6 +256,10 @@ class SiteKeys:
     @staticmethod
     def _previous(path: Path) -> Path:
         return path.with_name(f"{path.name}.previous")
+
+
+def _fingerprints(roots_pem: bytes) -> list[str]:
+    return [certificates.certificate_sha256(root) for root in certificates_in(roots_pem)]
 
 
 def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:

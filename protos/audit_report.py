@@ -55,6 +55,7 @@ _WORDS: Final = {
     "enrolment_answered": "A request to enrol was answered: {outcome}.",
     "refusals_counted": "{count} more requests were refused within a minute; they are not recorded one by one.",
     "parameters_released": "The parameters of {run} are handed out to {recipient}.",
+    "own_certificate_renewed": "The coordinator's own certificate is renewed; the next one ends at {ends}.",
     "certificate_issued": "A certificate was issued to {site}.",
     "run_announced": "The run {run} was announced.",
     "round_offered": "Round {round} of {run} was sent to {sites}.",

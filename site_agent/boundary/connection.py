@@ -90,8 +90,10 @@ class Connection:
         Raises:
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
+            OperatorError: what `accepted` raised.
         """
         assert self._stream is not None
+        self._raise_of_greeting()
         try:
             async with self._writing:
                 await self._stream.write(encode_site_message(message))
@@ -105,8 +107,13 @@ class Connection:
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
             MalformedMessage: the coordinator sent what no coordinator of this version sends.
+            OperatorError: what `accepted` raised.
         """
         assert self._stream is not None
+        assert self._greeting is not None
+        if not self._greeting.done():  # what tells of acceptance comes before every message, and with every end
+            await asyncio.wait({self._greeting})
+        self._raise_of_greeting()
         try:
             raw = await self._stream.read()
         except grpc.RpcError as cause:
@@ -135,6 +142,13 @@ class Connection:
             return
         told = str(dict(metadata or ()).get(COORDINATOR_TIME, ""))
         self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
+
+    def _raise_of_greeting(self) -> None:
+        """Nobody awaits the greeting for its own sake, so what went wrong in it is raised where the stream is used."""
+        if self._greeting is not None and self._greeting.done() and not self._greeting.cancelled():
+            failure = self._greeting.exception()
+            if isinstance(failure, OperatorError):
+                raise failure
 
     def _unavailable(self, cause: BaseException | None) -> OperatorError:
         if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _REFUSALS:

@@ -74,8 +74,8 @@ class SiteUpkeep:
     def accepted(self) -> None:
         """The coordinator has taken a stream: the certificate that was shown works."""
         if self._keys.has_previous():
-            self._keys.forget_previous()
             self._audit.write("certificate_in_use", certificate_sha256=self._keys.certificate_sha256())
+            self._keys.forget_previous()
 
     def heard(self, message: Upkeep) -> list[Upkeep]:
         """Take in a message; what is to be answered.
@@ -139,6 +139,7 @@ class SiteUpkeep:
             self._log.error("renewal_refused", reason=answer.refusal, expires=self._keys.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
             return
+        self._hear_roots(answer.roots)
         install_renewed(self._keys, answer, self._site, self._now())
         self._audit.write("certificate_renewed", certificate_sha256=self._keys.certificate_sha256())
         self._log.info("certificate_renewed", expires=self._keys.expiry().isoformat())
@@ -149,9 +150,10 @@ class SiteUpkeep:
         )
 
     def _hear_roots(self, roots: bytes) -> None:
-        """The authority is changing: trust the root that the trusted one vouches for."""
-        if self._keys.hear_roots(roots, self._now()):
-            self._audit.write("trusted_roots_changed", roots=self._keys.root_fingerprints())
+        """The authority is changing: trust the root that the trusted one vouches for, once that is on record."""
+        self._keys.hear_roots(
+            roots, self._now(), lambda prints: self._audit.write("trusted_roots_changed", roots=prints)
+        )
 
 
 def renewal_of(keys: SiteKeys, site: str) -> RenewalAsked:

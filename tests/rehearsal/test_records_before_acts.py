@@ -1,0 +1,128 @@
+"""Certificates and roots change only when that is on record: a log that takes nothing leaves all as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator.enrolment import Membership
+from pki import rotation
+from pki.enrolment import RenewalRequest, handle_renewal
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.audit_log import AuditError
+from protos.errors import UnavailableError
+from protos.messages import PROTOCOL_VERSION, Announcement, Hello
+from protos.upkeep import RenewalAnswered, RenewalAsked
+from site_agent.boundary.audit import AuditLog
+from site_agent.boundary.connection import Connection
+from site_agent.boundary.upkeep import SiteUpkeep
+from tests.rehearsal.federation import Office, serving, utc_now
+from tests.rehearsal.study import plan_with
+
+
+def no_room(*_: object, **__: object) -> None:
+    """A log on a full disk."""
+    raise AuditError(what="There is no room.", consequence="Nothing was done.", remedy="Make room.")
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    """A federation that was founded long ago, so that the coordinator's own certificate is due."""
+    return Office.found(tmp_path / "office", now=utc_now() - timedelta(days=120))
+
+
+def upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
+    """Site a beside the rounds, and its log."""
+    audit = AuditLog(folder / "audit.log", site="a", now=utc_now, identity_key=keys.identity_key())
+    return SiteUpkeep(site="a", keys=keys, audit=audit, witness=folder / "witness", now=utc_now), audit
+
+
+def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(office: Office) -> None:
+    """Where the log takes nothing the certificate stays; afterwards it is renewed and recorded."""
+    place, records = office.authority.coordinator_certificate_path, list[tuple[str, object]]()
+    before = place.read_bytes()
+    with Register(office.authority.register_path) as register:
+        with pytest.raises(AuditError):
+            Membership(office.authority, register, utc_now, no_room).renew_own()
+        assert place.read_bytes() == before
+
+        def record(event: str, **facts: object) -> None:
+            records.append((event, facts["ends"]))
+
+        assert Membership(office.authority, register, utc_now, record).renew_own()
+
+    ends = office.authority.coordinator_leaf().not_valid_after_utc
+    assert place.read_bytes() != before
+    assert records == [("own_certificate_renewed", ends.isoformat())]
+
+
+def test_a_site_trusts_another_root_once_that_is_on_record(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a root comes alone or with a certificate, the record stands before the root is trusted."""
+    keys = office.enrol("a", now=utc_now() - timedelta(days=31))
+    upkeep, audit = upkeep_of(keys, tmp_path)
+    rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
+    roots, trusted = office.authority.trusted_roots_pem(), keys.root_certificate_path.read_bytes()
+    (asked,) = upkeep._renewal()
+    assert isinstance(asked, RenewalAsked)
+    with Register(office.authority.register_path) as register:
+        request = RenewalRequest(site="a", signing_request=asked.signing_request, signature=asked.signature)
+        chain = handle_renewal(office.authority, register, request, utc_now()).chain_pem
+
+    with monkeypatch.context() as full:
+        full.setattr(audit, "write", no_room)
+        for told in (b"", chain):
+            with pytest.raises(AuditError):
+                upkeep.heard(RenewalAnswered(told, roots, ""))
+            assert keys.root_certificate_path.read_bytes() == trusted
+    with pytest.raises(UnavailableError, match="got its next certificate"):
+        upkeep.heard(RenewalAnswered(chain, roots, ""))
+
+    (changed,) = audit.records("trusted_roots_changed")
+    assert changed["roots"] == keys.root_fingerprints()
+    assert len(keys.root_fingerprints()) == 2
+    audit.close()
+
+
+def test_the_pair_before_goes_once_the_new_one_is_on_record(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the log takes nothing the old key and certificate are kept."""
+    keys = office.enrol("a")
+    keys._keep_previous()
+    upkeep, audit = upkeep_of(keys, tmp_path)
+
+    with monkeypatch.context() as full:
+        full.setattr(audit, "write", no_room)
+        with pytest.raises(AuditError):
+            upkeep.accepted()
+        assert keys.has_previous()
+    upkeep.accepted()
+
+    assert not keys.has_previous()
+    audit.close()
+
+
+def test_a_log_that_does_not_take_a_greeting_ends_the_stream(tmp_path: Path) -> None:
+    """What fails when the coordinator has taken a stream is raised to whoever reads from it or writes to it next."""
+    office = Office.found(tmp_path / "office")
+    plan = plan_with(office.identities)
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path / "state") as running:
+            async with Connection(running.address, office.credentials("a"), no_room) as connection:
+                await connection.send(Hello(PROTOCOL_VERSION, "test"))
+                with pytest.raises(AuditError):
+                    await connection.receive()
+                with pytest.raises(AuditError):
+                    await connection.send(Hello(PROTOCOL_VERSION, "test"))
+            async with Connection(running.address, office.credentials("a"), lambda _: None) as connection:
+                await connection.send(Hello(PROTOCOL_VERSION, "test"))
+                assert isinstance(await connection.receive(), Announcement)
+
+    asyncio.run(scene())
