@@ -66,7 +66,7 @@ def check(path: Path, html: Path | None) -> None:
     from site_agent.trainer.results import check_place, write_result
 
     if html is not None:
-        check_place(html, "--html", hospital)
+        check_place(html, "--html", hospital, [path])
     examination = examined(hospital)
     found = find_acceptance(hospital.state_path, examination.digest)
     by = None if found is None else f"{found.by} at {found.at}"

@@ -54,12 +54,10 @@ def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Pat
     give_up_network()
 
     from site_agent.trainer.card import card_facts, card_markdown
-    from site_agent.trainer.results import check_place, write_result
+    from site_agent.trainer.results import check_places, write_result
     from site_agent.trainer.saved_model import latest_run, load_model
 
-    for option, place in (("--markdown", markdown), ("--json", json_path)):
-        if place is not None:
-            check_place(place, option, hospital)
+    check_places((("--markdown", markdown), ("--json", json_path)), hospital, [path])
     name = latest_run(hospital.state_path) if run_name is None else run_name
     facts = card_facts(hospital, name, load_model(hospital.state_path, name))
     if json_path is not None:

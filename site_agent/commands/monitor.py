@@ -33,11 +33,9 @@ def monitor(
 
     from site_agent.trainer.monitor import monitor_table
     from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
-    from site_agent.trainer.results import check_place, write_result
+    from site_agent.trainer.results import check_places, write_result
 
-    for option, place in (("--html", html), ("--json", json_path), ("--metrics", metrics)):
-        if place is not None:
-            check_place(place, option, hospital, [table])
+    check_places((("--html", html), ("--json", json_path), ("--metrics", metrics)), hospital, [table, path])
     facts = monitor_table(hospital, table, run_name)
     for line in monitor_lines(facts):
         click.echo(line)

@@ -29,7 +29,9 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     give_up_network()  # before anything starts a thread: this command needs no network
 
     from site_agent.trainer.prediction import predict_table
+    from site_agent.trainer.results import check_place
 
+    check_place(output, "--output", hospital, [path, table])
     predicted = predict_table(hospital, table, output, run_name)
     click.echo(f"{predicted.rows} rows predicted into {output}.")
     if predicted.abstained:

@@ -33,11 +33,9 @@ def report(
     from site_agent.trainer.findings.facts import site_facts
     from site_agent.trainer.findings.lines import report_lines
     from site_agent.trainer.findings.page import report_page
-    from site_agent.trainer.results import check_place, write_result
+    from site_agent.trainer.results import check_places, write_result
 
-    for option, place in (("--html", html), ("--json", json_path)):
-        if place is not None:
-            check_place(place, option, hospital)
+    check_places((("--html", html), ("--json", json_path)), hospital, [path])
     facts = site_facts(hospital, run_name, groups)
     for line in report_lines(facts):
         click.echo(line)

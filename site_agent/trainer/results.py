@@ -15,6 +15,23 @@ def write_result(path: Path, content: bytes) -> None:
     write_whole(path, content)
 
 
+def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
+    """As `check_place`, of all the results of a command; those that were not asked for are None.
+
+    Raises:
+        UsageError: as there, or two results have one place.
+    """
+    asked = {option: place for option, place in places if place is not None}
+    for option, place in asked.items():
+        check_place(place, option, hospital, others)
+    if len({place.resolve() for place in asked.values()}) < len(asked):
+        raise UsageError(
+            what=f"The options {' and '.join(asked)} name one file twice.",
+            consequence="Nothing was computed or overwritten, and nothing left this site.",
+            remedy="Name another file for each option.",
+        )
+
+
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
     """Whether a result may be written there, before anything is computed.
 
@@ -25,12 +42,14 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
         others: further files that are read, and must not be overwritten.
 
     Raises:
-        UsageError: it would replace what is read, is no file, or lies in no folder.
+        UsageError: it lies in the state folder, would replace what is read, is no file, or lies in no folder.
     """
     kept = [*others, Path(hospital.data.table), Path(hospital.data.contract)]
     is_kept = any(one.exists() and path.exists() and path.samefile(one) for one in kept)
-    if is_kept or (path.exists() and not path.is_file()):
-        reason = "is this site's own table or contract, or a table to be read" if is_kept else "is not a file"
+    if path.resolve().is_relative_to(hospital.state_path.resolve()):
+        reason = "lies in this site's state folder, where keys, audit log and models are"
+    elif is_kept or (path.exists() and not path.is_file()):
+        reason = "is read by this command, or this site's own table or contract" if is_kept else "is not a file"
     elif not path.name or not path.parent.is_dir():
         reason = "lies in no folder that exists"
     else:
