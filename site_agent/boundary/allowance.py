@@ -15,6 +15,7 @@ from protos.exchange import Exchange
 from protos.messages import Bind
 from protos.plan import Plan
 from site_agent.boundary.policy import forbidden_scalars, forbidden_tensors
+from site_agent.boundary.spent import Spent
 from site_agent.config import Policy
 
 
@@ -29,10 +30,15 @@ class Allowance:
         site: str,
         local_time: Callable[[], datetime],
         released: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
+        spent: Spent | None = None,
     ) -> None:
-        """`released` are the audit log's records of what left in this run; `local_time` is the hospital's."""
+        """`released` are the audit log's records of what left in this run; `local_time` is the hospital's.
+
+        What `spent` has kept of the run counts as well, and it is told what leaves: the log may be put aside.
+        """
         self.policy, self._plan, self._site, self._local_time = policy, plan, site, local_time
-        self._bytes: dict[int, int] = {}
+        self._spent = spent
+        self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
         for facts in released:
             self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
 
@@ -51,8 +57,14 @@ class Allowance:
         return next(self._reasons(exchange, bind, masked=masked), None)
 
     def take(self, exchange: Exchange, bind: Bind) -> None:
-        """It leaves; a round counts once, however often its same bytes are sent."""
+        """It leaves; a round counts once, however often its same bytes are sent.
+
+        Raises:
+            AuditError: that cannot be recorded; it must not leave.
+        """
         self._bytes[bind.round] = max(self._bytes.get(bind.round, 0), exchange.layout.total_bytes)
+        if self._spent is not None:
+            self._spent.take(bind.round, self._bytes[bind.round])
 
     def _reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
         policy, plan = self.policy, self._plan

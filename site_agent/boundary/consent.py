@@ -14,6 +14,7 @@ from typing import Any
 from protos.errors import RefusedError
 from protos.plan import Plan
 from site_agent.approval import Approval, approval_path, find_approval, last_approved, newest_version, why_not
+from site_agent.boundary.spent import Spent
 
 
 class ConsentEnded(RefusedError):
@@ -33,7 +34,7 @@ class Consent:
 
     def __init__(self, state: Path, plan: Plan, *, approvers: int, now: Callable[[], datetime]) -> None:
         """`approvers` is the policy's; `now` gives aware times."""
-        self._state, self.plan, self.approvers, self._now = state, plan, approvers, now
+        self.state, self.plan, self.approvers, self._now = state, plan, approvers, now
         self._seen: tuple[int, int, int] | None = None
         self._approval: Approval | None = None
 
@@ -44,13 +45,13 @@ class Consent:
             RefusedError: the approval's file is none.
         """
         try:
-            found = approval_path(self._state, self.plan).stat()
+            found = approval_path(self.state, self.plan).stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
         except FileNotFoundError:
             self._seen, self._approval = None, None
         else:
             if seen != self._seen:
-                self._approval, self._seen = find_approval(self._state, self.plan), seen
+                self._approval, self._seen = find_approval(self.state, self.plan), seen
         return why_not(self._approval, approvers=self.approvers, now=self._now())
 
     def require(self) -> None:
@@ -65,7 +66,7 @@ class Consent:
 
     def named_alike(self) -> str | None:
         """The digest of another plan of the same study and version that was approved here, or None."""
-        found = last_approved(self._state, self.plan)
+        found = last_approved(self.state, self.plan)
         is_alike = found is not None and found[0].version == self.plan.version
         return found[0].digest.hex() if found is not None and is_alike else None
 
@@ -81,8 +82,11 @@ def refuse_replay(
     Args:
         state: the site's state directory.
         plan: as announced.
-        finished: the audit log's records of runs that were finished here.
+        finished: the audit log's records of runs that were finished here; the run's own file counts as well.
         now: an aware time.
+
+    Raises:
+        RefusedError: the run's own file cannot be read.
     """
     newest = newest_version(state, plan.study)
     if newest > plan.version:
@@ -90,6 +94,8 @@ def refuse_replay(
     # A coordinator that died at the very end may still ask; after this long none would still be waiting.
     patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
     ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
+    kept = Spent(state, plan.run_name).finished  # the log may have been put aside since
+    ends += [] if kept is None else [kept]
     if ends and now - max(ends) > patience:
         return f"its run was finished here on {max(ends):%Y-%m-%d}"
     return None

@@ -45,6 +45,7 @@ from site_agent.boundary.download import Download
 from site_agent.boundary.gate import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.boundary.itinerary import Itinerary
 from site_agent.boundary.masking import SiteMasking
+from site_agent.boundary.spent import Spent
 from site_agent.config import Policy
 from site_agent.hatch import Agreed, Conclude, Train, Trained
 from site_agent.hatch import Message as HatchMessage
@@ -106,7 +107,8 @@ class Rounds:
         self._site, self._audit = site, audit
         self._masking, self._around = masking, around
         released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
-        self._allowance = Allowance(policy, plan, site=site, local_time=datetime.now, released=released)
+        self._spent, clock = Spent(consent.state, run), datetime.now
+        self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
         self.consent = consent
         self._gate = Gate(run, plan, manifest, audit=audit, masking=masking, allowance=self._allowance, consent=consent)
         self._download: Download | None = None
@@ -194,6 +196,7 @@ class Rounds:
     async def concluded(self, rounds: int) -> None:
         """The trainer has taken in the last aggregate."""
         self._is_concluded = True
+        self._spent.finish(datetime.fromisoformat(self._audit.time()))
         self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
         await self._around.send(Done(self.run))

@@ -1,0 +1,110 @@
+"""What has left in one run, and when it was finished, outside of the audit log: limits outlast the log's files.
+
+A file of the log is deleted after its time, and a log can be begun anew; a run's limits and its end hold all the
+same. One small file per run, replaced whole and synced before what it announces happens.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
+from protos.documents import Document
+from protos.errors import RefusedError
+from site_agent.boundary.audit import AuditError
+
+
+class _Kept(Document):
+    rounds: dict[str, int] = Field(default_factory=dict)
+    finished: str | None = None
+
+
+class Spent:
+    """One run's file."""
+
+    def __init__(self, state: Path, run: str) -> None:
+        """`state` is the site's state directory.
+
+        Raises:
+            RefusedError: there is a file in its place that is none.
+        """
+        self._path = state / "spent" / f"{run}.json"
+        try:
+            self._kept = _Kept.model_validate_json(self._path.read_bytes())
+            self._bytes = {int(number): count for number, count in self._kept.rounds.items()}
+            self._finished = None if self._kept.finished is None else datetime.fromisoformat(self._kept.finished)
+        except FileNotFoundError:
+            self._kept, self._bytes, self._finished = _Kept(), {}, None
+        except (OSError, ValidationError, ValueError) as cause:
+            raise RefusedError(
+                what=f"The file {self._path}, of what has left in a run, cannot be read.",
+                consequence="Nothing of this run leaves this site.",
+                remedy="Bring the state back from a backup, and tell the data protection officer.",
+            ) from cause
+
+    @property
+    def bytes_by_round(self) -> dict[int, int]:
+        """The bytes that have left in each round; a repeated upload counts once."""
+        return dict(self._bytes)
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the run was finished here, aware, or None."""
+        return self._finished
+
+    def take(self, number: int, count: int) -> None:
+        """Record that so many bytes of a round are about to leave.
+
+        Raises:
+            AuditError: it cannot be recorded, so nothing may leave.
+        """
+        if self._bytes.get(number, -1) >= count:
+            return
+        self._bytes[number] = count
+        self._write()
+
+    def finish(self, at: datetime) -> None:
+        """Record the end of the run, at an aware time.
+
+        Raises:
+            AuditError: it cannot be recorded.
+        """
+        self._finished = at
+        self._write()
+
+    def _write(self) -> None:
+        rounds = {str(number): count for number, count in sorted(self._bytes.items())}
+        content = _Kept(rounds=rounds, finished=self._finished.isoformat() if self._finished else None)
+        try:
+            _replace(self._path, content.model_dump_json().encode())
+        except OSError as cause:
+            raise AuditError(
+                what=f"What leaves in a run cannot be recorded: {cause.strerror}.",
+                consequence="Nothing of this round left this site.",
+                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+            ) from cause
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    for changed in (path.parent, path.parent.parent):
+        folder = os.open(changed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
