@@ -40,6 +40,7 @@ from pki.store import hold_directory
 from protos.audit_log import Limits
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan import Plan
+from protos.restoring import refuse_unfinished
 from protos.state_format import settle_format
 
 _REGISTER_POLL_SECONDS: Final = 0.5
@@ -252,9 +253,10 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     """The state directory, mode 0700.
 
     Raises:
-        ConfigurationError: it cannot be made or written.
+        ConfigurationError: it cannot be made or written, or a restore of it is unfinished.
     """
     state = Path(configuration.state)
+    refuse_unfinished(state)
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(state, os.W_OK):

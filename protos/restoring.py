@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
+from glob import escape
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +96,23 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
                 f"{place} holds what the backup does not: the backup is older, or of another federation",
                 "Use the newest backup; if this one is meant, move the present directory away first.",
             )
+
+
+def refuse_unfinished(root: Path) -> None:
+    """Return unless a restore was cut short and left no state: a program that began now would make new keys.
+
+    Raises:
+        ConfigurationError: a restore beside the directory is unfinished, and the directory is missing or empty.
+    """
+    if root.is_dir() and any(place.name != ".lock" for place in root.iterdir()):
+        return
+    unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
+    if unfinished:
+        raise ConfigurationError(
+            what=f"A restore of {root} was cut short: {unfinished[-1]} is beside it, and it holds nothing itself.",
+            consequence="Nothing was started, so that no new keys were made.",
+            remedy="Run `restore` again with the same backup; then remove what has `restoring` in its name.",
+        )
 
 
 def _digest(place: Path) -> str:

@@ -28,6 +28,7 @@ from pki.names import site_name
 from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.messages import MalformedMessage
+from protos.restoring import refuse_unfinished
 from protos.state_format import settle_format
 from protos.upkeep import EnrolmentReply, EnrolmentRequest
 from protos.upkeep_wire import decode_renewed, encode_renewal
@@ -68,6 +69,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         OperatorError: this site cannot or must not go on.
     """
     state = hospital.state_path
+    refuse_unfinished(state)
     store.make_private_directory(state)
     store.hold_directory(state, "site agent")
     settle_format(state, "site agent")

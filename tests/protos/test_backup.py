@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -13,10 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.config import CoordinatorConfiguration
+from coordinator.serve import make_state_directory
 from protos.backup import Catalogue, read_catalogue, write_backup
 from protos.errors import ConfigurationError, UnavailableError
-from protos.restoring import restore
+from protos.restoring import refuse_unfinished, restore
 from protos.state_format import FILE, STATE_FORMAT, format_of, settle_format
+from site_agent.boundary.join import join
+from tests.rehearsal.lying import hospital_for
 
 
 def a_state(folder: Path, lines: int = 3) -> Path:
@@ -204,3 +209,26 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatc
 
     assert taken.read_bytes() == b"another"
     assert sorted(place.name for place in tmp_path.iterdir()) == ["state", "taken.backup"]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: bool) -> None:
+    """Between the two renames there is no state: a program would make new keys, and must not, until it is back."""
+    state = a_state(tmp_path / "state")
+    refuse_unfinished(state)
+    (tmp_path / "state.restoring-20260301T120000").mkdir()
+    refuse_unfinished(state)
+    state.rename(tmp_path / "state.before-restore-20260301T120000")
+    if is_made:  # by a service manager
+        state.mkdir()
+        (state / ".lock").touch()
+
+    with pytest.raises(ConfigurationError, match="was cut short"):
+        refuse_unfinished(state)
+    configuration = CoordinatorConfiguration.model_construct(state=str(state))
+    with pytest.raises(ConfigurationError, match="was cut short"):
+        make_state_directory(configuration)
+    with pytest.raises(ConfigurationError, match="was cut short"):
+        asyncio.run(join(hospital_for(tmp_path), tmp_path / "hospital.yaml"))
+
+    assert not (state / "keys").exists()
