@@ -27,7 +27,6 @@ from protos.messages import (
     PROTOCOL_VERSION,
     Announcement,
     CoordinatorMessage,
-    CoordinatorReason,
     Done,
     Farewell,
     Hello,
@@ -47,7 +46,7 @@ from site_agent.boundary.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.boundary.gate import GateRefusal, unexpected_answer
 from site_agent.boundary.maintenance import watch_window, window_seconds
 from site_agent.boundary.masking import SiteMasking
-from site_agent.boundary.mishaps import OF_THE_DISK, TrainerFailed, masks_nothing, misbehaved, parted, policy_refuses
+from site_agent.boundary.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
 from site_agent.boundary.policy import refuse_plan
 from site_agent.boundary.rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.boundary.standing import Standing
@@ -97,6 +96,7 @@ class Agent:
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
+        self._unheard: Farewell | None = None  # came while this site was at work, and then the stream ended
         self._connection: Connection | None = None
         self._rounds: Rounds | None = None
         self._run = ""
@@ -128,6 +128,8 @@ class Agent:
                     if self._renew_trainer is None or self._deaths > MOST_DEATHS:
                         raise
                 except UnavailableError as gone:
+                    if (said := self._unheard) is not None and said.reason.is_final and self._part(said):
+                        return
                     if self._connection is None:
                         failures += 1
                     else:
@@ -200,14 +202,13 @@ class Agent:
 
     def _forget_messages(self) -> None:
         """A new stream begins anew; what the trainer answered is not the stream's and stays."""
-        kept = []
-        while not self._inbox.empty():
+        for _ in range(self._inbox.qsize()):
             item = self._inbox.get_nowait()
             of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
-            if isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
-                kept.append(item)
-        for item in kept:
-            self._inbox.put_nowait(item)
+            if isinstance(item, Farewell):
+                self._unheard = item
+            elif isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
+                self._inbox.put_nowait(item)
 
     async def _read(self, connection: Connection) -> None:
         while True:
@@ -371,9 +372,7 @@ class Agent:
     def _part(self, farewell: Farewell) -> bool:
         """Whether a farewell ends everything well; raises where a person has to act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
-        if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
-            return True
-        raise parted(farewell)
+        return is_over(farewell)
 
     def _consent(self) -> Consent | None:
         return None if self._rounds is None else self._rounds.consent

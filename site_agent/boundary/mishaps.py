@@ -6,7 +6,7 @@ from typing import Final
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import Farewell, MalformedMessage
+from protos.messages import CoordinatorReason, Farewell, MalformedMessage
 from site_agent.hatch import Failed
 
 # A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.
@@ -60,6 +60,13 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
         consequence="This site has stopped; nothing was sent in answer.",
         remedy="Tell the federation office; start again when they have found the cause.",
     )
+
+
+def is_over(farewell: Farewell) -> bool:
+    """True where all is over; raises where a person has to act, or this site has to connect again."""
+    if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
+        return True
+    raise parted(farewell)
 
 
 def parted(farewell: Farewell) -> OperatorError:

@@ -1,0 +1,56 @@
+"""What a coordinator says last is heard, also by a site that was at work when the stream ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protos.errors import RefusedError
+from protos.messages import Announcement, CoordinatorReason, Farewell
+from site_agent.hatch import Message, Prepare
+from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, masked_plan, settle
+from tests.rehearsal.made_up_time import play
+
+
+class SlowToPrepare(MadeUpTrainer):
+    """A trainer that reads a long table."""
+
+    async def ask(self, message: Message, largest_payload: int = 0) -> Message:
+        """As a trainer, but later."""
+        if isinstance(message, Prepare):
+            await asyncio.sleep(60.0)
+        return await super().ask(message, largest_payload)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [(CoordinatorReason.ALL_RUNS_OVER, None), (CoordinatorReason.RUN_STOPPED, RefusedError)]
+)
+def test_a_site_at_work_hears_the_end_and_does_not_call_again(
+    tmp_path: Path, reason: CoordinatorReason, error: type[Exception] | None
+) -> None:
+    """A farewell that came while the trainer prepared counts, though the stream had ended before it was looked at."""
+    plan = masked_plan("abc")
+    opened: list[Line] = []
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path, trainer=SlowToPrepare("a"), opened=lambda _, line: opened.append(line))
+        await settle()
+        await site.tell(Announcement(plan.run_name, _raw(plan)))
+        await site.tell(Farewell(reason, "one site does not agree"))
+        assert site.line is not None
+        site.line.cut()
+
+        await asyncio.sleep(300.0)
+
+        assert len(opened) == 1
+        assert site.error is None if error is None else isinstance(site.error, error)
+        await site.stop()
+
+    play(scene())
+
+
+def _raw(plan: Any) -> bytes:
+    return bytes(plan.canonical)
