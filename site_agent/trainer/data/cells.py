@@ -91,7 +91,9 @@ def feature_parser(
             absent = MISSING if feature.missing == "refuse" else UNKNOWN_POSITION
             positions: dict[str, float | Flaw] = {code: float(i) for i, code in enumerate(feature.codes)}
             positions |= dict.fromkeys(markers, absent)
-            return _codes(spelling.decimal, positions, UNKNOWN_POSITION if for_prediction else UNDECLARED)
+            # Where a missing value is refused there is nothing that an unknown code could be taken for.
+            may_be_unknown = for_prediction and feature.missing != "refuse"
+            return _codes(spelling.decimal, positions, UNKNOWN_POSITION if may_be_unknown else UNDECLARED)
         case _:
             assert_never(feature)
 

@@ -152,6 +152,7 @@ def _features(model: SavedModel) -> list[Json]:
                 "unit": None if isinstance(feature, CategoricalFeature) else feature.unit,
                 "codes": list(feature.codes) if isinstance(feature, CategoricalFeature) else None,
                 "missing": sorted({"", *contract.missing_markers, *feature.missing_markers}),
+                "required": getattr(feature, "required", True),
                 "refuses_missing": feature.missing == "refuse",
                 "low": None if is_code else low,
                 "high": None if is_code else high,

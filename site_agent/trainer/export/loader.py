@@ -7,8 +7,8 @@
 
 A row has what the table has, by the columns' names; a date is given as the interval that model.json names, in its unit.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-or a number in the target's unit; None where a value is missing that the model needs, or leaves what the training
-rows had. Research software: not a medical device.
+or a number in the target's unit; None where a column or a value is missing that the model needs, or a value leaves
+what the training rows had. Research software: not a medical device.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Exported:
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
         """An answer for each row, in order; see above."""
-        found = [[_number(column, row.get(column["name"])) for column in self.facts["features"]] for row in rows]
+        found = [[_cell(column, row) for column in self.facts["features"]] for row in rows]
         usable = [place for place, values in enumerate(found) if None not in values]
         answers: list[Any] = [None] * len(rows)
         if usable:
@@ -117,6 +117,12 @@ def _forest(
         at = then
 
 
+def _cell(column: dict[str, Any], row: dict[str, Any]) -> float | None:
+    """A row's cell as the model reads it; None also where the row lacks a column that the contract requires."""
+    name = column["name"]
+    return None if name not in row and column.get("required", True) else _number(column, row.get(name))
+
+
 def _number(column: dict[str, Any], cell: Any) -> float | None:
     """A cell as the model reads it; None where it must not answer."""
     text = "" if cell is None else str(cell).strip()
@@ -130,7 +136,7 @@ def _number(column: dict[str, Any], cell: Any) -> float | None:
         ]
         if spelt:
             return float(spelt[0])
-        return None if is_missing and column["refuses_missing"] else -1.0
+        return None if column["refuses_missing"] else -1.0
     if is_missing:
         return None if column["refuses_missing"] else math.nan
     low, high = column["low"], column["high"]

@@ -23,7 +23,12 @@ from site_agent.trainer.data.tables import Table, survey_new_rows
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
 _ABSENT: Final = ": it is missing"
-_OF_ONE_ROW: Final = (": a missing value, which the contract refuses", "outside the declared range", "in the future")
+_OF_ONE_ROW: Final = (
+    ": a missing value, which the contract refuses",
+    "outside the declared range",
+    "in the future",
+    ": a code that is not declared",
+)
 _MOST_REASONS: Final = 5
 
 

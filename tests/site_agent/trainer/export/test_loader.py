@@ -1,0 +1,42 @@
+"""What the loader and predictions do not answer: a row without a column, a code that nobody declared."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from site_agent.trainer.data.cells import UNDECLARED, UNKNOWN_POSITION, Spelling, feature_parser
+from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.export import loader
+from site_agent.trainer.export.folder import description_of
+from site_agent.trainer.export.written import written_down
+from tests.site_agent.trainer.export.test_parity import model
+
+
+def test_a_row_without_a_required_column_has_no_answer() -> None:
+    """An empty cell of a column that may be missing has one."""
+    saved = model()
+    graph = written_down(saved, None)
+    facts = json.loads(json.dumps(description_of(saved, graph, "law-1")))
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
+    row = {"age": 50, "chol": "", "bmi": 50, "crp": 50, "sex": "1", "pain": "1", "ward": "x"}
+    without = {name: cell for name, cell in row.items() if name != "chol"}
+
+    answers = loader.Exported(facts, tensors).predict([row, without])
+
+    assert answers[0] is not None
+    assert answers[1] is None
+
+
+def test_an_undeclared_code_is_refused_where_a_missing_one_is() -> None:
+    """By predictions and by the loader alike; otherwise both take it as unknown."""
+    for missing, place in (("refuse", None), ("unknown", UNKNOWN_POSITION)):
+        keys = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["x", "y"], "missing": missing}
+        feature = CategoricalFeature.model_validate_json(json.dumps(keys))
+        column = {"codes": ["x", "y"], "missing": [""], "refuses_missing": missing == "refuse"}
+
+        parsed = feature_parser(feature, Spelling(".", ()), for_prediction=True)(["z"])
+
+        assert list(parsed.flaws) == ([UNDECLARED.words] if place is None else [])
+        assert loader._number(column, "z") == place
