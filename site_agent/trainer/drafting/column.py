@@ -18,6 +18,9 @@ from site_agent.trainer.drafting.profile import ColumnDraft
 _IDENTIFIER: Final = re.compile(
     r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I
 )
+_NAME: Final = re.compile(
+    r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
+)
 _LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
@@ -71,6 +74,8 @@ def feature_line(column: ColumnDraft) -> Line:
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
         return _line(column, "ignore", (), ("no row has a value",))
+    if _NAME.fullmatch(column.name):
+        return _line(column, "ignore", (), ("named as a person's name is; it is never read",))
     if column.pattern:
         keys = (("type", "date"), ("pattern", scalar(column.pattern)), ("since", '"2000-01-01"'), ("unit", "days"))
         words = "a date is read as the time since another day: name the day or the date column that makes sense"

@@ -101,6 +101,16 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     assert low >= 0 or seed % 2 == 0
 
 
+def test_the_words_of_a_column_of_names_are_not_listed(tmp_path: Path) -> None:
+    """Also where every name occurs more than once, as codes do."""
+    rows = [f"{name},{number % 7 + 0.5},{number % 2}" for number, name in enumerate(["Miller", "Jones"] * 20)]
+
+    text = describe(_made(tmp_path, ["patient_name,age,outcome", *rows])).text
+
+    assert "Miller" not in text
+    assert "{name: patient_name, role: ignore}" in text
+
+
 @needs_heart
 @pytest.mark.parametrize("file", ["switzerland.data", "va.data"])
 def test_the_disguised_missing_values_of_the_heart_studies_are_pointed_out(file: str) -> None:
