@@ -45,3 +45,4 @@ def monitor(
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
     if metrics is not None:
         write_result(metrics, monitor_metrics(facts).encode())
+        metrics.chmod(0o644)  # the node exporter is another user; names of columns and figures alone are in it

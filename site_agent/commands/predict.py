@@ -30,10 +30,12 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 
     from site_agent.trainer.prediction import predict_table
     from site_agent.trainer.results import check_place
+    from site_agent.trainer.saved_model import latest_run
 
     check_place(output, "--output", hospital, [path, table])
+    run_name = latest_run(hospital.state_path) if run_name is None else run_name
     predicted = predict_table(hospital, table, output, run_name)
-    click.echo(f"{predicted.rows} rows predicted into {output}.")
+    click.echo(f"{predicted.rows} rows predicted into {output} by the model of the run {run_name}.")
     if predicted.abstained:
         click.echo(f"Nothing was predicted for {predicted.abstained} of them; the column abstained says why.")
 

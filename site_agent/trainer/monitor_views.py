@@ -48,7 +48,7 @@ def monitor_page(facts: Facts) -> str:
     """The whole document."""
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
-        *([] if facts["warnings"] else [paragraph("Nothing has drifted much.", "lead")]),
+        *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
         paragraph(
             f"{facts['rows']} new rows against {facts['training_rows']} training rows; the model abstains from"
             f" {facts['abstained']}. Everything on this page was computed at this site and stays here.",
@@ -69,6 +69,11 @@ def monitor_page(facts: Facts) -> str:
     ]
     sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts["quality"]))]
     return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
+
+
+def _calm(facts: Facts) -> str:
+    quality = "the outcome was not compared." if facts["quality"] is None else "see Quality."
+    return f"No column has drifted much; {quality}"
 
 
 def monitor_metrics(facts: Facts) -> str:

@@ -96,5 +96,7 @@ def _with_format_of(path: Path, contract: Contract) -> Contract:
     if suffix in _PARQUET and not isinstance(contract.format, ParquetFormat):
         return contract.model_copy(update={"format": ParquetFormat(kind="parquet")})
     if suffix in _TEXT and not isinstance(contract.format, TableFormat):
-        return contract.model_copy(update={"format": TableFormat(header=True)})
+        return contract.model_copy(
+            update={"format": TableFormat(header=True, delimiter="\t" if suffix == ".tsv" else ",")}
+        )
     return contract
