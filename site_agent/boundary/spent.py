@@ -11,8 +11,6 @@ import secrets
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.documents import Document
 from protos.errors import RefusedError
@@ -20,7 +18,7 @@ from site_agent.boundary.audit import AuditError
 
 
 class _Kept(Document):
-    rounds: dict[str, int] = Field(default_factory=dict)
+    rounds: dict[str, int]
     finished: str | None = None
 
 
@@ -39,8 +37,8 @@ class Spent:
             self._bytes = {int(number): count for number, count in self._kept.rounds.items()}
             self._finished = None if self._kept.finished is None else datetime.fromisoformat(self._kept.finished)
         except FileNotFoundError:
-            self._kept, self._bytes, self._finished = _Kept(), {}, None
-        except (OSError, ValidationError, ValueError) as cause:
+            self._kept, self._bytes, self._finished = _Kept(rounds={}), {}, None
+        except (OSError, ValueError) as cause:
             raise RefusedError(
                 what=f"The file {self._path}, of what has left in a run, cannot be read.",
                 consequence="Nothing of this run leaves this site.",
