@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import assert_never
 
 import structlog
-from cryptography import x509
 
 from coordinator.outgoing import Caller
 from coordinator.refusals import Refusals
@@ -116,9 +115,9 @@ class Membership:
             return False
         before = self._authority.coordinator_leaf().not_valid_after_utc
 
-        def record(leaf: x509.Certificate) -> None:
-            if leaf.not_valid_after_utc > before:
-                self._record("own_certificate_renewed", ends=leaf.not_valid_after_utc.isoformat())
+        def record(ends: datetime) -> None:
+            if ends > before:
+                self._record("own_certificate_renewed", ends=ends.isoformat())
 
         self._authority.renew_coordinator(self._now(), record)
         if self._authority.coordinator_leaf().not_valid_after_utc <= before:

@@ -224,10 +224,10 @@ class Authority:
         """The coordinator's present certificate."""
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
-    def renew_coordinator(self, now: datetime, record: Callable[[x509.Certificate], None] = lambda _: None) -> None:
+    def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
         """Issue the coordinator's next certificate for the key that it has; read it again to use it.
 
-        `record` is given it before it is written; where that raises, the one before stays.
+        `record` is given its end, an aware time, before it is written; where that raises, the one before stays.
         """
         key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
         # The same key, so that certificate and key on the disk agree at every moment of a power cut.
@@ -262,13 +262,13 @@ class Authority:
         store.write_public(self.directory / "federation.json", self.record.to_json())
 
     def _issue_coordinator(
-        self, key: certificates.Key, now: datetime, record: Callable[[x509.Certificate], None] = lambda _: None
+        self, key: certificates.Key, now: datetime, record: Callable[[datetime], None] = lambda _: None
     ) -> None:
         issuing, issuing_key = self._issuing()
         hosts: Sequence[str] = self.record.hosts
         leaf = certificates.coordinator_certificate(key.public_key(), issuing, issuing_key, self.federation, hosts, now)
         chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
-        record(leaf)
+        record(leaf.not_valid_after_utc)
         store.write_public(self.coordinator_certificate_path, chain)
 
     def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:
