@@ -137,10 +137,11 @@ class Connection:
 
     async def _await_acceptance(self) -> None:
         assert self._stream is not None
-        metadata = await self._stream.initial_metadata()
-        if self._accepted is None or self._stream.done():
+        metadata = dict(await self._stream.initial_metadata() or ())
+        # A refused stream has metadata, too, for a moment before it is done; only an accepted one's tell the time.
+        if self._accepted is None or self._stream.done() or COORDINATOR_TIME not in metadata:
             return
-        told = str(dict(metadata or ()).get(COORDINATOR_TIME, ""))
+        told = str(metadata[COORDINATOR_TIME])
         self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
 
     def _raise_of_greeting(self) -> None:
