@@ -22,10 +22,11 @@ from coordinator.runs import KnownRun, known_runs
 from coordinator.serve import read_status
 from pki.authority import Authority
 from pki.expiries import certificate_ends
+from pki.local_server import serve_locally
 from pki.register import Register
 from protos.errors import ConfigurationError, UnavailableError
 from protos.local_page import curve, document, is_asked_here
-from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, text
+from protos.monitoring import Page, answer, text
 
 _HTML: Final = "text/html; charset=utf-8"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -124,24 +125,8 @@ async def serve_page(page: StatusPage, address: str) -> asyncio.Server:
     Raises:
         ConfigurationError: it cannot be listened on.
     """
-
-    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-            writer.write(await page.respond(request))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await writer.drain()
-        writer.close()
-
     try:
-        if address.startswith("unix:"):
-            place = Path(address.removeprefix("unix:"))
-            if place.is_socket():  # left by an earlier process
-                place.unlink()
-            return await asyncio.start_unix_server(answered, place, limit=LONGEST_REQUEST_BYTES)
-        host, port = address.rsplit(":", 1)
-        return await asyncio.start_server(answered, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)
+        return await serve_locally(address, page.respond)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {address}: {cause.strerror or cause}.",

@@ -5,10 +5,9 @@ Everything is put together when somebody asks. No label names a column, a file o
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from pki.local_server import serve_locally
 from protos.errors import ConfigurationError
-from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, text
+from protos.monitoring import Page, answer, text
 from site_agent.boundary.telling import Told
 
 _PREFIX: Final = "global_layers_site"
@@ -93,22 +93,11 @@ async def monitored(listen: str | None, pages: Mapping[str, Callable[[], Page]])
         yield
         return
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                writer.write(answer(await reader.readuntil(b"\r\n\r\n"), pages))
-                await writer.drain()
-        writer.close()
+    async def respond(request: bytes) -> bytes:
+        return answer(request, pages)
 
     try:
-        if listen.startswith("unix:"):
-            place = listen.removeprefix("unix:")
-            if Path(place).is_socket():  # one that was left behind; any other file stays, and the address is refused
-                Path(place).unlink(missing_ok=True)
-            server = await asyncio.start_unix_server(serve, place, limit=LONGEST_REQUEST_BYTES)
-        else:
-            host, _, port = listen.rpartition(":")
-            server = await asyncio.start_server(serve, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)
+        server = await serve_locally(listen, respond)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",

@@ -10,17 +10,17 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pki.local_server import serve_locally
 from protos.audit_files import all_files
 from protos.errors import ConfigurationError
 from protos.local_page import document, is_asked_here
-from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer
+from protos.monitoring import Page, answer
 from site_agent.boundary.telling import read_status
 
 _HTML: Final = "text/html; charset=utf-8"
@@ -144,24 +144,8 @@ async def serve_page(page: SitePage, address: str) -> asyncio.Server:
     Raises:
         ConfigurationError: it cannot be listened on.
     """
-
-    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-            writer.write(await page.respond(request))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await writer.drain()
-        writer.close()
-
     try:
-        if address.startswith("unix:"):
-            place = Path(address.removeprefix("unix:"))
-            if place.is_socket():  # left by an earlier process
-                place.unlink()
-            return await asyncio.start_unix_server(answered, place, limit=LONGEST_REQUEST_BYTES)
-        host, port = address.rsplit(":", 1)
-        return await asyncio.start_server(answered, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)
+        return await serve_locally(address, page.respond)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
