@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
+from protos.durable import sync_folder
 from protos.errors import OperatorError, UnavailableError
 
 Entry: TypeAlias = dict[str, Any]  # Any: whatever JSON holds
@@ -67,7 +68,7 @@ class Journal:
                 self.lines, self._check = number + 1, check
             self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115 — Path.open takes no opener
             self._size = os.fstat(self._file.fileno()).st_size
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as cause:
             raise _cannot_write(cause) from cause
 
@@ -167,14 +168,6 @@ def _set_torn_tail_aside(path: Path, now: datetime) -> None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_write(cause: OSError) -> UnavailableError:

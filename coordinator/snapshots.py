@@ -23,6 +23,7 @@ from safetensors.numpy import load, save
 from coordinator.course import Course
 from coordinator.phases import Sites
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.durable import sync_folder
 from protos.errors import UnavailableError
 from protos.parameters import arrays_digest
 
@@ -91,7 +92,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        _sync(folder)
+        sync_folder(folder)
         for number in rounds_in(folder)[:-KEPT]:
             _path(folder, number).unlink()
 
@@ -168,11 +169,3 @@ def _explained() -> Iterator[None]:
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"before-{number:010d}.safetensors"
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -25,6 +25,7 @@ from pki.names import Address, FederationName, SiteName, federation_name, host_n
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
 from pki.signatures import identity_from_pem, new_identity_pem
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError
 
 FORMAT_VERSION = 1
@@ -106,7 +107,7 @@ class Authority:
             cls(unfinished, record)._fill(passphrase, now)
             with store.explained(directory, "made"):
                 unfinished.rename(directory)
-                store.sync_directory(parent)
+                sync_folder(parent)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return cls.load(directory)

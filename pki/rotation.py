@@ -20,6 +20,7 @@ from pki.authority import Authority
 from pki.chain import certificates_in
 from pki.register import Register
 from pki.sealed_key import seal, unseal
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError
 
 
@@ -66,11 +67,11 @@ def complete(authority: Authority, now: datetime) -> None:
         if place.exists():
             with store.explained(place, "put in force"):
                 place.replace(after)
-                store.sync_directory(authority.directory)
+                sync_folder(authority.directory)
     authority.renew_coordinator(now)
     with store.explained(authority.next_root_path, "put in force"):
         authority.next_root_path.replace(authority.root_certificate_path)
-        store.sync_directory(authority.directory)
+        sync_folder(authority.directory)
 
 
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def end(authority: Authority, register: Register) -> None:
         )
     for place in (authority.previous_root_path, authority.vouching_path):
         place.unlink(missing_ok=True)
-    store.sync_directory(authority.directory)
+    sync_folder(authority.directory)
 
 
 def _under_way(step: str) -> ConfigurationError:

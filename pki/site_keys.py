@@ -26,6 +26,7 @@ from pki.chain import certificates_in, trusted_after, verified_leaf
 from pki.identity import identify_site
 from pki.names import SiteName
 from pki.signatures import public_bytes
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 
@@ -137,7 +138,7 @@ class SiteKeys:
         """The new pair has worked: the one before it goes."""
         for path in (self.certificate_path, self.tls_key_path):
             self._previous(path).unlink(missing_ok=True)
-        store.sync_directory(self.directory)
+        sync_folder(self.directory)
 
     def restore_previous(self) -> None:
         """The new pair was refused: go back to the one before it, which is accepted until the new one has worked."""
@@ -219,7 +220,7 @@ class SiteKeys:
             with store.explained(path, "kept"):
                 self._previous(path).unlink(missing_ok=True)
                 self._previous(path).hardlink_to(path)
-        store.sync_directory(self.directory)
+        sync_folder(self.directory)
 
     def _exchange(self) -> None:
         # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next
@@ -227,14 +228,14 @@ class SiteKeys:
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._next(path).replace(path)
-                store.sync_directory(self.directory)
+                sync_folder(self.directory)
 
     def _finish_interrupted_renewal(self) -> None:
         certificate = self._next(self.certificate_path)
         if certificate.exists() and not self._next(self.tls_key_path).exists():
             with store.explained(self.certificate_path, "replaced"):
                 certificate.replace(self.certificate_path)
-                store.sync_directory(self.directory)
+                sync_folder(self.directory)
 
     def _checked(
         self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime

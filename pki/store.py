@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
@@ -75,7 +76,7 @@ def make_private_directory(path: Path) -> None:
     with explained(path, "made"):
         with suppress(FileExistsError):
             path.mkdir(mode=_PRIVATE_DIRECTORY_MODE, parents=True)
-            sync_directory(path.parent)
+            sync_folder(path.parent)
         state = path.stat()
     if not stat.S_ISDIR(state.st_mode):
         raise _unsafe(path, "is not a directory", "Give the path of a directory.")
@@ -106,15 +107,6 @@ def hold_directory(directory: Path, program: str) -> int:
             code="E031",
         ) from cause
     return descriptor
-
-
-def sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk, so that a renamed file survives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -155,7 +147,7 @@ def _write(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
                 path.hardlink_to(temporary)  # fails where the path exists; a rename would not
         finally:
             temporary.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        sync_folder(path.parent)
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:

@@ -7,11 +7,11 @@ so they stand beside the log, and what they say is in the log too.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
 from protos.audit_heads import HeadRefused, SignedHead, head_facts, head_from_facts
+from protos.durable import replace_file
 
 _OWN: Final = "own.json"
 
@@ -84,15 +84,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as opened:
-        opened.write(json.dumps(facts, indent=1).encode())
-        opened.flush()
-        os.fsync(opened.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, json.dumps(facts, indent=1).encode())

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError, UnavailableError
 from protos.state_format import STATE_FORMAT, check_number
 
@@ -116,15 +117,6 @@ def _put_in_place(partial: Path, path: Path) -> None:
         path.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_catalogue(path: Path) -> Catalogue:

@@ -17,8 +17,9 @@ from glob import escape
 from pathlib import Path
 from typing import Final
 
-from protos.backup import Catalogue, digest_of_beginning, extract, sync_folder
+from protos.backup import Catalogue, digest_of_beginning, extract
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.durable import sync_folder
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.

@@ -8,11 +8,11 @@ because an older program would take newer files for damaged ones and set them as
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from protos.durable import replace_file
 from protos.errors import ConfigurationError, UnavailableError
 
 FILE: Final = "state-format"
@@ -76,13 +76,8 @@ def check_number(number: object, place: str) -> None:
 
 def _write(state: Path, program: str) -> None:
     content = json.dumps({"program": program, "format": STATE_FORMAT}) + "\n"
-    partial = state / f".{FILE}.partial"
     try:
-        with partial.open("w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(state / FILE)
+        replace_file(state / FILE, content.encode())
     except OSError as cause:
         raise UnavailableError(
             what=f"The state directory cannot be written: {cause.strerror}.",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,6 +21,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protos.documents import Document
+from protos.durable import replace_file
 from protos.errors import ProtocolError, RefusedError
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
@@ -203,19 +203,5 @@ def _held(state: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file whole, synced with its name; several processes may write the same one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, content)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from protos.durable import replace_file
 from protos.errors import ConfigurationError, UnavailableError, UsageError
 
 FILE: Final = "maintenance.json"
@@ -58,13 +58,8 @@ def keep_window(state: Path, window: Window | None) -> None:
         UnavailableError: the disk does not take it.
     """
     content = {} if window is None else {"from": window.begins.isoformat(), "until": window.ends.isoformat()}
-    partial = state / f".{FILE}.partial"
     try:
-        with partial.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(state / FILE)
+        replace_file(state / FILE, json.dumps(content).encode())
     except OSError as cause:
         raise UnavailableError(
             what=f"The window cannot be written: {cause.strerror}.",

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
+from protos.durable import replace_file
 from protos.errors import OperatorError
 from protos.fixed_point import FixedPoint
 from protos.manifest import Manifest
@@ -267,14 +268,4 @@ def _append_synced(path: Path, content: bytes) -> None:
 def _write_synced(path: Path, content: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(path, content)

@@ -6,13 +6,12 @@ same. One small file per run, replaced whole and synced before what it announces
 
 from __future__ import annotations
 
-import os
-import secrets
 from datetime import datetime
 from pathlib import Path
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.documents import Document
+from protos.durable import replace_file, sync_folder
 from protos.errors import RefusedError
 from site_agent.boundary.audit import AuditError
 
@@ -91,18 +90,5 @@ class Spent:
 def _replace(path: Path, content: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    for changed in (path.parent, path.parent.parent):
-        folder = os.open(changed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    replace_file(path, content)
+    sync_folder(path.parent.parent)  # the folder itself may be new

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.durable import sync_folder
 from protos.errors import UnavailableError
 
 
@@ -36,7 +37,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        _synchronise_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as cause:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -62,11 +63,3 @@ def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generi
 
 def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, bytes]:
     return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), array.tobytes()
-
-
-def _synchronise_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

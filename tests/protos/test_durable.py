@@ -1,0 +1,44 @@
+"""A file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from protos.durable import replace_file
+
+
+def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
+    """The new content stands there with mode 0600, whatever the umask and the old file's mode, and nothing beside it."""
+    path = tmp_path / "facts.json"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    before = os.umask(0)
+    try:
+        replace_file(path, b"new")
+    finally:
+        os.umask(before)
+
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_where_the_disk_refuses_the_old_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """A failure at either step leaves the old bytes, and no partial file."""
+    path = tmp_path / "facts.json"
+    path.write_bytes(b"old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), refuse)
+
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"new")
+
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
