@@ -11,7 +11,7 @@ from protos.durable import replace_file
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
-    """The new content stands there with mode 0600, whatever the umask and the old file's mode, and nothing beside it."""
+    """The new content has mode 0600, whatever the umask and the old file's mode, and nothing is left beside it."""
     path = tmp_path / "facts.json"
     path.write_bytes(b"old")
     path.chmod(0o644)
