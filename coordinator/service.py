@@ -49,10 +49,8 @@ _TLS_VERSION: Final = b"TLSv1.3"
 _MOST_STREAMS_OF_A_SITE: Final = 4
 # Connections in all, also of those who have not shown who they are: a hundred sites need few more than a hundred.
 # Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
-_MOST_CONNECTIONS: Final = 256
-# For TLS. Not less than gRPC's own: where hundreds of handshakes run out at one moment, gRPC 1.85 was seen to abort the
-# process, so what keeps strangers few is the number of connections, and the firewall.
-_HANDSHAKE_SECONDS: Final = 120
+_MOST_CONNECTIONS: Final = 768
+_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
 _IDLE_SECONDS: Final = 60  # a connection on which nobody calls
 # What a site may send before this program has read it. gRPC would let it grow with the line's speed,
 # and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
@@ -280,18 +278,28 @@ def enrolment_server(
 def _secrets(
     first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
 ) -> grpc.ServerCredentials:
-    """What the server shows and trusts, looked up at every handshake."""
+    """What the server shows and trusts, looked up at every handshake.
+
+    gRPC is told only of what has changed. Every answer, one of the same certificate too, makes it release what
+    handshakes of the same moment still use: of a few thousand strangers who came and went, some ended the process.
+    """
+    shown = first
 
     def configured(credentials: Credentials) -> Any:
         roots = credentials.root if asks_for_certificate else None
         return grpc.ssl_server_certificate_configuration([(credentials.key, credentials.chain)], roots)
 
     def looked_up() -> Any:
+        nonlocal shown
         try:
-            return configured(fetch()) if fetch is not None else None
+            found = fetch() if fetch is not None else shown
         except OperatorError as wrong:  # a file that is being replaced; what was shown before is still good
             structlog.get_logger().error("certificate_unreadable", what=wrong.what)
             return None
+        if found == shown:
+            return None
+        shown = found
+        return configured(found)
 
     return grpc.dynamic_ssl_server_credentials(configured(first), looked_up, asks_for_certificate)
 
