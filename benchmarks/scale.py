@@ -29,9 +29,10 @@ import click
 from safetensors.numpy import load_file
 
 from benchmarks.rehearsal.enrolled import enrol_all, write_run
-from benchmarks.rehearsal.federation import Setting, Unfinished, coordinator_command, free_port, running, wait_for
+from benchmarks.rehearsal.federation import Setting, Unfinished, coordinator_command, running, wait_for
 from benchmarks.rehearsal.observation import memory_mib, processor_seconds
 from benchmarks.soak import Processes, RoundCount, light_command
+from deploy.quickstart.ports import free_port
 
 SITES = (3, 10, 30, 100)
 PARAMETERS = (100_000, 1_000_000, 10_000_000, 100_000_000)

@@ -8,7 +8,6 @@ here is ended here, by its own id.
 from __future__ import annotations
 
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+
+from deploy.quickstart.ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
 LARGEST_TENSOR = 1 << 20
@@ -51,13 +52,6 @@ class Setting:
     def port(self) -> int:
         """The coordinator's port."""
         return int(self.address.rpartition(":")[2])
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def prepare(setting: Setting) -> None:

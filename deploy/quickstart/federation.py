@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import yaml
 from protos.methods import METHOD_NAMES
 from quickstart.hospitals import HospitalData
 from quickstart.plans import plan_of
+from quickstart.ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
 
@@ -36,13 +36,6 @@ class Rehearsal:
     def is_masked_pair(self) -> bool:
         """Whether two sites mask: each then sees the other's change, and both have to say so."""
         return self.is_masked and len(self.hospitals) == 2
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def prepare(rehearsal: Rehearsal) -> None:

@@ -19,6 +19,7 @@ import coordinator.engine
 from coordinator.course import Course
 from coordinator.journal import Journal
 from coordinator.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
+from deploy.quickstart.ports import free_port
 from protos.disk_space import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
 from protos.errors import OperatorError
 from site_agent.boundary.audit import AuditLog
@@ -27,7 +28,7 @@ from site_agent.trainer.files import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
 from tests.chaos.in_process import plan_of, to_the_end
-from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished, running, says, wait_until
 from tests.rehearsal.study import plan_document
 

@@ -14,10 +14,11 @@ import yaml
 
 from coordinator.history import History
 from coordinator.journal import Journal, read_journal
+from deploy.quickstart.ports import free_port
 from pki.store import hold_directory
 from protos.audit_log import AuditError
 from site_agent.boundary.audit import AuditLog
-from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished, running, says, wait_until
 from tests.rehearsal.study import plan_document
 

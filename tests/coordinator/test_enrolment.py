@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.enrolment import Membership
 from coordinator.service import enrolment_server
+from deploy.quickstart.ports import free_port
 from pki.authority import Authority
 from pki.enrolment import enrolment_request, invite_site
 from pki.invitation import Invitation
@@ -25,7 +26,7 @@ from protos.errors import UnavailableError
 from protos.upkeep import EnrolmentReply, EnrolmentRequest, RenewalAsked
 from protos.wire import decode_enrolment_reply, encode_enrolment_request
 from site_agent.boundary.connection import call_enrol
-from tests.rehearsal.federation import Office, free_port, utc_now
+from tests.rehearsal.federation import Office, utc_now
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from coordinator.short_paths import short_path
+from deploy.quickstart.ports import free_port
 from protos.errors import UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from site_agent.boundary.connection import Connection
-from tests.rehearsal.federation import Office, as_channel, calling, free_port
+from tests.rehearsal.federation import Office, as_channel, calling
 from tests.rehearsal.programs import finished, own_environment, running, says, status, wait_until
 from tests.rehearsal.study import plan_document
 

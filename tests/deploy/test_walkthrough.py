@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
+from deploy.quickstart.ports import free_port
 from tests.deploy.test_documentation import ROOT, fenced
 from tests.institutions.runbook import Commands, File, is_answered, steps
-from tests.rehearsal.federation import free_port
 from tests.rehearsal.programs import PROGRAMS, own_environment, running, says, wait_until
 
 PAGE: Final = ROOT / "docs" / "walkthrough.md"

@@ -11,8 +11,8 @@ import pytest
 import structlog
 import yaml
 
+from deploy.quickstart.ports import free_port
 from tests.coordinator.test_serve import Place, place_in
-from tests.rehearsal.federation import free_port
 from tests.site_agent.test_cli import CONTRACT, HOSPITAL
 
 

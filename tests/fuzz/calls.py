@@ -26,6 +26,7 @@ from benchmarks.rehearsal.enrolled import credentials_of, enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, coordinator_command, running
 from benchmarks.rehearsal.observation import memory_mib
 from benchmarks.soak import light_command
+from deploy.quickstart.ports import free_port
 from protos.manifest import manifest_of
 from protos.messages import Hello, Join, Ready
 from protos.plan import Plan
@@ -36,7 +37,7 @@ from tests.chaos.network.federation import Federation
 from tests.fuzz.mutator import mutated
 from tests.fuzz.targets import LARGEST_EXAMPLE
 from tests.protos.examples import ENROLMENT_REQUEST, SITE_MESSAGES
-from tests.rehearsal.federation import as_channel, free_port
+from tests.rehearsal.federation import as_channel
 from tests.rehearsal.programs import says, wait_until
 
 ROUNDS, PARAMETERS = 3, 1000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +22,7 @@ from coordinator.engine import Engine
 from coordinator.enrolment import Membership
 from coordinator.service import FederationService, federation_server
 from coordinator.upkeep import SiteUpkeep
+from deploy.quickstart.ports import free_port
 from pki.authority import Authority, FederationRecord
 from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
@@ -42,22 +41,6 @@ ENOUGH_SECONDS = 60.0  # more than a busy machine needs; only a failure waits so
 def utc_now() -> datetime:
     """The time, aware."""
     return datetime.now(UTC)
-
-
-def free_port() -> int:
-    """A port on loopback that nobody listens on at the moment.
-
-    It lies below the range from which the system takes the ports of outgoing connections: one of those
-    could take it, in any process, before it is listened on.
-    """
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port among a hundred")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from deploy.quickstart.ports import free_port
 from protos.errors import OperatorError
 from protos.exchange import Exchanges
 from protos.manifest import manifest_of
@@ -42,7 +43,7 @@ from site_agent.hatch import (
     Trained,
     TrainerEnd,
 )
-from tests.rehearsal.federation import ENOUGH_SECONDS, Office, eventually, free_port
+from tests.rehearsal.federation import ENOUGH_SECONDS, Office, eventually
 from tests.rehearsal.study import offer
 
 Kind = TypeVar("Kind")

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.quickstart.ports import free_port
 from pki.site_keys import SiteKeys
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from site_agent.boundary.join import renew_now
 from site_agent.config import Hospital, read_hospital
-from tests.rehearsal.federation import Office, free_port
+from tests.rehearsal.federation import Office
 from tests.rehearsal.test_upkeep import enrolling
 from tests.site_agent.test_approval_commands import RULES
 

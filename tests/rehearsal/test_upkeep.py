@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coordinator.enrolment import Membership
 from coordinator.service import enrolment_server
+from deploy.quickstart.ports import free_port
 from pki import rotation
 from pki.chain import certificates_in
 from pki.enrolment import RenewalRequest, handle_renewal
@@ -32,7 +33,7 @@ from protos.upkeep_wire import decode_renewed, encode_renewal
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection, call_renew
 from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
-from tests.rehearsal.federation import Office, as_channel, calling, free_port, serving, utc_now
+from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
 from tests.rehearsal.study import plan_with
 
 DER = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

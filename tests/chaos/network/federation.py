@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.rehearsal.enrolled import enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, agent_command, coordinator_command, running, trainer_command
-from tests.rehearsal.federation import free_port
+from deploy.quickstart.ports import free_port
 from tests.rehearsal.programs import says, wait_until
 
 FAR = "site-01"
