@@ -145,7 +145,14 @@ def named(effect: Effect) -> frozenset[str]:
             return effect.sites
 
 
-def check(walk: Walk, before: State, wanted: tuple[Effect, ...]) -> None:
+def withdrawn_by(before: Step, event: Event) -> frozenset[str]:
+    """The sites that their own people have taken out, once an event has happened."""
+    if isinstance(event, Declined) and event.reason is SiteReason.WITHDRAWN:
+        return before.withdrawn | {event.site}
+    return before.withdrawn
+
+
+def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -> None:
     """What holds after every single event."""
     assert all(named(effect) <= walk.rules.sites for effect in wanted)
     earlier, later = step_of(before), step_of(walk.state)
@@ -157,10 +164,12 @@ def check(walk: Walk, before: State, wanted: tuple[Effect, ...]) -> None:
         elif later.round == earlier.round and later.bound != earlier.bound:
             assert walk.rules.on_lost_site == "continue"
             assert later.bound < earlier.bound
-            assert isinstance(before, Interrupted)
+            assert isinstance(before, Interrupted) or earlier.bound - later.bound <= withdrawn_by(earlier, event)
         elif later.round != earlier.round:
             enters = frozenset() if isinstance(walk.state, Finishing) else earlier.entering
-            assert later.bound == earlier.bound | enters
+            gone = (earlier.bound | enters) - later.bound
+            assert later.bound == (earlier.bound | enters) - gone
+            assert not gone or (walk.rules.on_lost_site == "continue" and gone <= withdrawn_by(earlier, event))
     if later is not None:
         assert later.bound | later.present | later.entering | later.agreed <= walk.rules.sites
         assert not later.entering & later.bound
@@ -168,7 +177,8 @@ def check(walk: Walk, before: State, wanted: tuple[Effect, ...]) -> None:
         assert len(later.bound) >= walk.rules.quorum
     if walk.rules.is_masked and isinstance(walk.state, Training | Collecting):
         assert later is not None
-        assert later.agreed == later.bound
+        has_sent = walk.state.complete if isinstance(walk.state, Collecting) else frozenset()
+        assert later.bound - has_sent <= later.agreed <= later.bound
 
 
 def check_history(walk: Walk) -> None:
@@ -205,8 +215,9 @@ def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -
 
     for _ in range(data.draw(st.integers(1, 60))):
         before = walk.state
-        wanted = walk.step(sensible(walk.state, data), data.draw(SECONDS))
-        check(walk, before, wanted)
+        event = sensible(walk.state, data)
+        wanted = walk.step(event, data.draw(SECONDS))
+        check(walk, before, event, wanted)
 
     check_history(walk)
 
@@ -219,8 +230,9 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
 
     for _ in range(data.draw(st.integers(1, 80))):
         before = walk.state
-        wanted = walk.step(sensible(walk.state, data), data.draw(SECONDS))
-        check(walk, before, wanted)
+        event = sensible(walk.state, data)
+        wanted = walk.step(event, data.draw(SECONDS))
+        check(walk, before, event, wanted)
         closed = [effect.round for effect in wanted if isinstance(effect, CloseRound)]
         step = step_of(walk.state)
         if closed and step is not None and not isinstance(walk.state, Finishing):
