@@ -54,16 +54,21 @@ class LogCountersignature:
 
 @dataclass(frozen=True, slots=True)
 class RenewalAsked:
-    """A site asks for its next certificate: signing request (PEM) for a new TLS key, the identity key's signature."""
+    """A site asks for its next certificate: signing request (PEM) for a new TLS key, the identity key's signature.
+
+    `chain` (PEM) is there where the hospital's own authority has issued it already: then the site asks that it count.
+    """
 
     site: str
     signing_request: bytes
     signature: bytes
+    chain: bytes = b""
 
     def __post_init__(self) -> None:
         _require(0 < len(self.site) <= 200, "site name")
         _require(0 < len(self.signing_request) <= _LARGEST_REQUEST_BYTES, "signing request size")
         _require(len(self.signature) == 64, "signature size")
+        _require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
 
 
 @dataclass(frozen=True, slots=True)

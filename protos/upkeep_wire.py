@@ -130,12 +130,15 @@ def _from_growth(outer: generated.LogGrowth) -> LogGrowth:
 
 def _renewal(message: RenewalAsked) -> generated.RenewalRequest:
     return generated.RenewalRequest(
-        site=message.site, signing_request=message.signing_request, signature=message.signature
+        site=message.site,
+        signing_request=message.signing_request,
+        signature=message.signature,
+        chain=message.chain,
     )
 
 
 def _from_renewal(outer: generated.RenewalRequest) -> RenewalAsked:
-    return RenewalAsked(outer.site, outer.signing_request, outer.signature)
+    return RenewalAsked(outer.site, outer.signing_request, outer.signature, outer.chain)
 
 
 def _renewed(message: RenewalAnswered) -> generated.RenewalReply:

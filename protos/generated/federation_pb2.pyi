@@ -327,14 +327,16 @@ class LogCountersignature(_message.Message):
     def __init__(self, size: _Optional[int] = ..., witness: _Optional[str] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RenewalRequest(_message.Message):
-    __slots__ = ("site", "signing_request", "signature")
+    __slots__ = ("site", "signing_request", "signature", "chain")
     SITE_FIELD_NUMBER: _ClassVar[int]
     SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     site: str
     signing_request: bytes
     signature: bytes
-    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    chain: bytes
+    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chain: _Optional[bytes] = ...) -> None: ...
 
 class RenewalReply(_message.Message):
     __slots__ = ("chain", "roots", "refusal")
