@@ -146,11 +146,12 @@ class Finishing:
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The run has ended; `is_complete` says that all rounds were made."""
+    """The run has ended; `is_complete` says that all rounds were made, `is_by_person` that somebody wanted it ended."""
 
     is_complete: bool
     reason: str
     missing: Sites = frozenset()
+    is_by_person: bool = False
 
 
 State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | Finishing | Over

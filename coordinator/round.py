@@ -74,7 +74,7 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     if getattr(event, "site", None) not in {None, *terms.sites}:
         return state, ()
     if isinstance(event, WasStopped) and not isinstance(state, Over):
-        return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset())
+        return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
     match state:
         case Gathering():
             return _gather(terms, state, event, now)
@@ -395,6 +395,6 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
     return state, ()
 
 
-def _end(*, is_complete: bool, reason: str, missing: Sites) -> Outcome:
-    over = Over(is_complete=is_complete, reason=reason, missing=missing)
+def _end(*, is_complete: bool, reason: str, missing: Sites, is_by_person: bool = False) -> Outcome:
+    over = Over(is_complete=is_complete, reason=reason, missing=missing, is_by_person=is_by_person)
     return over, (EndRun(over),)

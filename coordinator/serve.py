@@ -83,7 +83,7 @@ def _put_together(
 
 
 async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], path: Path) -> bool:
-    """Run all plans; whether every run was completed. `path` is the configuration's, read again on SIGHUP.
+    """Run all plans; whether each was completed or ended by a person. `path` is the configuration's, read on SIGHUP.
 
     Raises:
         OperatorError: an address, a key, a directory or what is in it is not as it has to be.
@@ -121,7 +121,7 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         raise engine.failure
     if not engine.finished.is_set():
         return True  # asked to stop; nothing failed
-    return all(outcome.is_complete for outcome in engine.outcomes)
+    return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)
 
 
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None]) -> None:

@@ -71,6 +71,7 @@ def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: P
             stage._deliver_one(stream)
         assert stage.engine.end_run()
 
+        assert [outcome.is_by_person for outcome in stage.engine.outcomes] == [True]  # so the program ends with 0
         (record,) = stage.records()
         assert (record["is_complete"], record["rounds_made"]) == (False, 0)
         assert record["reason"] == "it was stopped by a person"
