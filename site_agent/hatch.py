@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import mmap
-import select
 import socket
 import struct
 from collections.abc import Callable
@@ -188,15 +187,15 @@ class TrainerGone(OperatorError):
 class TrainerEnd:
     """The trainer's end: blocking, one message at a time."""
 
-    def __init__(self, connection: socket.socket, idle: Callable[[], None] | None = None) -> None:
-        """`idle` is called every few seconds while nothing is asked."""
+    def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
+        """`idle` is called every second in which the agent neither asks nor takes anything."""
         self._socket, self._idle = _widen(connection), idle
+        # A whole second without a byte is no fault: a study has hours in which nothing is asked.
+        self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
         """The next message, or None when the agent has gone."""
-        while self._idle is not None and not select.select([self._socket], [], [], _IDLE_SECONDS)[0]:
-            self._idle()
         header = self._exactly(_HEADER.size)
         if header is None:
             return None
@@ -208,14 +207,23 @@ class TrainerEnd:
 
     def send(self, message: Message) -> None:
         """Write one message whole."""
-        self._socket.sendall(_frame(message))
-        self._socket.sendall(message.payload)
+        for part in (_frame(message), message.payload):
+            rest = memoryview(part)
+            while rest:
+                try:
+                    rest = rest[self._socket.send(rest) :]
+                except TimeoutError:
+                    self._idle()
 
     def _exactly(self, count: int) -> memoryview | None:
         buffer = _space(count)
         filled = 0
         while filled < count:
-            received = self._socket.recv_into(buffer[filled:])
+            try:
+                received = self._socket.recv_into(buffer[filled:])
+            except TimeoutError:
+                self._idle()
+                continue
             if received == 0:
                 return None
             filled += received

@@ -10,8 +10,9 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import sdnotify
@@ -23,6 +24,8 @@ from site_agent.trainer.isolation import end_with_parent, give_up_network
 
 if TYPE_CHECKING:
     from site_agent.config import Hospital
+
+_IDLE_SECONDS: Final = 1.0
 
 
 @click.command()
@@ -61,7 +64,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
             connection = socket.socket(fileno=descriptor)
             with tempfile.TemporaryDirectory() as folder:
                 sys.exit(Worker(hospital, TrainerEnd(connection), rehearsal=Path(folder)).serve())
-        connection = _listen(hospital) if descriptor is None else socket.socket(fileno=descriptor)
+        connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
         sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat)).serve())
     except KeyboardInterrupt:
         sys.exit(130)
@@ -71,8 +74,8 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
         sys.exit(told.exit_status)
 
 
-def _listen(hospital: Hospital) -> socket.socket:
-    """Wait for the agent on the Unix socket that the configuration names."""
+def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
+    """Wait for the agent on the Unix socket that the configuration names; meanwhile `idle` is called every second."""
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",
@@ -92,8 +95,13 @@ def _listen(hospital: Hospital) -> socket.socket:
         listener.bind(str(place))
         place.chmod(0o660)
         listener.listen(1)
+        listener.settimeout(_IDLE_SECONDS)
         sdnotify.SystemdNotifier().notify("READY=1\nSTATUS=listening for the agent")
-        return listener.accept()[0]
+        while True:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                idle()
 
 
 if __name__ == "__main__":

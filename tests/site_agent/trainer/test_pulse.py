@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from site_agent.hatch import Agreed, Check, TrainerEnd
+import site_agent.trainer.__main__ as main_module
+from site_agent import hatch
+from site_agent.config import read_hospital
+from site_agent.hatch import Check, Trained, TrainerEnd
 from site_agent.trainer.pulse import LONG_SECONDS, Pulse
+from tests.site_agent.trainer.test_main import hospital_yaml
 
 
 def test_it_beats_no_oftener_than_it_has_to() -> None:
@@ -51,30 +57,68 @@ def test_without_a_watchdog_nothing_is_said() -> None:
     assert said == []
 
 
-def test_an_idle_trainer_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing is asked the trainer beats again and again, and a question is answered all the same."""
-    monkeypatch.setattr("site_agent.hatch._IDLE_SECONDS", 0.01)
-    ours, theirs = socket.socketpair()
-    waited = threading.Event()
-    beats: list[int] = []
+def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
+    """What a trainer does while it waits, and what comes true when it has done that so many times anew."""
+    enough, beats = threading.Event(), [0]
 
     def idle() -> None:
-        beats.append(1)
-        if len(beats) == 3:
-            waited.set()
+        beats[0] += 1
+        if beats[0] % number == 0:
+            enough.set()
+
+    return idle, enough
+
+
+def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a question, between its bytes, and while nobody takes the answer: the trainer beats again and again."""
+    monkeypatch.setattr("site_agent.hatch._IDLE_SECONDS", 0.01)
+    idle, enough = beats_awaited(3)
+    ours, theirs = socket.socketpair()
+    answer = Trained(0, 0, bytes(32 << 20))  # more than two sockets hold
+    found: list[object] = []
+
+    def wait() -> None:
+        found.append(enough.wait(10))
+        enough.clear()
+
+    def ask() -> None:
+        wait()
+        frame = hatch._frame(Check())
+        ours.sendall(frame[:5])
+        wait()
+        ours.sendall(frame[5:])
+        wait()
+        with ours.makefile("rb") as reader:
+            found.append(len(reader.read(len(hatch._frame(answer)) + len(answer.payload))))
 
     with ours, theirs:
-        trainer = TrainerEnd(theirs, idle)
-
-        def ask() -> None:
-            waited.wait(10)
-            TrainerEnd(ours).send(Check())
-
-        asking = threading.Thread(target=ask)
+        trainer, asking = TrainerEnd(theirs, idle), threading.Thread(target=ask)
         asking.start()
         question = trainer.receive()
-        trainer.send(Agreed())
+        trainer.send(answer)
         asking.join()
 
     assert isinstance(question, Check)
-    assert len(beats) >= 3
+    assert found == [True, True, True, len(hatch._frame(answer)) + len(answer.payload)]
+
+
+def test_a_trainer_without_an_agent_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listening for its agent, the trainer beats until one calls."""
+    monkeypatch.setattr(main_module, "_IDLE_SECONDS", 0.01)
+    idle, enough = beats_awaited(3)
+    hospital = read_hospital(hospital_yaml(tmp_path, trainer_socket="trainer.sock"))
+    caller = socket.socket(socket.AF_UNIX)
+
+    def call() -> None:
+        enough.wait(10)
+        caller.connect(str(tmp_path / "trainer.sock"))
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    connection = main_module._listen(hospital, idle)
+    calling.join()
+
+    assert enough.is_set()
+    with caller, connection:
+        connection.sendall(b"here")
+        assert caller.recv(4) == b"here"
