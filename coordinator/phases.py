@@ -72,7 +72,7 @@ class Step:
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
     attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
     all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
-    whose own persons have taken them out; the others wait for them, or go on at once, as the plan says.
+    that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
     """
 
     round: int
@@ -86,6 +86,21 @@ class Step:
     was_bound: bool = False
     redraw: int = 0
     withdrawn: Sites = frozenset()
+
+    def at(self, number: int, past: Past) -> Step:
+        """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
+        return Step(
+            round=number,
+            attempt=past.attempt + 1,
+            bound=past.bound,
+            present=self.present,
+            entering=self.present - past.bound,
+            epoch=self.epoch,
+            agreed=self.agreed,
+            was_bound=past.was_bound,
+            redraw=past.redraw,
+            withdrawn=self.withdrawn & past.bound,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,12 +94,15 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
             state = replace(state, joined=state.joined | {site}, declined=state.declined - {site})
         case Left(site=site):
             state = replace(state, joined=state.joined - {site})
+        case Declined(site=site, reason=SiteReason.REVOKED) if not _can_begin(terms, state.declined | {site}):
+            # Too few would be left: it may be invited again, with the identity key that the plan lists.
+            state = replace(state, joined=state.joined - {site})
         case Declined(site=site):
             state = replace(state, joined=state.joined - {site}, declined=state.declined | {site})
         case _:
             pass
     able = terms.sites - state.declined
-    if len(able) < terms.quorum:
+    if not _can_begin(terms, state.declined):
         return _end(is_complete=False, reason="too few sites agree to take part", missing=state.declined)
     if state.joined >= able:
         return _start(terms, state.joined, now)
@@ -111,6 +114,10 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
             return _start(terms, state.joined, now)
         return _end(is_complete=False, reason="too few sites joined in time", missing=terms.sites - state.joined)
     return state, ()
+
+
+def _can_begin(terms: Terms, declined: Sites) -> bool:
+    return len(terms.sites - declined) >= terms.quorum
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
@@ -156,7 +163,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _lose(terms, state, site, now)
         case Declined(site=site) if site not in state.step.bound:
             return _lose(terms, state, site, now)  # it was to enter with the next round
-        case Declined(site=site, reason=SiteReason.WITHDRAWN):
+        case Declined(site=site, reason=SiteReason.WITHDRAWN | SiteReason.REVOKED):
             return _withdraw(terms, state, site, now)
         case Declined(site=site, reason=reason):
             text = f"{site} takes no further part ({reason.name.lower().replace('_', ' ')})"
@@ -170,7 +177,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.step, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
-            return _begin_step(terms, _again(state.step, number, past), now)
+            return _begin_step(terms, state.step.at(number, past), now)
         case WasPaused() if isinstance(state, Interrupted):
             return replace(state, deadline=math.inf), ()
         case WasResumed() if isinstance(state, Interrupted):
@@ -263,24 +270,12 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
     return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
 
 
-def _again(step: Step, number: int, past: Past) -> Step:
-    """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
-    return Step(
-        round=number,
-        attempt=past.attempt + 1,
-        bound=past.bound,
-        present=step.present,
-        entering=step.present - past.bound,
-        epoch=step.epoch,
-        agreed=step.agreed,
-        was_bound=past.was_bound,
-        redraw=past.redraw,
-        withdrawn=step.withdrawn & past.bound,
-    )
-
-
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    """Persons at a site have taken it out: nobody waits for what it would have sent in this attempt."""
+    """Persons have taken a site out, its own or the office: nobody waits for what it would have sent in this attempt.
+
+    What it had sent whole before counts: to leave it out would be another sum over the same training, and the
+    difference of two such sums is what one site sent.
+    """
     step = replace(state.step, present=state.step.present - {site}, withdrawn=state.step.withdrawn | {site})
     if isinstance(state, Collecting) and site in state.complete:
         return replace(state, step=step), ()  # it has sent all of this round; the next one is without it
@@ -291,7 +286,7 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
-    """Whether nobody but withdrawn sites is missing, and plan and quorum let the others go on."""
+    """Whether only sites that persons have taken out are missing, and plan and quorum let the others go on."""
     step = state.step
     missing = step.bound - step.present
     may = terms.on_lost_site == "continue" and len(step.bound - missing) >= terms.quorum and not state.returns
@@ -312,7 +307,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         return state, ()
     close = CloseRound(step.round, step.bound)
     past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
-    following = _again(step, step.round + 1, past)
+    following = step.at(step.round + 1, past)
     if following.round < terms.rounds and following.withdrawn:
         waits = Interrupted(step=following, deadline=_until_return(terms, now))
         after, effects = _go_on(terms, waits, now)

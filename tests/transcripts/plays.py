@@ -166,6 +166,8 @@ def _event(site: str, verb: str, argument: str) -> Event:
             return Declined(site, REASON)
         case "withdraw":
             return Declined(site, SiteReason.WITHDRAWN)
+        case "i" if argument == "revoked":
+            return Declined(site, SiteReason.REVOKED)
         case _:
             raise ValueError(f"no event is called {verb}")
 

@@ -145,15 +145,39 @@ def named(effect: Effect) -> frozenset[str]:
             return effect.sites
 
 
+TAKEN_OUT = (SiteReason.WITHDRAWN, SiteReason.REVOKED)
+
+
 def withdrawn_by(before: Step, event: Event) -> frozenset[str]:
-    """The sites that their own people have taken out, once an event has happened."""
-    if isinstance(event, Declined) and event.reason is SiteReason.WITHDRAWN:
+    """The sites that persons, their own or the office, have taken out, once an event has happened."""
+    if isinstance(event, Declined) and event.reason in TAKEN_OUT:
         return before.withdrawn | {event.site}
     return before.withdrawn
 
 
+def check_taken_out(walk: Walk, before: State, event: Event) -> None:
+    """Nobody waits for a site that persons have taken out, and it ends no run that has begun."""
+    earlier = step_of(before)
+    if not (isinstance(event, Declined) and event.reason in TAKEN_OUT) or earlier is None:
+        return
+    if event.site not in earlier.bound or isinstance(before, Finishing):
+        return
+    later = step_of(walk.state)
+    assert later is not None, "somebody's revocation or withdrawal has ended the run"
+    if isinstance(before, Collecting) and event.site in before.complete:
+        assert walk.state == replace(before, step=later)
+        return
+    assert isinstance(walk.state, Interrupted) or event.site not in later.bound
+    others = earlier.bound - withdrawn_by(earlier, event)
+    may = walk.rules.on_lost_site == "continue" and len(earlier.bound & (earlier.present - {event.site}))
+    is_back = not (isinstance(before, Interrupted) and before.returns)
+    if may >= walk.rules.quorum and others <= earlier.present and is_back:
+        assert not isinstance(walk.state, Interrupted)
+
+
 def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -> None:
     """What holds after every single event."""
+    check_taken_out(walk, before, event)
     assert all(named(effect) <= walk.rules.sites for effect in wanted)
     earlier, later = step_of(before), step_of(walk.state)
     if earlier is not None and later is not None:
@@ -220,6 +244,19 @@ def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -
         check(walk, before, event, wanted)
 
     check_history(walk)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules=RULES, site=st.sampled_from(SITES), data=st.data())
+def test_a_revoked_site_is_one_that_was_withdrawn(rules: Terms, site: str, data: st.DataObject) -> None:
+    """Once a run has begun it makes no difference whether the office takes a site out or its own people do."""
+    walk = walk_of(rules)
+    for _ in range(data.draw(st.integers(4, 40))):
+        walk.step(sensible(walk.state, data), data.draw(SECONDS))
+
+    revoked, withdrawn = (advance(rules, walk.state, Declined(site, reason), walk.now) for reason in TAKEN_OUT[::-1])
+
+    assert isinstance(walk.state, Gathering) or revoked == withdrawn
 
 
 @settings(max_examples=200, deadline=None)

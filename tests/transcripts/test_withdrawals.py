@@ -1,4 +1,4 @@
-"""A site whose own persons take it out, as plays: nobody waits for a deadline, and nobody else loses a thing."""
+"""A site that persons take out, its own or the federation office, as plays: nobody waits for it, and nobody else loses a thing."""
 
 from __future__ import annotations
 
@@ -141,5 +141,67 @@ def test_under_masks_the_others_agree_on_keys_anew() -> None:
         1     > c withdraws
               < open epoch 2 to a b
               = agreeing on 2: - advertised, - acknowledged until 51
+        """,
+    )
+
+
+def test_a_site_that_is_revoked_is_not_waited_for() -> None:
+    """The others go on at once, also where the revoked site was away already and had its grace."""
+    play(
+        terms(quorum=2, on_lost_site="continue"),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > c leaves
+              = training 0.0 ready - until 11
+        2     > c is revoked
+              < void 0.0 missing c
+              < offer 0.1 to a b
+              = training 0.1 ready - until 52
+        """,
+    )
+
+
+def test_where_the_plan_waits_a_revoked_site_may_be_invited_again() -> None:
+    """The run is not over: with the identity key that the plan lists the site comes back to the step."""
+    play(
+        terms(),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        1     > c is revoked
+              < void 0.0 missing c
+              = interrupted 0.0 without c until 1001
+        900   > c joins
+              < offer 0.1 to a b c
+              = training 0.1 ready - until 950
+        """,
+    )
+
+
+def test_before_the_run_begins_a_revoked_site_is_left_out_where_enough_remain() -> None:
+    """Nobody waits for it to join; below the quorum all wait, since it may be invited again in time."""
+    play(
+        terms(quorum=2),
+        """
+        0     > a, b joins
+              = gathering a b
+        1     > c is revoked
+              < offer 0.0 to a b
+              = training 0.0 ready - until 51
+        """,
+    )
+    play(
+        terms(),
+        """
+        0     > a, b joins
+              = gathering a b
+        1     > c is revoked
+              = gathering a b
+        2     > c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 52
         """,
     )
