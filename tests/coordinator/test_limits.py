@@ -138,7 +138,7 @@ def test_a_site_has_few_streams_at_once(tmp_path: Path, office: Office, plan: Pl
 def test_a_reader_that_stops_reading_is_cut(tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that takes nothing more loses its stream after a while; the others never wait for it."""
     monkeypatch.setattr(outgoing, "STALLED_SECONDS", 0.5)
-    plan = plan_with(office.identities, parameters=4_000_000)  # more than the buffers of a connection hold
+    plan = plan_with(office.identities, parameters=4_000_000)
 
     async def scene() -> None:
         async with (
@@ -148,7 +148,8 @@ def test_a_reader_that_stops_reading_is_cut(tmp_path: Path, office: Office, monk
             await caller.send(HELLO)
             assert isinstance(await caller.receive(), Announcement)
             (peer,) = running.service._peers
-            peer.send_parameters(np.zeros(4_000_000, np.float32), 0, 0)
+            for attempt in range(outgoing.MOST_WAITING_VECTORS):  # 128 MB: more than a connection's buffers grow to
+                peer.send_parameters(np.zeros(4_000_000, np.float32), 0, attempt)
 
             await eventually(lambda: not running.service._peers)
             assert peer.does_not_read
