@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from pruning import prune
+
 INTERPRETER: Final = "/usr/bin/python3.11"
 LIBRARY: Final = "lib/python3.11/site-packages"
 ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
@@ -51,6 +53,7 @@ def make_environment(root: Path, place: str, *, wheels: Path, requirement: str, 
     _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, requirement)
     # Programs of others, with the path of the interpreter that installed them in the first line.
     shutil.rmtree(library / "bin", ignore_errors=True)
+    prune(library)
     # The interpreter is Debian's own, so that its security updates reach this environment too.
     (environment / "pyvenv.cfg").write_text(
         f"home = {Path(INTERPRETER).parent}\ninclude-system-site-packages = false\nversion = 3.11\n"

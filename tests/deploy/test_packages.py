@@ -17,6 +17,15 @@ from tests.deploy.test_units import DEPLOY, UNITS
 
 SCRIPTS = sorted((DEPLOY / "packages/scripts").iterdir())
 METADATA = "Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
+# What a library ships, and whether it is of use to a program.
+SHIPPED = {
+    "tests/__init__.py": False,
+    "deeper/tests/data/table.csv": False,
+    "deeper/tests/LICENSE.txt": True,
+    "deeper/testing.py": True,
+    "tests.py": True,
+    "lib.a": False,
+}
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 
@@ -43,11 +52,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         information = f"{module_name}-1.2.3.dist-info"
         with zipfile.ZipFile(folder / f"{module_name}-1.2.3-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{module_name}.py", "def main():\n    return 0\n")
+            for file in (f"{module_name}_parts/{path}" for path in ("__init__.py", *SHIPPED)):
+                wheel.writestr(file, "")
             wheel.writestr(
                 f"{information}/METADATA", METADATA.format(name=name, version="1.2.3", licence=licence) + needs
             )
             wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{information}/RECORD", "")
+            wheel.writestr(f"{information}/RECORD", "".join(f"{name},,\n" for name in wheel.namelist()))
     return folder
 
 
@@ -82,6 +93,17 @@ def test_a_package_has_its_environment_its_units_and_its_materials_inside(built:
         ("tiny", "1.2.3"),
     ]
     assert not [path for path in built.rglob("*.py*") if str(built.parent).encode() in path.read_bytes()]
+
+
+@needs_dpkg
+def test_what_no_program_reads_is_left_out_and_licences_stay(built: Path) -> None:
+    """Libraries' own tests and objects for a linker are neither there nor on pip's lists; every licence is."""
+    library = built / "usr/lib/global-layers/coordinator/lib/python3.11/site-packages"
+    listed = (library / "tiny-1.2.3.dist-info/RECORD").read_text()
+
+    assert {path: (library / "tiny_parts" / path).is_file() for path in SHIPPED} == SHIPPED
+    assert {path: f"tiny_parts/{path}," in listed for path in SHIPPED} == SHIPPED
+    assert not (library / "tiny_parts/tests").exists()
 
 
 @needs_dpkg
