@@ -107,6 +107,23 @@ class Compared:
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
 
 
+def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
+    """A model's metric on one set of patients minus that on other patients, with the interval of two samples.
+
+    Args:
+        first, second: of resamples that are as many, and drawn apart from each other.
+        model, metric: their names.
+
+    Returns:
+        None where the metric is undefined for one.
+    """
+    values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
+    if values[0] is None or values[1] is None:
+        return None
+    drawn = first.resampled[model][metric] - second.resampled[model][metric]
+    return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(drawn))
+
+
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
     """Test models on the same rows and the same resamples of them.
 

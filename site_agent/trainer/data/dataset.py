@@ -111,6 +111,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         Examples(features=preprocessing.encode(table, part), targets=targets[part])
         for part in (rows.training, rows.validation, rows.test)
     )
+    training_patients = _patients(table, rows.training)
     dataset = Dataset(
         training=training,
         validation=validation,
@@ -118,12 +119,12 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         columns=preprocessing.columns,
         task=target.task,
         classes=target.classes,
-        training_patients=_patients(table, rows.training),
+        training_patients=training_patients,
         test_patients=_patients(table, rows.test),
         test_groups=MappingProxyType(
             {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
         ),
-        profile=profile_of(table.contract, table, rows.training),
+        profile=profile_of(table.contract, table, rows.training, training_patients),
     )
     return dataset, preprocessing
 

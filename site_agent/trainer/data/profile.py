@@ -20,8 +20,10 @@ from protos.documents import Document
 from site_agent.trainer.data.contract import CategoricalFeature, Contract
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.drift.chance import effective_rows
 
 BINS: Final = 10
+_MOST_REPEATED: Final = 50_000
 
 
 class ColumnProfile(Document):
@@ -35,6 +37,8 @@ class ColumnProfile(Document):
             are empty: its bins are the positions of the declared codes.
         shares: of each bin among the rows that have a value.
         missing: the share of rows without a value, or with an unknown code.
+        effect: how many rows with a value tell as much as one row of a patient of its own; 1 where each patient has
+            one row. `drift.chance.effective_rows` says how.
     """
 
     name: str
@@ -44,6 +48,13 @@ class ColumnProfile(Document):
     edges: tuple[float, ...]
     shares: tuple[float, ...]
     missing: float
+    effect: float = 1.0
+
+    def places(self, values: Numbers) -> npt.NDArray[np.int64]:
+        """The bin of each value that is there, from 0; int64 of shape (values that are there,)."""
+        is_code = self.kind == "code"
+        there = present(values, is_code=is_code)
+        return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
         """The shares of this profile's bins among the values that are there; zeros where none is.
@@ -54,11 +65,8 @@ class ColumnProfile(Document):
         Returns:
             float64 of shape (bins,).
         """
-        is_code = self.kind == "code"
-        there = present(values, is_code=is_code)
-        places = there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left")
-        counts = np.bincount(places, minlength=len(self.shares)).astype(np.float64)
-        return counts / max(1, len(there))
+        places = self.places(values)
+        return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
         """Which values, of shape (rows,), are numbers beyond the limits; missing ones are not."""
@@ -74,22 +82,46 @@ class Profile(Document):
     columns: tuple[ColumnProfile, ...]
 
 
-def profile_of(contract: Contract, table: Table, training_rows: Rows) -> Profile:
+def profile_of(
+    contract: Contract, table: Table, training_rows: Rows, patients: npt.NDArray[np.int64] | None = None
+) -> Profile:
     """Count the training rows of a table; no other row is looked at.
 
     Args:
         contract: the declaration the table was read under.
         table: the whole table.
         training_rows: int64 of shape (training rows,).
+        patients: int64 of shape (training rows,), equal for rows of one patient; None where nobody is declared.
     """
-    columns = []
+    columns, some, owners = [], *_repeated(patients)
     for feature in contract.features:
         values = table.features[feature.name][training_rows]
         if isinstance(feature, CategoricalFeature):
-            columns.append(_coded(feature.name, values, len(feature.codes)))
+            made = _coded(feature.name, values, len(feature.codes))
         else:
-            columns.append(_numeric(feature.name, values))
+            made = _numeric(feature.name, values)
+        if owners is not None:
+            looked = values[some]
+            there = looked >= 0 if made.kind == "code" else ~np.isnan(looked)
+            effective = effective_rows(made.places(looked), owners[there])
+            made = made.model_copy(update={"effect": max(1.0, float(there.sum()) / max(1.0, effective))})
+        columns.append(made)
     return Profile(rows=len(training_rows), columns=tuple(columns))
+
+
+def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
+    """Rows of whole patients, some thousand of them, and whose they are; None where each patient has one row."""
+    nobody: Rows = np.empty(0, dtype=np.int64)
+    if patients is None or not len(patients):
+        return nobody, None
+    sizes = np.unique(patients, return_counts=True)[1]
+    if len(sizes) == len(patients):
+        return nobody, None
+    # How rows of one patient are alike shows in some of the patients as in all of them.
+    most = max(2, int(len(sizes) * min(1.0, _MOST_REPEATED / len(patients))))
+    few = np.random.default_rng(0).permutation(len(sizes))[:most]
+    some = np.flatnonzero(np.isin(np.unique(patients, return_inverse=True)[1], few)).astype(np.int64)
+    return some, patients[some]
 
 
 def present(values: Numbers, *, is_code: bool) -> Numbers:

@@ -8,7 +8,8 @@ error, because then all rows are suspect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,8 @@ from site_agent.trainer.data.tables import Table, survey_new_rows
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
 _ABSENT: Final = ": it is missing"
-_OF_ONE_ROW: Final = (
-    ": a missing value, which the contract refuses",
-    "outside the declared range",
-    "in the future",
-    ": a code that is not declared",
-)
+_BEYOND: Final = ("outside the declared range", "in the future", ": a code that is not declared")
+_OF_ONE_ROW: Final = (": a missing value, which the contract refuses", *_BEYOND)
 _MOST_REASONS: Final = 5
 
 
@@ -39,10 +36,13 @@ class NewRows:
     Attributes:
         table: as it was read; cells of rows that are left out may be NaN.
         reasons: for each row why it is left out, empty where it is not; without any value.
+        beyond: by column the rows whose value the contract does not allow: out of its range, in the future, or a
+            code that is not declared where missing values are refused. In the table such a cell is NaN, or unknown.
     """
 
     table: Table
     reasons: tuple[str, ...]
+    beyond: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def usable(self) -> npt.NDArray[np.int64]:
@@ -65,7 +65,7 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
     survey = survey_new_rows(path, _with_format_of(path, contract), has_outcome=has_outcome)
     table = survey.table
     reasons: list[list[str]] = [[] for _ in range(table.rows)]
-    others = []
+    others, beyond = [], dict[str, npt.NDArray[np.int64]]()
     for mistake in survey.mistakes:
         if mistake.words.startswith(f"column {contract.target.name}: "):
             others.append(mistake.line)
@@ -73,7 +73,10 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
             for found in reasons:
                 found.append(mistake.words)
         elif any(part in mistake.words for part in _OF_ONE_ROW):
-            _note(reasons, table, mistake)
+            places = _note(reasons, table, mistake)
+            if any(part in mistake.words for part in _BEYOND):
+                name = mistake.words.removeprefix("column ").rpartition(": ")[0]
+                beyond[name] = np.union1d(beyond.get(name, places[:0]), places)
         else:
             others.append(mistake.line)
     if others:
@@ -81,13 +84,17 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
     for column in profile.columns if profile is not None else ():
         for place in np.flatnonzero(column.is_outside(table.features[column.name])):
             reasons[place].append(f"column {column.name}: outside of the training rows")
-    return NewRows(table=table, reasons=tuple("; ".join(found[:_MOST_REASONS]) for found in reasons))
+    told = tuple("; ".join(found[:_MOST_REASONS]) for found in reasons)
+    return NewRows(table=table, reasons=told, beyond=beyond)
 
 
-def _note(reasons: list[list[str]], table: Table, mistake: Mistake) -> None:
+def _note(reasons: list[list[str]], table: Table, mistake: Mistake) -> npt.NDArray[np.int64]:
+    """Say the mistake of its rows; their places."""
     assert table.row_numbers is not None
-    for place in np.searchsorted(table.row_numbers, mistake.rows):
+    places = np.searchsorted(table.row_numbers, mistake.rows).astype(np.int64)
+    for place in places:
         reasons[place].append(mistake.words)
+    return places
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:

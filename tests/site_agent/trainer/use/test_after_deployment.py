@@ -17,10 +17,11 @@ from site_agent.trainer.comparison.calibration import recalibration
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.profile import rounded_outward
 from site_agent.trainer.drafting.column import rounded_range
+from site_agent.trainer.drift.chance import stability_index
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.findings.facts import site_facts
 from site_agent.trainer.findings.scored_rows import scored_rows
-from site_agent.trainer.monitor import monitor_table, stability_index
+from site_agent.trainer.monitor import monitor_table
 from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.trainer.prediction import Predicted, predict_table
 from site_agent.trainer.saved_model import load_model

@@ -1,0 +1,133 @@
+"""How much new rows differ from the training rows, and how much of that chance alone would do.
+
+The population stability index is never 0: two samples of the same patients differ, the more the fewer they are. So
+every index comes with the one that chance exceeds in 5 of 100 tables without any drift, over all columns together.
+The rules:
+
+* both samples count, the new rows and the training rows;
+* rows of one patient are not so many patients: a sample counts by its effective rows (`effective_rows`);
+* nothing here knows a value of a patient, only shares and counts.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+LEVEL: Final = 0.05
+_SMALLEST: Final = 1e-4
+_ENOUGH: Final = 20.0  # rows that a bin may expect in both samples, from which on the formula is as good as draws
+_MOST_DRAWS: Final = 20_000
+_FEWEST_DRAWS: Final = 2_000
+_BEYOND: Final = 10  # as many draws have to lie beyond a quantile that is read off them
+
+Shares = npt.NDArray[np.float64]
+Patients = npt.NDArray[np.int64]
+
+
+def stability_index(expected: Shares, found: Shares) -> float:
+    """Σ (found - expected)·ln(found / expected) over bins' shares; 0 where equal.
+
+    A share is taken to be at least 1e-4, so that an empty bin does not make it infinite.
+
+    Args:
+        expected, found: shares, each of shape (bins,).
+    """
+    return float(_indices(expected[None], found[None])[0])
+
+
+def stability_by_chance(
+    expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
+) -> float:
+    """The index that two samples of the same patients exceed with the probability `level`.
+
+    Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
+    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. Differs from it where a bin may expect
+    fewer than 20 rows, as empty bins then count more: the quantile is that of drawn samples, or, for a level that so
+    many draws cannot tell, at least the largest of them and that of a chi-square with their mean and variance.
+
+    Args:
+        expected, found: shares of the bins in the training rows and in the new ones, each of shape (bins,).
+        rows: effective rows with a value, of training and new ones.
+        level: between 0 and 1.
+        generator: of the draws.
+    """
+    before, now = (max(1, round(size)) for size in rows)
+    pooled = (before * expected + now * found) / (before + now)
+    pooled = pooled[pooled > 0]
+    if len(pooled) < 2:
+        return 0.0
+    if min(before, now) * pooled.min() >= _ENOUGH:
+        return (1 / before + 1 / now) * _chi_square(len(pooled) - 1.0, 1 - level)
+    can_tell = level * _MOST_DRAWS >= _BEYOND
+    draws = min(_MOST_DRAWS, math.ceil(2 * _BEYOND / level)) if can_tell else _FEWEST_DRAWS
+    drawn = _indices(
+        generator.multinomial(before, pooled, draws) / before, generator.multinomial(now, pooled, draws) / now
+    )
+    if can_tell:
+        return float(np.quantile(drawn, 1 - level))
+    mean, variance = float(drawn.mean()), float(drawn.var())
+    scaled = variance / (2 * mean) * _chi_square(2 * mean**2 / variance, 1 - level) if variance else mean
+    return max(scaled, float(drawn.max()))
+
+
+def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
+    """Whether two shares differ by more than chance, at a level between 0 and 1.
+
+    Source: Anscombe 1948, whose arcsine gives shares one variance, also near 0 and 1 and of few rows.
+
+    Args:
+        shares: of training and new rows.
+        rows: effective rows of both.
+    """
+    before, now = (
+        math.asin(math.sqrt((share * size + 0.375) / (size + 0.75))) for share, size in zip(shares, rows, strict=True)
+    )
+    deviation = 0.5 * math.sqrt(1 / (rows[0] + 0.5) + 1 / (rows[1] + 0.5))
+    return abs(now - before) > NormalDist().inv_cdf(1 - level / 2) * deviation
+
+
+def effective_rows(bins: Patients, patients: Patients | None) -> float:
+    """How many rows of different patients would tell as much of the bins' shares as these.
+
+    Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
+    At most the number of rows, and at least that of patients divided by the rows of the one who has most.
+
+    Args:
+        bins: int64 of shape (rows,): each row's bin, from 0.
+        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+    """
+    rows = len(bins)
+    if patients is None or not rows:
+        return float(rows)
+    owners, sizes = np.unique(patients, return_inverse=True, return_counts=True)[1:]
+    count = len(sizes)
+    if count == rows or count < 2:
+        return float(count)
+    shares, places = np.bincount(bins) / rows, np.flatnonzero(np.bincount(bins))
+    if len(places) < 2:
+        return float(count)
+    effect = 0.0
+    for place in places:
+        residuals = np.bincount(owners, weights=bins == place, minlength=count) - sizes * shares[place]
+        effect += float(residuals @ residuals) / shares[place] / (rows * (len(places) - 1))
+    return rows / min(max(1.0, effect * count / (count - 1)), float(sizes.max()))
+
+
+def _indices(expected: Shares, found: Shares) -> Shares:
+    """Of each pair of rows; both of shape (pairs, bins)."""
+    before, after = expected.clip(_SMALLEST), found.clip(_SMALLEST)
+    return np.asarray(((after - before) * np.log(after / before)).sum(axis=1))
+
+
+def _chi_square(freedom: float, probability: float) -> float:
+    """The quantile of a chi-square, to within a hundredth of it from one degree of freedom on.
+
+    Source: Wilson and Hilferty 1931.
+    """
+    part = 2 / (9 * freedom)
+    return float(freedom * max(0.0, 1 - part + NormalDist().inv_cdf(probability) * math.sqrt(part)) ** 3)
