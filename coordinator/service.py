@@ -122,7 +122,8 @@ class FederationService:
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, Exception) and not isinstance(result, grpc.RpcError):
+                # A line that breaks while something is written is an InternalError of gRPC's, and nobody's defect.
+                if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | grpc.aio.InternalError):
                     self._log.error("stream_failed", site=caller.site, what=explained(result).what)
             if peer.does_not_read:
                 self._log.warning("site_does_not_read", site=caller.site)
