@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import outgoing
 from coordinator import service as service_module
@@ -164,6 +165,27 @@ class NeverRead:
     async def write(self, message: bytes) -> None:
         """Wait for ever."""
         await asyncio.Event().wait()
+
+
+def test_a_line_that_breaks_in_mid_write_is_no_error(tmp_path: Path, office: Office) -> None:
+    """A site that goes while parameters are sent to it leaves; nothing is logged above that."""
+    plan = plan_with(office.identities, parameters=4_000_000)
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                await caller.send(HELLO)
+                assert isinstance(await caller.receive(), Announcement)
+                (peer,) = running.service._peers
+                for attempt in range(outgoing.MOST_WAITING_VECTORS):
+                    peer.send_parameters(np.zeros(4_000_000, np.float32), 0, attempt)
+            await eventually(lambda: not running.service._peers)
+
+    with capture_logs() as entries:
+        asyncio.run(scene())
+
+    assert "site_disconnected" in {entry["event"] for entry in entries}
+    assert not [entry for entry in entries if entry["log_level"] not in ("debug", "info")]
 
 
 @pytest.mark.parametrize("size", [1, 1 << 10, 1 << 20])
