@@ -1,0 +1,203 @@
+"""Without drift an alarm is as rare as it says; with drift it comes; rows of one patient are not many patients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from protos.documents import parse_document
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.profile import Profile, profile_of
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.drift import quality
+from site_agent.trainer.drift.chance import effective_rows, share_differs, stability_by_chance
+from site_agent.trainer.drift.columns import Watched, watch
+from site_agent.trainer.drift.quality import expected_of, quality_of, quality_warnings
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.use.new_rows import NewRows, read_new_rows
+
+CONTRACT = parse_document(
+    b"""
+format: {header: true}
+columns:
+  - {name: age, role: feature, type: numeric, range: [-90, 90], missing: median}
+  - {name: pressure, role: feature, type: numeric, missing: median}
+  - {name: ward, role: feature, type: categorical, codes: [a, b, c]}
+  - {name: y, role: target, task: binary, positive: [1], negative: [0]}
+""",
+    Contract,
+    source="",
+    consequence="",
+)
+Numbers = npt.NDArray[np.float64]
+Patients = npt.NDArray[np.int64]
+
+
+def patients_table(
+    generator: np.random.Generator, patients: int, rows_each: int = 1, shift: float = 0.0, missing: float = 0.05
+) -> Table:
+    """Patients whose rows are nearly equal; their ages moved by `shift` deviations."""
+    owners = np.repeat(np.arange(patients), rows_each)
+    noise = 0.05 * generator.normal(size=(len(owners), 2)) if rows_each > 1 else 0.0
+    numbers = generator.normal([shift, 0.0], 1.0, (patients, 2))[owners] + noise
+    absent = (generator.random(patients) < missing)[owners]
+    wards = generator.choice(3, patients, p=[0.7, 0.25, 0.05]).astype(np.float64)[owners]
+    features = {"age": numbers[:, 0], "pressure": np.where(absent, np.nan, numbers[:, 1]), "ward": wards}
+    return Table(contract=CONTRACT, rows=len(owners), features=features, target=None, patients=tuple(map(str, owners)))
+
+
+def owners_of(table: Table) -> Patients:
+    """A number for each row's patient."""
+    return np.unique(table.patients or (), return_inverse=True)[1].astype(np.int64)
+
+
+def profile(table: Table, *, patients: bool = True) -> Profile:
+    """Of all rows of a table."""
+    everyone = np.arange(table.rows, dtype=np.int64)
+    return profile_of(CONTRACT, table, everyone, owners_of(table) if patients else None)
+
+
+def watched(known: Profile, table: Table) -> tuple[Watched, ...]:
+    """What monitoring says of a table whose cells are all right."""
+    return watch(known, NewRows(table=table, reasons=("",) * table.rows))
+
+
+@pytest.mark.parametrize(("training", "new"), [(400, 60), (250, 250)])
+def test_without_drift_five_tables_of_a_hundred_have_an_alarm(training: int, new: int) -> None:
+    """Over all columns together, for few new rows, whose index is often far above the usual 0.25, and for many."""
+    alarms = usual = shares = 0
+    for seed in range(100):
+        generator = np.random.default_rng(seed)
+        found = watched(profile(patients_table(generator, training)), patients_table(generator, new))
+        alarms += any(one.stability_index > one.by_chance for one in found)  # type: ignore[operator]
+        usual += any(one.stability_index >= 0.25 for one in found)  # type: ignore[operator]
+        shares += any(one.has_more_missing or one.is_outside for one in found)
+
+    assert 0 < alarms <= 11  # at 5% more than 11 of 100 happen once in 250 times
+    assert shares <= 11
+    assert new > 60 or usual > 20
+
+
+def test_repeated_rows_of_patients_raise_no_alarm_of_their_own() -> None:
+    """Five nearly equal rows of each patient: taken for patients they drift by chance, by patient they do not."""
+    by_patient, by_row = 0, 0
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        before, now = (patients_table(generator, count, rows_each=5) for count in (150, 100))
+        anonymous = Table(contract=CONTRACT, rows=now.rows, features=now.features, target=None, patients=None)
+        by_patient += any(bool(one.stability_index > one.by_chance) for one in watched(profile(before), now))  # type: ignore[operator]
+        found = watched(profile(before, patients=False), anonymous)
+        by_row += any(bool(one.stability_index > one.by_chance) for one in found)  # type: ignore[operator]
+
+    assert by_patient <= 6
+    assert by_row >= 25
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_real_drift_is_found_and_named(seed: int) -> None:
+    """An age that rose by one deviation, and a pressure that is no longer measured in a third of the rows."""
+    generator = np.random.default_rng(seed)
+    known = profile(patients_table(generator, 400))
+
+    age, pressure, ward = watched(known, patients_table(generator, 120, shift=1.0, missing=0.4))
+
+    assert [text.split(":")[0] for text in age.warnings][:1] == ["age has drifted"]
+    assert len(pressure.warnings) == 1
+    assert "pressure is missing in" in pressure.warnings[0]
+    assert ward.warnings == ()
+
+
+def test_what_the_contract_does_not_allow_is_counted_by_itself(tmp_path: Path) -> None:
+    """Neither missing nor beyond the training rows, and no part of the index; what is far is warned of."""
+    known = profile(patients_table(np.random.default_rng(1), 400))
+    ages = ["999", "999", "70", "60", "50", "", *(f"{value:.2f}" for value in np.linspace(-1.5, 1.5, 94))]
+    (tmp_path / "new.csv").write_text("\n".join(["age,pressure,ward", *(f"{age},0.1,a" for age in ages)]))
+
+    age, *_ = watch(known, read_new_rows(tmp_path / "new.csv", CONTRACT, known))
+
+    assert (age.outside_contract, age.outside, age.missing) == (0.02, 0.03, 0.01)
+    assert age.stability_index is not None
+    assert age.stability_index < 0.5
+    assert any("the contract does not allow in 2% of the rows" in text for text in age.warnings)
+    assert any("beyond the limits of the training rows in 3%" in text for text in age.warnings)
+
+
+def test_chance_by_hand() -> None:
+    """Two bins of 1,000 and 500 rows: 3.84, the square of 1.96, times 1/1,000 + 1/500."""
+    halves = np.array([0.5, 0.5])
+
+    found = stability_by_chance(halves, halves, (1_000, 500), 0.05, np.random.default_rng(0))
+
+    assert found == pytest.approx(3.841 * (1 / 1_000 + 1 / 500), rel=0.03)
+
+
+@pytest.mark.parametrize(("patients", "rows_each"), [(40, 1), (40, 2), (25, 8)])
+def test_equal_rows_of_a_patient_are_one_row(patients: int, rows_each: int) -> None:
+    """Effective rows are as many as patients where a patient's rows are equal, and as rows where they are not alike."""
+    generator = np.random.default_rng(4)
+    owners, bins = np.repeat(np.arange(patients), rows_each), generator.integers(0, 3, patients)
+
+    alike = effective_rows(np.repeat(bins, rows_each), owners)
+    mixed = effective_rows(generator.integers(0, 3, patients * rows_each), owners)
+
+    assert alike == pytest.approx(patients, rel=0.05)
+    assert mixed > 0.6 * len(owners)
+
+
+def test_a_share_of_few_rows_differs_when_chance_would_hardly_do_it() -> None:
+    """One of 20 against none of 400 may be chance, six may not."""
+    assert not share_differs((0.0, 0.05), (400, 20), 0.01)
+    assert share_differs((0.0, 0.3), (400, 20), 0.01)
+
+
+def outcomes(
+    generator: np.random.Generator, count: int, slope: float = 1.0, shift: float = 0.0
+) -> tuple[HeldOutRows, Numbers]:
+    """Patients whose outcome follows their probability, or less so, or more often."""
+    logit = generator.normal(0, 1.2, count)
+    happened = generator.random(count) < 1 / (1 + np.exp(-slope * logit - shift))
+    rows = HeldOutRows(task="binary", targets=happened.astype(np.int64), classes=("no", "yes"))
+    return rows, 1 / (1 + np.exp(-logit))
+
+
+def test_worse_is_said_as_rarely_as_the_interval_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unchanged patients in one of forty tables, and that the outcome moved in one of twenty."""
+    monkeypatch.setattr(quality, "_RESAMPLES", 200)
+    worse = moved = 0
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        found = quality_of(*outcomes(generator, 150), *outcomes(generator, 200))
+        words = " ".join(quality_warnings(found, "binary"))
+        worse, moved = worse + ("worse" in words), moved + ("expects" in words)
+
+    assert worse <= 4
+    assert moved <= 5
+
+
+def test_a_model_that_got_worse_and_an_outcome_that_got_rarer_are_told() -> None:
+    """The first by its ranking, the second by what was expected and what happened."""
+    generator = np.random.default_rng(0)
+    test, new, rarer = outcomes(generator, 400), outcomes(generator, 400, slope=0.0), outcomes(generator, 400, shift=-1)
+
+    (worse, *_) = quality_warnings(quality_of(*new, *test), "binary")
+    (moved,) = quality_warnings(quality_of(*rarer, *test), "binary")
+
+    assert "worse than it was at the test: auroc" in worse
+    assert "expects" in moved
+
+
+def test_rows_of_one_patient_widen_what_was_expected() -> None:
+    """Each row four times over leaves the mean and doubles the deviation that rows alone would have."""
+    rows, scores = outcomes(np.random.default_rng(2), 100)
+    owners = np.repeat(np.arange(100), 4)
+
+    once = expected_of(rows.labels, scores, None, is_number=True)
+    often = expected_of(np.repeat(rows.labels, 4), np.repeat(scores, 4), owners, is_number=True)
+    apart = expected_of(np.repeat(rows.labels, 4), np.repeat(scores, 4), None, is_number=True)
+
+    assert often.excess == pytest.approx(once.excess)
+    assert often.deviation == pytest.approx(once.deviation)
+    assert apart.deviation == pytest.approx(once.deviation / 2, rel=0.02)
