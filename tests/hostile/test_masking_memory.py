@@ -6,8 +6,7 @@ What a site masked is on its disk before a byte leaves; its keys are nowhere but
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +34,14 @@ from tests.hostile.masking_coordinator import (
 )
 from tests.hostile.masking_federation import Site, change_of, encoded, masked_plan, settle, sites_of
 from tests.hostile.masking_weakened import (
+    WEAK,
+    in_copy,
     with_any_run_name,
     without,
     without_a_memory,
 )
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer
-
-WEAK = pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
-Weakened = Callable[[], AbstractContextManager[Any]]
-
-
-def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:
-    """Our program, or the copy that lacks a protection."""
-    return weakened() if is_weak else nullcontext()
 
 
 @WEAK

@@ -6,10 +6,7 @@ masked, on disk, and trusts nobody else's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +28,8 @@ from tests.hostile.masking_coordinator import (
 )
 from tests.hostile.masking_federation import DEAD, MadeUpTrainer, Site, Vector, change_of, masked_plan, sites_of
 from tests.hostile.masking_weakened import (
+    WEAK,
+    in_copy,
     without,
     without_a_memory,
     without_a_quorum,
@@ -38,14 +37,6 @@ from tests.hostile.masking_weakened import (
     without_the_position,
 )
 from tests.rehearsal.made_up_time import play
-
-WEAK = pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
-Weakened = Callable[[], AbstractContextManager[Any]]
-
-
-def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:
-    """Our program, or the copy that lacks a protection."""
-    return weakened() if is_weak else nullcontext()
 
 
 @WEAK
