@@ -140,8 +140,13 @@ class SiteKeys:
             self._previous(path).unlink(missing_ok=True)
         sync_folder(self.directory)
 
-    def restore_previous(self) -> None:
-        """The new pair was refused: go back to the one before it, which is accepted until the new one has worked."""
+    def restore_previous(self, record: Callable[[str], None] = lambda _: None) -> None:
+        """The new pair was refused: go back to the one before it, which is accepted until the new one has worked.
+
+        `record` is given that one's SHA-256 first; where it raises, nothing changes.
+        """
+        before = certificates_in(store.read_public(self._previous(self.certificate_path)))[0]
+        record(certificates.certificate_sha256(before))
         for path in (self.tls_key_path, self.certificate_path):
             with store.explained(path, "replaced"):
                 self._previous(path).replace(self._next(path))
@@ -171,7 +176,16 @@ class SiteKeys:
         """A signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
 
-    def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
+    def install(
+        self,
+        chain_pem: bytes,
+        root_pem: bytes,
+        *,
+        site: SiteName,
+        federation: str,
+        now: datetime,
+        record: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Keep the certificate that enrolment brought, after checking all that it says.
 
         Args:
@@ -180,11 +194,13 @@ class SiteKeys:
             site: the name in the invitation.
             federation: the federation in the invitation.
             now: an aware time.
+            record: is given the certificate's SHA-256 before it is written; where it raises, nothing is.
 
         Raises:
             RefusedError: it is not for our key and our name, or not under this root.
         """
-        self._checked(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
+        leaf = self._checked(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
+        record(certificates.certificate_sha256(leaf))
         store.write_public(self.root_certificate_path, root_pem)
         store.write_public(self.certificate_path, chain_pem)
 
@@ -197,21 +213,44 @@ class SiteKeys:
         return certificates.signing_request(key)
 
     def install_next(
-        self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
+        self,
+        chain_pem: bytes,
+        roots_pem: bytes,
+        *,
+        site: SiteName,
+        federation: str,
+        now: datetime,
+        record: Callable[[str, list[str]], None] = lambda *_: None,
     ) -> None:
         """Exchange key and certificate for the renewed pair; a power cut leaves the old or the new pair.
 
         The old pair is kept until `forget_previous`. `roots_pem` are the roots that the coordinator names; they are
-        taken only as `trusted_after` allows.
+        taken only as `trusted_after` allows. `record` is given the SHA-256 of the new certificate, and those of the
+        roots where these change, before anything is written; where it raises, nothing changes.
 
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
-        root_pem = trusted_after(store.read_public(self.root_certificate_path), roots_pem, now)
+        trusted = store.read_public(self.root_certificate_path)
+        root_pem = trusted_after(trusted, roots_pem, now)
         next_key = self._next(self.tls_key_path)
-        self._checked(next_key, chain_pem, root_pem, site=site, federation=federation, now=now)
+        leaf = self._checked(next_key, chain_pem, root_pem, site=site, federation=federation, now=now)
+        record(certificates.certificate_sha256(leaf), _fingerprints(root_pem) if root_pem != trusted else [])
         self._keep_previous()
         store.write_public(self.root_certificate_path, root_pem)
+        store.write_public(self._next(self.certificate_path), chain_pem)
+        self._exchange()
+
+    def exchange(self, key: Path, chain_pem: bytes) -> None:
+        """Put another key and its chain, both checked, in the place of the pair in force, which is kept as above.
+
+        `key` stays where it is until its owner removes it, so that this may be done again after a power cut.
+        """
+        self._keep_previous()
+        next_key = self._next(self.tls_key_path)
+        with store.explained(next_key, "made"):
+            next_key.unlink(missing_ok=True)
+            next_key.hardlink_to(key)
         store.write_public(self._next(self.certificate_path), chain_pem)
         self._exchange()
 
@@ -239,7 +278,7 @@ class SiteKeys:
 
     def _checked(
         self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime
-    ) -> None:
+    ) -> x509.Certificate:
         leaf = verified_leaf(chain_pem, root_pem, now)
         identity = identify_site(certificates.certificate_pem(leaf), federation, now)
         key = certificates.key_from_pem(store.read_secret(key_path))
@@ -249,6 +288,7 @@ class SiteKeys:
                 consequence="It was not stored, and the keys on this computer are unchanged.",
                 remedy="Ask the federation office for a new invitation, and mention this message.",
             )
+        return leaf
 
     @staticmethod
     def _next(path: Path) -> Path:

@@ -150,7 +150,7 @@ ERRORS: Final = (
     Entry(
         "E022",
         "enrolment port not reached",
-        "The port where certificates are asked for did not answer. The invitation is still good.",
+        "The port where certificates are asked for did not answer. Invitation and certificate are as good as before.",
         "Run site-agent doctor; ask the office whether enrolment_listen is open.",
     ),
     Entry(
