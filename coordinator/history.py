@@ -15,7 +15,8 @@ from coordinator.phases import Past
 
 # What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
 _TOLD: Final = (
-    "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "ahead", "restored", "maintenance",
+    "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
+    "maintenance",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # What was decided after the backup that was restored is not known here, and sites take no attempt and no epoch twice.
@@ -36,6 +37,7 @@ class History:
         rounds_made: rounds that were closed and not gone back behind.
         done: sites that have taken in the result.
         withdrawn: sites whose own persons have taken them out, and that have not joined again.
+        revoked: sites that the federation office has taken out, and that have not joined again.
         is_paused: a person has paused the run.
         over: how it ended.
         counts: how often each kind of entry was written.
@@ -50,6 +52,7 @@ class History:
         self.done: set[str] = set()
         self.away: dict[str, tuple[int, int]] = {}
         self.withdrawn: set[str] = set()
+        self.revoked: set[str] = set()
         self.is_paused = False
         self.over: Entry | None = None
         self.counts: Counter[str] = Counter()
@@ -94,8 +97,11 @@ class History:
                     self.past[number] = replace(past, attempt=past.attempt + RESTORED_STEP)
             case "withdrawn":
                 self.withdrawn.add(entry["site"])
+            case "revoked":
+                self.revoked.add(entry["site"])
             case "joined":
                 self.withdrawn.discard(entry["site"])
+                self.revoked.discard(entry["site"])
             case "closed":
                 self.rounds_made = entry["round"] + 1
             case "back":
