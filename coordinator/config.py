@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from protos.audit_settings import AuditSettings
 from protos.documents import Document, read_document
@@ -31,6 +33,7 @@ class CoordinatorConfiguration(Document):
         plans: the studies to run, one after another; with none, sites can enrol and nothing runs.
         metrics_listen: where this computer's own monitoring asks over HTTP, on loopback or a Unix socket.
         health_listen: where it asks with gRPC's health check.
+        stay_seconds: when all studies are over, how long at most it stays for sites that have not heard so.
         audit: how long the audit log's files are, and how long they are kept.
     """
 
@@ -41,6 +44,7 @@ class CoordinatorConfiguration(Document):
     plans: tuple[PathText, ...] = ()
     metrics_listen: LocalAddress | None = None
     health_listen: LocalAddress | None = None
+    stay_seconds: Annotated[float, Field(ge=0, le=30 * 86400)] = 86400.0
     audit: AuditSettings = AuditSettings()
 
 

@@ -21,6 +21,7 @@ from typing import Any, assert_never
 import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
+from coordinator.ending import Ending
 from coordinator.hearing import has_what_it_needs, hear_chunk, hear_of_keys
 from coordinator.journal import Entry
 from coordinator.keeping import Kept
@@ -40,13 +41,13 @@ from coordinator.phases import (
     WasPaused,
     WasResumed,
     WasStopped,
-    WentBack,
 )
 from coordinator.record import has_complete_record, write_record
-from coordinator.resuming import interrupted_state
+from coordinator.resuming import go_back, interrupted_state
 from coordinator.round import advance, begin
 from coordinator.run import Run, new_run, terms_of
-from coordinator.standing import status_facts
+from coordinator.standing import Around, Contacts, status_facts
+from coordinator.taken_out import explained, yet_to_tell
 from protos.errors import OperatorError
 from protos.messages import (
     Announcement,
@@ -80,11 +81,13 @@ class Engine:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         aside: Executor | None = None,
         audit: Callable[[str, list[Entry]], None] | None = None,
+        revoked: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
-        times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect."""
+        times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
+        `revoked` gives the sites that the register says are revoked."""
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
-        self._clock, self._now, self._aside, self._audit = clock, now, aside, audit
+        self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
         self._log = structlog.get_logger()
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
@@ -92,7 +95,7 @@ class Engine:
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
-        self._known: set[str] = set()
+        self.ending, self.contacts = Ending(state, identity_of), Contacts(clock)
         self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, clock, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
@@ -105,11 +108,9 @@ class Engine:
     def add(self, plans: Iterable[Plan]) -> None:
         """Queue plans behind those that wait; the first of them begins at once where no run is under way."""
         self._waiting += plans
-        if self._run is None and not self.finished.is_set() and self._waiting:
-            try:
-                self._next_run()
-            except OperatorError as failure:
-                self._fail(failure)
+        if self._run is None and self.failure is None and self._waiting:
+            self.finished.clear()
+            self._guarded(self._next_run)
 
     def connected(self, site: str, peer: Peer) -> None:
         """A site whose certificate was accepted has opened a stream and said Hello."""
@@ -142,7 +143,7 @@ class Engine:
             return
         match message:
             case Chunk():
-                self._heard(hear_chunk(run, self._member(site), message))
+                self._happened(hear_chunk(run, self._member(site), message))
             case Join():
                 self._join(run, site, message)
             case Ready(round=number, attempt=attempt):
@@ -158,7 +159,7 @@ class Engine:
                         self._kept.note("withdrawn", site=site)
                     self._decline(site, reason)
             case KeyAdvert() | EpochAcknowledgement():
-                self._heard(hear_of_keys(run, self._member(site), message))
+                self._happened(hear_of_keys(run, self._member(site), message))
             case Hello():
                 raise MalformedMessage("a second greeting")
             case _:
@@ -166,8 +167,9 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """What an operator asks at 3 a.m., ready for JSON."""
-        facts = status_facts(self._run, self._kept, connected=self._peers, joined=self._joined, windows=self._windows)
-        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+        around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
+        counts = {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+        return status_facts(self._run, self._kept, around) | counts
 
     def away(self, site: str, begins: int, ends: int) -> None:
         """A site tells in which window it may be away, in seconds since 1970; 0 and 0 for none."""
@@ -178,10 +180,18 @@ class Engine:
             self._run.terms = replace(self._run.terms, away=self._windows.on_clock())
             self._kept.note("maintenance", site=site, begins=begins, ends=ends)
 
+    def recheck(self) -> None:
+        """The register has changed: nobody waits for a site that is revoked, connected or not."""
+        run = self._run
+        for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if run else ():
+            self.removed(site)
+
     def removed(self, site: str) -> None:
         """A site's certificate is not accepted any more; nobody waits for it to come back."""
-        if site in self._joined:
-            self._decline(site, SiteReason.REVOKED)
+        if (run := self._run) and (kept := self._kept) and site in run.terms.sites - kept.history.revoked:
+            kept.note("revoked", site=site)
+            self._log.warning("site_taken_out", site=site, run=run.name)
+        self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
         """Let the round under way close and begin no other, or go on; whether anything changed."""
@@ -221,6 +231,7 @@ class Engine:
             self.finished.set()
             return
         plan = self._waiting.pop(0)
+        self.ending.follow(plan)
         folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
         if has_complete_record(folder):
             self._log.info("run_is_over_already", run=plan.run_name)
@@ -239,13 +250,12 @@ class Engine:
         self._schedule()
         for site in list(self._peers):
             self._announce(site, run)
+        self.recheck()
 
     def _tell_all_over(self) -> None:
-        """Whoever is here hears that it need not call again; who has called before may do so now."""
-        for site, peer in list(self._peers.items()):
-            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
-            self._known.discard(site)
-        if not self._known:
+        """Whoever is here hears that it need not call again; who is not here may hear it when it calls."""
+        self._guarded(partial(self.ending.tell, self._peers))
+        if not self.ending.awaited:
             self.all_heard.set()
 
     def _begin(self, run: Run, kept: Kept) -> None:
@@ -254,7 +264,8 @@ class Engine:
         for site, window in history.away.items():
             self._windows.take(site, *window)
         away = self._windows.on_clock()
-        run.terms = terms = replace(run.terms, first_attempt=history.first_attempt, away=away)
+        firsts = {"first_attempt": history.first_attempt, "first_epoch": history.epoch}
+        run.terms = terms = replace(run.terms, away=away, **firsts)
         if not history.has_begun:
             kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
             kept.journal.sync()
@@ -301,7 +312,7 @@ class Engine:
             self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
             return
         self._joined.add(site)
-        self._known.add(site)
+        self.ending.joined(site)
         self._log.info("site_joined", site=site, run=run.name)
         self._kept.note("joined", site=site)
         self._happened(Joined(site, join.epoch, is_current))
@@ -309,10 +320,7 @@ class Engine:
     def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
         """End the stream of a site with which the run cannot go on from the states that both have."""
         kept.note(kind, site=site)
-        try:
-            kept.journal.sync()
-        except OperatorError as failure:
-            self._fail(failure)
+        self._guarded(kept.journal.sync)
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
         self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
 
@@ -323,12 +331,8 @@ class Engine:
 
     def _decline(self, site: str, reason: SiteReason) -> None:
         self._joined.discard(site)
-        self._known.discard(site)
+        self.ending.left(site)
         self._happened(Declined(site, reason))
-
-    def _heard(self, event: Event | None) -> None:
-        if event is not None:
-            self._happened(event)
 
     def _lost(self, site: str) -> None:
         self._held.pop(site, None)
@@ -338,9 +342,9 @@ class Engine:
                 self._kept.note("left", site=site)
             self._happened(Left(site))
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: Event | None) -> None:
         run, kept = self._run, self._kept
-        if run is None or kept is None or self.failure is not None:
+        if event is None or run is None or kept is None or self.failure is not None:
             return
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
@@ -348,23 +352,12 @@ class Engine:
             if over is not None:
                 self._end(run, kept, over)
             elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
-                self._go_back(run, kept)
+                self._happened(go_back(run, kept, self._joined))
         except OperatorError as failure:
             self._fail(failure)
         if self._run is run:
             self._schedule()
             self._hear_held(run)
-
-    def _go_back(self, run: Run, kept: Kept) -> None:
-        """Go back to the newest round that this program and all its sites have on disk, once they are here."""
-        number = kept.find_return(self._joined)
-        if number is None:
-            return
-        past = kept.go_back(number)
-        repeated = {later: how for later, how in kept.history.past.items() if later > number}
-        run.terms = replace(run.terms, past=repeated)
-        self._log.warning("run_went_back", run=run.name, round=number)
-        self._happened(WentBack(number, past))
 
     def _hear_held(self, run: Run) -> None:
         """Sites that had sent all of a round join when it is over."""
@@ -373,12 +366,19 @@ class Engine:
                 self._held.pop(site, None)
                 self._join(run, site, join)
 
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OperatorError as failure:
+            self._fail(failure)
+
     def _fail(self, failure: OperatorError) -> None:
         """The disk does not do what it has to: nothing more is decided, and the program ends."""
         self.failure = failure
         self.finished.set()
 
     def _end(self, run: Run, kept: Kept, over: Over) -> None:
+        over = explained(over, kept.history)
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
         write_record(self._state / "runs" / run.name, run, over, kept.history.facts())

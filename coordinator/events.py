@@ -44,6 +44,12 @@ EVENTS: Final = (
         "A run has ended, complete or not; record.json has the reason and who was missing.",
         "If it is not complete and should be made again, raise the plan's version.",
     ),
+    Entry(
+        "I120",
+        "end_to_be_told",
+        "All studies are over, and these sites have not heard so; it stays for them, `stay_seconds` at most.",
+        "Nothing; end it if nobody will call any more. Started again, it tells those who have not heard yet.",
+    ),
     Entry("I118", "certificate_renewed", "A site has got its next certificate, with a new key.", _NOTHING),
     Entry(
         "W150",
@@ -108,6 +114,12 @@ EVENTS: Final = (
         "If it happens again, look at the line to that site, or ask it which program it runs.",
     ),
     Entry(
+        "W162",
+        "site_taken_out",
+        "The federation office has revoked a site of this run; the others go on without it, or wait, as the plan says.",
+        "`coordinator status` says which, and what can be done.",
+    ),
+    Entry(
         "E180",
         "site_state_lost",
         "A site came back without the state of a run that it was in; it cannot go on.",
@@ -155,6 +167,12 @@ EVENTS: Final = (
         "authority_ends_soon",
         "The coordinator's certificate is due, and the issuing certificate above it ends no later.",
         "Fetch the root key and run `pki renew` with `--authority`.",
+    ),
+    Entry(
+        "E190",
+        "foreign_name_refused",
+        "The authority that one hospital has brought issued a certificate in another site's name; it was refused.",
+        "Call that hospital's security officer; `pki own-authority remove` ends what its authority may say.",
     ),
     Entry(
         "E189",

@@ -38,6 +38,7 @@ class Terms:
     the keys of an epoch. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
     that are repeated since the run went back. `is_paused`: a person lets no further round begin. `first_attempt`: the
     number that attempts at a round begin with; more than 0 after a backup was restored, since earlier ones may be used.
+    `first_epoch`: keys were agreed on up to this epoch before the first round was offered, by a process that is gone.
     `away`: begin and end of the windows in which sites said that they may be away; nobody counts them as lost then.
     """
 
@@ -51,6 +52,7 @@ class Terms:
     past: Mapping[int, Past] = field(default_factory=dict)
     is_paused: bool = False
     first_attempt: int = 0
+    first_epoch: int = 0
     away: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 

@@ -121,7 +121,7 @@ def _can_begin(terms: Terms, declined: Sites) -> bool:
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
-    step = Step(round=0, attempt=terms.first_attempt, bound=joined, present=joined)
+    step = Step(round=0, attempt=terms.first_attempt, bound=joined, present=joined, epoch=terms.first_epoch)
     return (Interrupted(step=step, deadline=math.inf), ()) if terms.is_paused else _begin_step(terms, step, now)
 
 

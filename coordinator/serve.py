@@ -12,11 +12,11 @@ import math
 import os
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,10 +35,11 @@ from coordinator.service import FederationService, enrolment_server, federation_
 from coordinator.short_paths import short_path
 from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
+from pki.expiries import certificate_ends
 from pki.register import Register
 from pki.store import hold_directory
 from protos.audit_log import Limits
-from protos.errors import ConfigurationError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from protos.plan import Plan
 from protos.restoring import refuse_unfinished
 from protos.state_format import settle_format
@@ -46,7 +47,6 @@ from protos.state_format import settle_format
 _REGISTER_POLL_SECONDS: Final = 0.5
 _CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator looks whether its own certificate is due
 _STOPPING_SECONDS: Final = 3.0
-_LATE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,15 @@ def _put_together(
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
     membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
     identity_of, clock = membership.identity_of, time.monotonic
-    engine = Engine(plans=plans, state=state, identity_of=identity_of, clock=clock, aside=aside, audit=log.journal)
+    engine = Engine(
+        plans=plans,
+        state=state,
+        identity_of=identity_of,
+        clock=clock,
+        aside=aside,
+        audit=log.journal,
+        revoked=membership.revoked,
+    )
     upkeep = _upkeep(log, membership)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
@@ -82,8 +90,19 @@ def _put_together(
     return _Parts(authority, membership, engine, upkeep, service, tuple(servers))
 
 
-async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], path: Path) -> bool:
-    """Run all plans; whether each was completed or ended by a person. `path` is the configuration's, read on SIGHUP.
+async def serve(
+    configuration: CoordinatorConfiguration,
+    plans: tuple[Plan, ...],
+    path: Path,
+    watch_status: Callable[[Callable[[], dict[str, Any]]], None] = lambda _: None,
+) -> bool:
+    """Run all plans; whether each was completed or ended by a person.
+
+    Args:
+        configuration: as read.
+        plans: in their order.
+        path: the configuration's, which is read again on SIGHUP.
+        watch_status: is given what tells the status, for a display.
 
     Raises:
         OperatorError: an address, a key, a directory or what is in it is not as it has to be.
@@ -94,7 +113,8 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     with ExitStack() as stack:
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers
-        status, control = await _status_server(engine, state), await control_server(engine, state)
+        status = await _status_server(lambda: _told(engine, parts.authority), state)
+        control = await control_server(engine, state)
         for server in servers:
             await server.start()
         if plans:
@@ -102,13 +122,14 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
         structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
+        watch_status(engine.status)
         watching = _watch(parts, notifier)
         watch = asyncio.create_task(_observed(configuration, engine, parts.authority, watching))
         stop = _stop_on_signals()
         reload = Reloading(path, configuration, plans, engine.add)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            await _until_over(engine, stop, watch)
+            await _until_over(engine, stop, watch, configuration.stay_seconds)
         finally:
             notifier.notify("STOPPING=1")
             watch.cancel()
@@ -124,18 +145,24 @@ async def serve(configuration: CoordinatorConfiguration, plans: tuple[Plan, ...]
     return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)
 
 
-async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None]) -> None:
+async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
     """Wait until all runs are over or somebody ends this program; then for sites that have not heard of the end.
 
-    Nobody who has taken part calls for ever: an agent calls at least twice in a minute.
+    Meanwhile a plan may be added, and then all begins anew.
     """
-    for event, seconds in ((engine.finished, None), (engine.all_heard, _LATE_SECONDS)):
-        waiting = asyncio.create_task(event.wait())
-        await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if watch.done():
-            watch.result()
-        if stop.done() or engine.failure is not None:
+    while True:
+        for event, seconds in ((engine.finished, None), (engine.all_heard, stay_seconds)):
+            waiting = asyncio.create_task(event.wait())
+            await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if watch.done():
+                watch.result()
+            if stop.done() or engine.failure is not None:
+                return
+            if event is engine.finished and not engine.all_heard.is_set():
+                awaited = engine.ending.awaited
+                structlog.get_logger().info("end_to_be_told", sites=awaited, longest_seconds=stay_seconds)
+        if engine.finished.is_set():
             return
 
 
@@ -193,6 +220,8 @@ async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
         parts.membership.tick()
         run = parts.engine.status()["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
+        if unaware := parts.engine.ending.unaware:
+            text = f"all studies are over; yet to hear so: {', '.join(unaware)}"
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")
 
 
@@ -208,9 +237,25 @@ def status_path(state: Path) -> Path:
     return state / "status.socket"
 
 
-async def _status_server(engine: Engine, state: Path) -> asyncio.Server:
+def _told(engine: Engine, authority: Authority) -> dict[str, Any]:  # Any: whatever JSON holds
+    """The engine's status, with the days that certificates have left."""
+    facts, now = engine.status(), datetime.now(UTC)
+    try:
+        ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
+    except OperatorError:  # a file that is being replaced, or the disk; `coordinator doctor` looks which
+        return facts | {"coordinator_certificate_days": None}
+    for name, site in facts["sites"].items():
+        site["certificate_days"] = _days(ends[name] - now) if name in ends else None
+    return facts | {"coordinator_certificate_days": _days(own - now)}
+
+
+def _days(left: timedelta) -> float:
+    return round(left.total_seconds() / 86400, 2)
+
+
+async def _status_server(told: Callable[[], dict[str, Any]], state: Path) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(engine.status()).encode())
+        writer.write(json.dumps(told()).encode())
         await writer.drain()
         writer.close()
 

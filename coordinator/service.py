@@ -89,11 +89,14 @@ class FederationService:
         self,
         engine: Engine,
         *,
-        identify: Callable[[bytes], Caller],
+        identify: Callable[[bytes, bytes], Caller],
         is_accepted: Callable[[Caller], bool],
         upkeep: SiteUpkeep | None = None,
     ) -> None:
-        """`identify` turns a PEM certificate into a caller or raises RefusedError; `upkeep` goes beside runs."""
+        """`identify` turns a certificate and what was shown above it, as PEM, into a caller or raises RefusedError.
+
+        `upkeep` goes beside runs.
+        """
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
         self._upkeep = upkeep
         self._peers: set[StreamPeer] = set()
@@ -145,6 +148,7 @@ class FederationService:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, "this site's certificate is not accepted any more")
                 self._engine.removed(peer.caller.site)
                 self._engine.disconnected(peer.caller.site, peer)
+        self._engine.recheck()
 
     async def _authenticate(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Caller:
         facts = context.auth_context()
@@ -156,7 +160,7 @@ class FederationService:
                     consequence="Its stream was ended and nothing was sent to it.",
                     remedy="If it is a site, let it connect with the site agent of this version.",
                 )
-            caller = self._identify(certificates[0])
+            caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
         except RefusedError as refusal:
             self._note_refusal("", refusal.what)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate was refused")
@@ -191,6 +195,7 @@ class FederationService:
             if refusal is not None:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
+            self._engine.contacts.saw(site)
             self._engine.connected(site, peer)
             self._engine.away(site, greeting.away_from, greeting.away_until)
             if self._upkeep:
@@ -201,6 +206,7 @@ class FederationService:
                 message = await self._next(context)
                 if message is None:
                     return
+                self._engine.contacts.saw(site)
                 if isinstance(message, Upkeep):
                     self._beside(peer, message)
                 elif not peer.ending.is_set():

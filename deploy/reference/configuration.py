@@ -154,6 +154,8 @@ def _unit(name: str) -> str:
     last = name.rpartition(".")[2]
     if last in _UNITS:
         return _UNITS[last]
+    if last.endswith("_seconds"):
+        return "seconds"
     if last in ("listen", "coordinator", "enrolment_listen"):
         return "HOST:PORT"
     if last.endswith("_listen"):

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import structlog
 
+from protos.messages import EpochAcknowledgement, KeyAdvert, Ready, SiteMessage
 from protos.plan import Plan
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
+from tests.hostile.masking_network import StreamEnd
 from tests.laws.catalogue import NAMES
 
 Strikes = Callable[[str, str], bool]
@@ -119,6 +121,41 @@ def test_a_death_at_any_kind_of_write_changes_no_bit(tmp_path: Path, point: str)
 
         assert network.deaths
         assert found == expected
+
+
+def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strikes]:
+    """The coordinator dies when the so-and-so-manieth message of a kind arrives, once; it has not heard it."""
+
+    def strikes(network: Mortal) -> Strikes:
+        count, deliver = 0, network._deliver
+
+        def deliver_or_die(name: str, end: StreamEnd, message: SiteMessage) -> None:
+            nonlocal count
+            count += isinstance(message, kind)
+            if count == number and not network.deaths:
+                network.kill("coordinator")
+            else:
+                deliver(name, end, message)
+
+        network._deliver = deliver_or_die  # type: ignore[method-assign]  # the line of this one network
+        return lambda owner, point: False
+
+    return strikes
+
+
+@pytest.mark.parametrize("kind", [KeyAdvert, EpochAcknowledgement, Ready], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
+    tmp_path: Path, kind: type[SiteMessage], number: int
+) -> None:
+    """Sites that live on keep what they know of the first keys; the coordinator that comes back opens others."""
+    plan = a_plan("fedavg", is_masked=True, measures=False, every_rounds=2)
+    expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
+
+    found, network, _ = to_the_end(tmp_path / "killed", plan, 0, at_message(kind, number))
+
+    assert network.deaths == ["coordinator"]
+    assert found == expected
 
 
 def test_the_points_are_all_there_are(tmp_path: Path) -> None:

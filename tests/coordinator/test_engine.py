@@ -474,11 +474,13 @@ def test_status_tells_who_is_there_and_how_far_the_run_is(tmp_path: Path) -> Non
         stage.connect(BehavingSite("b"))
         status = json.loads(json.dumps(stage.engine.status()))
 
+        quiet = {"last_contact_seconds": None, "withdrawn": False, "revoked": False, "maintenance": None}
         assert status["sites"] == {
-            "a": {"connected": True, "joined": True, "withdrawn": False, "maintenance": None},
-            "b": {"connected": True, "joined": False, "withdrawn": False, "maintenance": None},
-            "c": {"connected": False, "joined": False, "withdrawn": False, "maintenance": None},
+            "a": {"connected": True, "joined": True} | quiet,
+            "b": {"connected": True, "joined": False} | quiet,
+            "c": {"connected": False, "joined": False} | quiet,
         }
+        assert (status["waits_for"], status["pace"]) == (["b", "c"], None)
         assert (status["run"]["phase"], status["run"]["rounds_made"], status["runs_waiting"]) == ("gathering", 0, 1)
 
     play(scene())
