@@ -235,8 +235,7 @@ class Engine:
         folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
         if has_complete_record(folder):
             self._log.info("run_is_over_already", run=plan.run_name)
-            self._next_run()
-            return
+            return self._next_run()
         run = new_run(plan, terms, begin(terms, self._clock()))
         echo = partial(self._audit, plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
@@ -264,8 +263,8 @@ class Engine:
         for site, window in history.away.items():
             self._windows.take(site, *window)
         away = self._windows.on_clock()
-        firsts = {"first_attempt": history.first_attempt, "first_epoch": history.epoch}
-        run.terms = terms = replace(run.terms, away=away, **firsts)
+        attempt, epoch = history.first_attempt, history.epoch
+        run.terms = terms = replace(run.terms, first_attempt=attempt, first_epoch=epoch, away=away)
         if not history.has_begun:
             kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
             kept.journal.sync()
