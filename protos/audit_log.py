@@ -39,7 +39,7 @@ from protos.audit_files import (
 )
 from protos.audit_heads import SignedHead, head_facts
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
-from protos.durable import sync_folder
+from protos.durable import give_to_owner, sync_folder
 from protos.errors import OperatorError
 
 # Records about heads themselves ask for no further head: two logs that witness each other would never end.
@@ -217,6 +217,8 @@ class LogFile:
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._path, flags, 0o600)
+        if not os.fstat(file).st_size:
+            give_to_owner(file, self._path.parent)
         sync_folder(self._path.parent)
         return file
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import sync_folder
+from protos.durable import give_to_owner, make_folder, sync_folder
 from protos.errors import UnavailableError
 
 
@@ -21,18 +21,20 @@ def write_whole(path: Path, content: bytes) -> None:
 
     The content goes to a file beside it, which is synchronised and renamed; then the folder's entry
     is synchronised. What an earlier crash left beside it is removed first. One writer per file.
+    What the administrator writes belongs to the owner of the folder (`give_to_owner`).
 
     Raises:
         UnavailableError: the disk does not take it; the old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         partial.unlink(missing_ok=True)
         require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
+            give_to_owner(file.fileno(), path.parent)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

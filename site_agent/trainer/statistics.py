@@ -4,6 +4,7 @@ Rows of all parts of the split count. The rules:
 
 * a cell with fewer rows than the larger of plan and policy says is 0, and so is all that is about it;
 * a column that this site does not have, or has as another kind, is 0: its absence is not told apart from few rows;
+* only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
 * one version of the data answers each column once: for one run, however often that run asks again.
 """
 
@@ -21,8 +22,8 @@ from protos.plan import Plan
 from protos.statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
 from site_agent.config import Hospital
 from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
-from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.tables import Numbers, Table, read_table
+from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.examination.admission import admitted
 from site_agent.trainer.files import array_digest, write_whole
 
 _FILE: Final = "statistics.json"
@@ -48,10 +49,10 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
         folder: where the trainer remembers.
 
     Raises:
-        OperatorError: the table does not fit, has answered for another run, or the disk does not take the memory.
+        OperatorError: the table may not be used, has answered for another run, or the disk does not take the memory.
     """
     assert plan.statistics is not None
-    table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    table = admitted(hospital).table
     remember(folder, plan, table)
     return count(plan.statistics, table, max(plan.statistics.smallest_cell, hospital.policy.smallest_cell))
 

@@ -1,4 +1,4 @@
-"""The one way from a hospital's table to training: read, examined, and its warnings accepted by a person."""
+"""The one way from a hospital's table to training, counts and reports: read, examined, its warnings accepted."""
 
 from __future__ import annotations
 
@@ -29,14 +29,24 @@ def examined(hospital: Hospital) -> Examination:
     return examine(survey_table(Path(hospital.data.table), contract), hospital.data.split)
 
 
-def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
-    """The table made ready for training.
+def admitted(hospital: Hospital) -> Examination:
+    """The hospital's table where it may be used, for training, counting or reporting.
 
     Raises:
         DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
     """
     examination = examined(hospital)
     check_admitted(hospital, examination)
+    return examination
+
+
+def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
+    """The table made ready for training.
+
+    Raises:
+        DataError: as `admitted`.
+    """
+    examination = admitted(hospital)
     assert examination.split_rows is not None  # otherwise there was an error
     return prepare_rows(examination.table, examination.split_rows)
 
@@ -44,8 +54,7 @@ def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
 def check_admitted(hospital: Hospital, examination: Examination) -> None:
     """Raises DataError where a table may not be used for training; the log is told how many warnings it has."""
     check_errors(examination)
-    warnings = examination.warnings
-    accepted = not warnings or find_acceptance(hospital.state_path, examination.digest) is not None
+    warnings, accepted = examination.warnings, is_accepted(hospital, examination)
     if not accepted and hospital.data.unaccepted_warnings == "stop":
         lines = [f"    {warning.words}" for warning in warnings[:_SHOWN_WARNINGS]]
         if len(warnings) > len(lines):
@@ -57,6 +66,11 @@ def check_admitted(hospital: Hospital, examination: Examination) -> None:
         )
     if warnings:
         structlog.get_logger().info("table_has_warnings", warnings=len(warnings), accepted=accepted)
+
+
+def is_accepted(hospital: Hospital, examination: Examination) -> bool:
+    """Whether there are no warnings, or a person has accepted these."""
+    return not examination.warnings or find_acceptance(hospital.state_path, examination.digest) is not None
 
 
 def check_errors(examination: Examination) -> None:

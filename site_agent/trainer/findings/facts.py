@@ -16,7 +16,7 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError, OperatorError
+from protos.errors import ConfigurationError, DataError, OperatorError
 from site_agent.config import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
@@ -40,18 +40,25 @@ FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
 _MOST_POINTS: Final = 300
-_CHANGED: Final = (
-    "The hospital's table or contract is not the one that this run was tested on, so subgroups and importance"
-    " could not be computed."
+_LEFT_OUT: Final = "so subgroups and importance were not computed."
+_CHANGED: Final = f"The hospital's table or contract is not the one that this run was tested on, {_LEFT_OUT}"
+_REFUSED: Final = (
+    "The hospital's table may not be used as it is now (`site-agent data check` says why, and who has to agree),"
+    f" {_LEFT_OUT}"
 )
+_UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TestPart:
-    """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row."""
+    """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
+
+    `is_accepted` says whether a person has accepted the table's warnings, where it has any.
+    """
 
     features: npt.NDArray[np.float32]
     groups: Mapping[str, Sequence[str]]
+    is_accepted: bool
 
 
 def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) -> dict[str, Json]:
@@ -69,7 +76,8 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     model = load_model(hospital.state_path, name)
     kept, facts = scored_rows(hospital.state_path, name), _saved_facts(hospital.state_path, name)
     prepare_arithmetic(hospital.training.threads)
-    part = _test_part(hospital, model, kept, groups)
+    found_part = _test_part(hospital, model, kept, groups)
+    part = None if isinstance(found_part, str) else found_part
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
     facts |= _curves(kept)
     facts["subgroups"] = [one.to_json() for one in found]
@@ -79,7 +87,8 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["unit"] = kept.test.unit
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name) is None else [BEFORE]),
-        *_warnings(facts, kept, found, is_changed=part is None),
+        *_warnings(facts, kept, found),
+        *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
         *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
     ]
     return facts
@@ -96,23 +105,25 @@ def _saved_facts(state: Path, run: str) -> dict[str, Json]:
         ) from cause
 
 
-def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | None:
-    """The columns of the test rows, or None where the table is not the one of the run."""
-    from site_agent.trainer.data.contract import read_contract
+def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
+    """The columns of the test rows, or why they are left out: a table may be reported as it may be trained."""
     from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.data.splits import split_rows
-    from site_agent.trainer.data.tables import read_table
+    from site_agent.trainer.examination.admission import admitted, is_accepted
 
     try:
-        table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
-        rows = split_rows(table, hospital.data.split)
-        dataset, _ = prepare_rows(table, rows)
+        examination = admitted(hospital)
+        rows = examination.split_rows
+        assert rows is not None  # otherwise there was an error
+        dataset, _ = prepare_rows(examination.table, rows)
+    except DataError:
+        return _REFUSED
     except OperatorError:
-        return None
+        return _CHANGED
     if dataset.digest != kept.dataset:
-        return None
-    chosen = group_values(table, model.profile, rows.test, groups)
-    return TestPart(features=dataset.test.features, groups=chosen)
+        return _CHANGED
+    chosen = group_values(examination.table, model.profile, rows.test, groups)
+    accepted = is_accepted(hospital, examination)
+    return TestPart(features=dataset.test.features, groups=chosen, is_accepted=accepted)
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:
@@ -161,7 +172,7 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
     }
 
 
-def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup], *, is_changed: bool) -> list[str]:
+def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
     """Why one should not build on the figures; those of the gain first."""
     gain = cast(Mapping[str, Json], facts["gain"])
     warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
@@ -181,6 +192,4 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
     small = [f"{one.group} {one.value}" for one in found if one.is_small]
     if small:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
-    if is_changed:
-        warnings.append(_CHANGED)
     return warnings

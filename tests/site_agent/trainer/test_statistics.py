@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from protos.errors import DataError
 from protos.plan import Plan
 from protos.statistics import MOMENT_SCALE
 from site_agent.config import Hospital, read_hospital
@@ -28,7 +29,7 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1) -> Hospital:
+def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, unaccepted: str = "tell") -> Hospital:
     """A hospital with twelve patients."""
     rows = [
         f"{'' if age is None else age},{sex},{place % 2}"
@@ -41,7 +42,7 @@ def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1) 
         "methods": ["local"], "secure_aggregation": "not-required", "smallest_sites": 1, "largest_rounds": 9,
         "largest_megabytes": 1.0, "largest_clipping_range": 8.0, "smallest_cell": smallest_cell,
     }  # fmt: skip
-    data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 0}}
+    data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 0}, "unaccepted_warnings": unaccepted}
     (folder / "hospital.yaml").write_text(
         yaml.safe_dump({"site": "ahus", "state": "s", "policy": policy, "data": data})
     )
@@ -109,6 +110,18 @@ def test_one_version_of_the_data_answers_for_one_run(tmp_path: Path) -> None:
         own_numbers(hospital, asking(SEX, AGE, version=4), tmp_path)
     changed = site(tmp_path, [*AGES[:-1], 36.0])
     assert own_numbers(changed, asking(AGE, version=2), tmp_path)[0] == 11
+
+
+def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
+    """Unaccepted warnings stop the counting where they stop training, errors always; nothing is remembered then."""
+    hospital = site(tmp_path, unaccepted="stop")
+
+    with pytest.raises(DataError, match="Nobody has accepted"):
+        own_numbers(hospital, asking(AGE), tmp_path)
+    (tmp_path / "table.csv").write_text((tmp_path / "table.csv").read_text().replace("20.0,F", "Zebra,F", 1))
+    with pytest.raises(DataError, match="column age: text where a number is declared in row 2"):
+        own_numbers(hospital, asking(AGE), tmp_path)
+    assert not (tmp_path / "statistics.json").exists()
 
 
 def test_the_memory_holds_no_value(tmp_path: Path) -> None:

@@ -113,6 +113,18 @@ def test_a_changed_table_is_noticed(hospital: Hospital, tmp_path: Path) -> None:
     assert any("is not the one that this run was tested on" in str(one) for one in found["warnings"])  # type: ignore[union-attr]
 
 
+def test_a_table_that_may_not_train_is_not_reported(hospital: Hospital, tmp_path: Path) -> None:
+    """Where warnings stop training and nobody has accepted them, subgroups stay away; told of, they are told here."""
+    strict = hospital.data.model_copy(update={"unaccepted_warnings": "stop"})
+
+    told = site_facts(hospital, None)["warnings"]
+    found = site_facts(hospital.model_copy(update={"data": strict}), None)
+
+    assert "Nobody has accepted what `site-agent data check` warns of in this table." in told  # type: ignore[operator]
+    assert found["subgroups"] == found["importance"] == []
+    assert any("may not be used as it is now" in str(one) for one in found["warnings"])  # type: ignore[union-attr]
+
+
 def test_what_is_not_there_is_told(hospital: Hospital, tmp_path: Path) -> None:
     """A group that is no feature; a run that kept no scores."""
     with pytest.raises(UsageError, match="no feature height"):
