@@ -83,22 +83,3 @@ def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: P
         assert all(farewell and farewell.reason is CoordinatorReason.RUN_STOPPED for farewell in farewells)
 
     play(scene())
-
-
-def test_a_revoked_site_is_not_waited_for(tmp_path: Path) -> None:
-    """A site that cannot come back ends the run at once, by name."""
-
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-        stage.engine.start()
-        for name in "abc":
-            stage.connect(BehavingSite(name))
-        for stream in list(stage.streams):
-            stage._deliver_one(stream)
-        stage.engine.removed("b")
-
-        (outcome,) = stage.engine.outcomes
-        assert outcome.reason == "b takes no further part (revoked)"
-        assert outcome.missing == {"b"}
-
-    play(scene())
