@@ -20,7 +20,7 @@ from pki.authority import Authority
 from pki.certificates import is_renewal_due
 from pki.identity import identify_site
 from pki.names import is_name, site_name
-from pki.register import Register
+from pki.register import Register, SiteState
 from protos.errors import OperatorError, RefusedError
 from protos.messages import MalformedMessage
 from protos.upkeep import EnrolmentReply, RenewalAnswered, RenewalAsked
@@ -62,6 +62,10 @@ class Membership:
     def is_accepted(self, caller: Caller) -> bool:
         """Whether the register still accepts a caller's certificate."""
         return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
+
+    def revoked(self) -> list[str]:
+        """The sites that were taken out of the federation and not invited again."""
+        return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
 
     def identity_of(self, site: str) -> str | None:
         """The fingerprint of a site's registered identity key."""
