@@ -1,8 +1,8 @@
 """Cells of text to numbers, as their column declares; the only place that interprets cells.
 
 A cell that does not fit becomes a `Flaw`, which says what is wrong in words that hold no part of the
-cell. Nothing here raises: an exception of a parser would quote the cell. A block of cells that are all plain
-numbers is converted at once; any other goes cell by cell, to the same result.
+cell. Nothing here raises: an exception of a parser would quote the cell. What is plainly written in a block of
+cells is converted at once; of the others each different one is looked at once, to the same result.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from site_agent.trainer.data.columns import (
     NumericFeature,
 )
 from site_agent.trainer.data.contract import BinaryTarget, MultiClassTarget, RegressionTarget, Target
+from site_agent.trainer.data.numbers import LARGEST_MAGNITUDE, LONGEST_NUMBER, Numbers, plain_cells, plain_numbers
+from site_agent.trainer.data.sources.blocks import texts_of
+
+__all__ = ["LARGEST_MAGNITUDE", "UNKNOWN_POSITION", "BlockParser", "Flaw", "Numbers", "Parsed", "Spelling"]
 
 UNKNOWN_POSITION: Final = -1.0
-LARGEST_MAGNITUDE: Final = 1e100
 _REMEMBERED_CELLS: Final = 1 << 10
 _LONGEST_REMEMBERED: Final = 100
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_LONGEST_NUMBER: Final = 400
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Flaw:
     words: str
 
 
-Numbers: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Parser: TypeAlias = Callable[[str], float | Flaw]
 
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
@@ -68,7 +70,8 @@ class Parsed:
     flaws: Mapping[str, Sequence[int]]
 
 
-BlockParser: TypeAlias = Callable[[Sequence[str]], Parsed]
+# Of an array of texts without nulls, or of numbers with nulls where a value is missing; see `Block`.
+BlockParser: TypeAlias = Callable[[arrow.Array], Parsed]
 
 
 @dataclass(frozen=True)
@@ -128,29 +131,65 @@ def target_parser(target: Target, spelling: Spelling) -> BlockParser:
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
     """Days since the year 1, NaN where missing; whether that is allowed is decided where the interval is made."""
     markers = {"", *spelling.markers, *column.missing_markers}
+    refuses_after = float(today.toordinal()) if column.future == "refuse" else math.inf
+    # In the default pattern a time behind the day is allowed, as spreadsheets and databases add one.
+    is_plain = column.pattern == "%Y-%m-%d"
 
     def parse(cell: str) -> float | Flaw:
         text = cell.strip()
         if text in markers:
             return math.nan
         try:
-            # In the default pattern a time behind the day is allowed, as spreadsheets and databases add one.
-            is_plain = column.pattern == "%Y-%m-%d"
             day = date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, column.pattern).date()
         except ValueError:
             return NOT_A_DATE
         if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
             return NOT_A_DATE
-        return IN_THE_FUTURE if day > today and column.future == "refuse" else float(day.toordinal())
+        return float(day.toordinal()) if day.toordinal() <= refuses_after else IN_THE_FUTURE
 
-    return _cell_by_cell(parse)
+    written = _DATE_AND_TIME if is_plain else f"^{_as_expression(column.pattern)}$"
+    absent = arrow.array(sorted(markers), arrow.string())
+
+    def parse_block(cells: arrow.Array) -> Parsed:
+        return _each_once(cells, _Remembered(parse), lambda texts: _days(texts, written, absent, refuses_after))
+
+    return parse_block
 
 
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
+_DATE_AND_TIME: Final = r"^(?P<Y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)?$"
+_PARTS: Final = {"%H": r"(?:[01]\d|2[0-3])", "%M": r"[0-5]\d", "%S": r"[0-5]\d",
+                 "%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}  # fmt: skip
+_DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
+
+
+def _as_expression(pattern: str) -> str:
+    """What a date in full width looks like; strptime reads others too, one by one."""
+    pieces = re.split("(%.)", pattern)
+    return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
+
+
+def _days(texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_after: float) -> tuple[Numbers, Bools]:
+    """Days of the texts that are plainly written dates, not in the future; and which texts those are not."""
+    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
+    is_plain = compute.and_not(compute.match_substring_regex(texts, written), compute.is_in(texts, value_set=absent))
+    parts = compute.extract_regex(texts.filter(is_plain), written)
+    iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), "-")
+    try:
+        found = iso.cast(arrow.date32()).cast(arrow.int32()).to_numpy(zero_copy_only=False)
+    except arrow.ArrowInvalid:  # a 30th of February among them
+        return days, is_open
+    places = np.flatnonzero(is_plain.to_numpy(zero_copy_only=False))
+    numbers = found.astype(np.float64) + _DAYS_BEFORE_1970
+    is_sound = (numbers >= 1) & (numbers <= refuses_after)  # there is no year 0
+    days[places[is_sound]] = numbers[is_sound]
+    is_open[places[is_sound]] = False
+    return days, is_open
 
 
 def _codes(decimal: str, values: Mapping[str, float | Flaw], otherwise: float | Flaw) -> BlockParser:
-    return _cell_by_cell(lambda cell: values.get(canonical_code(cell, decimal), otherwise))
+    remembered = _Remembered(lambda cell: values.get(canonical_code(cell, decimal), otherwise))
+    return lambda cells: _each_once(cells, remembered, _none)
 
 
 class _Remembered(dict[str, float | Flaw]):
@@ -167,76 +206,106 @@ class _Remembered(dict[str, float | Flaw]):
         return value
 
 
-def _cell_by_cell(parse: Parser) -> BlockParser:
-    remembered = _Remembered(parse)
+def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
+    return np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
 
-    def parse_block(cells: Sequence[str]) -> Parsed:
-        values = [remembered[cell] for cell in cells]
-        flaws: dict[str, list[int]] = {}
-        if any(type(value) is Flaw for value in values):
-            for place, value in enumerate(values):
-                if isinstance(value, Flaw):
-                    flaws.setdefault(value.words, []).append(place)
-        numbers = [math.nan if isinstance(value, Flaw) else value for value in values] if flaws else values
-        return Parsed(values=np.array(numbers, dtype=np.float64), flaws=flaws)
 
-    return parse_block
+def _each_once(
+    cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
+) -> Parsed:
+    """Each different cell parsed once: those that `at_once` leaves open one after the other."""
+    texts = texts_of(cells)
+    assert texts is not None  # numbers always are
+    encoded = texts.dictionary_encode()
+    places = encoded.indices.to_numpy()
+    values, is_open = at_once(encoded.dictionary)
+    wrong: dict[str, list[int]] = {}
+    for place, cell in zip(
+        np.flatnonzero(is_open).tolist(), encoded.dictionary.filter(arrow.array(is_open)).to_pylist(), strict=True
+    ):
+        value = remembered[cell]
+        if isinstance(value, Flaw):
+            wrong.setdefault(value.words, []).append(place)
+        else:
+            values[place] = value
+    flaws = {words: np.flatnonzero(np.isin(places, kinds)).tolist() for words, kinds in wrong.items()}
+    return Parsed(values=values[places], flaws=_in_order(flaws))
+
+
+def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Kinds in the order in which the block has them."""
+    return dict(sorted(flaws.items(), key=lambda kind: kind[1][0]))
 
 
 def _numbers(decimal: str, markers: Iterable[str], limits: tuple[float, float] | None, *, refuses: bool) -> BlockParser:
     words = {marker for marker in markers if not _NUMBER.fullmatch(marker)}
-    numbers = {float(marker) for marker in markers if marker not in words}
+    numbers = frozenset(float(marker) for marker in markers if marker not in words)
     low, high = limits or (-math.inf, math.inf)
-    outside = Flaw(f"a number outside the declared range {low:g} to {high:g}")
-    missing: float | Flaw = MISSING if refuses else math.nan
+    return _NumberColumn(decimal, frozenset(words), numbers, low, high, refuses)
 
-    def parse(cell: str) -> float | Flaw:
+
+class _NumberColumn:
+    """How one column's numbers are read: what of them is missing, and between which two they lie."""
+
+    def __init__(
+        self, decimal: str, words: frozenset[str], numbers: frozenset[float], low: float, high: float, refuses: bool
+    ) -> None:
+        self._decimal, self._words, self._numbers, self._low, self._high = decimal, words, numbers, low, high
+        self._missing: float | Flaw = MISSING if refuses else math.nan
+        self._outside = Flaw(f"a number outside the declared range {low:g} to {high:g}")
+        self._absent_words = arrow.array(sorted(words), arrow.string())
+        self._absent_numbers = np.array(sorted(numbers))
+        self._remembered = _Remembered(self._parse)
+
+    def __call__(self, cells: arrow.Array) -> Parsed:
+        """The column's part of a block."""
+        values = plain_numbers(cells, self._absent_words, self._decimal)
+        if values is not None:
+            return self._judged(values)
+        # One by one only what is not plain: a flawed cell must not make its whole block slow.
+        texts = texts_of(cells)
+        assert texts is not None
+        is_plain = plain_cells(texts, self._absent_words, self._decimal)
+        easy = plain_numbers(texts.filter(arrow.array(is_plain)), self._absent_words, self._decimal)
+        if easy is None:
+            is_plain, easy = np.zeros(len(texts), dtype=bool), np.empty(0)
+        hard = texts.filter(arrow.array(~is_plain))
+        return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
+
+    def _judged(self, values: Numbers) -> Parsed:
+        """Numbers, NaN where missing, none of them too large; the array is written to."""
+        if len(self._absent_numbers):
+            values[np.isin(values, self._absent_numbers)] = np.nan
+        is_outside = (values < self._low) | (values > self._high)
+        absent = np.flatnonzero(np.isnan(values)).tolist() if self._missing is MISSING else []
+        flaws = {MISSING.words: absent} if absent else {}
+        if is_outside.any():
+            flaws[self._outside.words] = np.flatnonzero(is_outside).tolist()
+            values[is_outside] = np.nan
+        return Parsed(values=values, flaws=_in_order(flaws))
+
+    def _parse(self, cell: str) -> float | Flaw:
         text = cell.strip()
-        if text in words:
-            return missing
-        if decimal != ".":
-            text = text.replace(".", " ").replace(decimal, ".")
-        if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        if text in self._words:
+            return self._missing
+        if self._decimal != ".":
+            text = text.replace(".", " ").replace(self._decimal, ".")
+        if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
             return NOT_A_NUMBER
         value = float(text)
-        if value in numbers:
-            return missing
+        if value in self._numbers:
+            return self._missing
         # Squares of larger numbers would overflow when the spread of the column is computed.
         if abs(value) > LARGEST_MAGNITUDE:
             return TOO_LARGE
-        return value if low <= value <= high else outside
-
-    slowly, absent_words, absent_numbers = _cell_by_cell(parse), arrow.array(sorted(words)), np.array(sorted(numbers))
-
-    def parse_block(cells: Sequence[str]) -> Parsed:
-        values = _all_numbers(cells, absent_words, decimal)
-        if values is None or (np.abs(values) > LARGEST_MAGNITUDE).any():
-            return slowly(cells)
-        values[np.isin(values, absent_numbers)] = np.nan
-        is_outside = (values < low) | (values > high)
-        flaws = {outside.words: np.flatnonzero(is_outside).tolist()} if is_outside.any() else {}
-        absent = np.flatnonzero(np.isnan(values)).tolist() if refuses else []
-        values[is_outside] = np.nan
-        return Parsed(values=values, flaws=flaws | ({MISSING.words: absent} if absent else {}))
-
-    return parse_block
+        return value if self._low <= value <= self._high else self._outside
 
 
-def _all_numbers(cells: Sequence[str], words: arrow.Array, decimal: str) -> Numbers | None:
-    """Float64 with NaN where a cell is one of `words`; None where a cell is neither that nor a finite number."""
-    written = arrow.array(cells, arrow.string())
-    values = _converted(written, words, decimal)
-    # Blanks around a number are rare, and taking them off first would cost every column a fifth of its time.
-    return _converted(compute.utf8_trim_whitespace(written), words, decimal) if values is None else values
-
-
-def _converted(texts: arrow.Array, words: arrow.Array, decimal: str) -> Numbers | None:
-    texts = compute.if_else(compute.is_in(texts, value_set=words), None, texts)
-    if decimal != ".":
-        texts = compute.replace_substring(compute.replace_substring(texts, ".", " "), decimal, ".")
-    try:
-        # To a copy, as what comes from there cannot be written to.
-        values = np.array(texts.cast(arrow.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    except arrow.ArrowInvalid:
-        return None
-    return values if np.count_nonzero(~np.isfinite(values)) == texts.null_count else None
+def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
+    """One block of two parts: the cells of the first are those where `is_first` says so."""
+    values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
+    for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
+        values[places] = part.values
+        for words, found in part.flaws.items():
+            flaws[words] = sorted([*flaws.get(words, []), *places[list(found)].tolist()])
+    return Parsed(values=values, flaws=_in_order(flaws))

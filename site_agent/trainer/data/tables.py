@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -41,14 +41,13 @@ from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Day
 from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
 from site_agent.trainer.data.intervals import interval_of
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, refuse
-from site_agent.trainer.data.sources.opening import open_records
-from site_agent.trainer.data.sources.records import Record
+from site_agent.trainer.data.sources.blocks import Block, blocks_of, texts_of
+from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.files import array_digest
 
 __all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
-_BLOCK_CELLS: Final = 1 << 18  # whose text still fits into a processor's cache when it is parsed column by column
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -88,7 +87,9 @@ class Table:
             positions = self.features.get(column.name, self.group_positions.get(column.name))
             if positions is not None:
                 names = (*(column.labels or column.codes), UNKNOWN)
-                labels[column.name] = tuple(names[int(position)] for position in positions)
+                labels[column.name] = tuple(
+                    np.array(names, dtype=object)[np.nan_to_num(positions, nan=-1.0).astype(np.int64)]
+                )
         return MappingProxyType(labels)
 
     @cached_property
@@ -177,21 +178,23 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
 
     def run(self, path: Path) -> Table:
-        with open_records(path, self.contract.format) as records:
-            first = next(records, None)
+        with open_blocks(path, self.contract.format) as opened:
+            first = opened.first
             if first is None:
                 refuse(["the file has no rows"])
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
-                rest: Iterator[Record] = records
             else:
                 positions = self._positions_by_order(len(first[1]))
-                width, rest = len(positions), itertools.chain([first], records)
+                width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
+            patient = self.contract.patient
+            read = {*parsers, *([patient.name] if patient and patient.name in positions else [])}
+            places = sorted(positions[name] for name in read)
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
-            block_rows = max(1, _BLOCK_CELLS // max(1, width))
-            while block := list(itertools.islice(rest, block_rows)):
+            own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
+            for block in itertools.chain(own, opened.rest(width, places)):
                 self._take(block, width, positions, parsers)
         return self._finish(positions)
 
@@ -246,32 +249,29 @@ class _Reading:
     def _is_day(self, name: str) -> bool:
         return isinstance(self.dates.get(name), DayColumn)
 
-    def _take(
-        self, block: list[Record], width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
-    ) -> None:
+    def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         """Parse a block of rows, column by column."""
-        ragged = [row for row, cells in block if len(cells) != width]
-        if ragged:
-            self.mistakes.add(f"not the expected {width} columns; is the delimiter the declared one?", ragged)
-            block = [record for record in block if len(record[1]) == width]
-        rows, dates = [row for row, _ in block], self.dates
-        self.rows.append(np.array(rows, dtype=np.int64))
-        columns = {name: [cells[positions[name]] for _, cells in block] for name in parsers if name in dates}
-        days = {name: parsers[name](cells) for name, cells in columns.items()}
+        if block.ragged:
+            words = f"not the expected {width} columns; is the delimiter the declared one?"
+            self.mistakes.add(words, block.ragged)
+        rows, dates = block.rows, self.dates
+        self.rows.append(rows)
+        days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
         for name, parse in parsers.items():
             column = dates.get(name)
             if isinstance(column, DateFeature):
                 parsed = interval_of(column, days[name], days)
             else:
-                place = positions[name]
-                parsed = days[name] if name in days else parse([cells[place] for _, cells in block])
+                parsed = days[name] if name in days else parse(block.columns[positions[name]])
             for words, places in parsed.flaws.items():
-                self.mistakes.add(f"column {name}: {words}", [rows[place] for place in places])
+                self.mistakes.add(f"column {name}: {words}", rows[np.asarray(places, dtype=np.int64)].tolist())
             if name in self.parsed:
                 self.parsed[name].append(parsed.values)
         patient = self.contract.patient
         if patient and patient.name in positions:
-            self.patients += [cells[positions[patient.name]].strip() for _, cells in block]
+            identifiers = texts_of(block.columns[positions[patient.name]])
+            assert identifiers is not None  # numbers always are
+            self.patients += [cell.strip() for cell in identifiers.to_pylist()]
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
         # One column after the other, so that the blocks of only one of them are in memory twice.

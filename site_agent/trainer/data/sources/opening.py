@@ -1,4 +1,4 @@
-"""One way in for every form of table: a path and a format become rows of text."""
+"""One way in for every form of table: a path and a format become rows of text, or blocks of columns of text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import assert_never
 
 from protos.errors import DataError
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.sources.blocks import Opened, opened_records
 from site_agent.trainer.data.sources.records import Record
 
 
@@ -20,9 +21,40 @@ def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
         DataError: the source cannot be read or is damaged.
         ConfigurationError: it is not of the declared kind.
     """
+    with _telling(), closing(_records(path, form)) as records:
+        yield records
+
+
+@contextmanager
+def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
+    """The same rows as the first of them, and blocks of columns behind it; what takes the time of large tables.
+
+    Raises:
+        DataError, ConfigurationError: as `open_records`.
+    """
+    with _telling():
+        match form:
+            case TableFormat():
+                from site_agent.trainer.data.sources.text import opened_text
+
+                with path.open("rb") as file:
+                    yield opened_text(file, form)
+            case ParquetFormat():
+                from site_agent.trainer.data.sources.parquet import opened_parquet
+
+                with path.open("rb") as file:
+                    yield opened_parquet(file)
+            case ExcelFormat() | SqlFormat():
+                with closing(_records(path, form)) as records:
+                    yield opened_records(records)
+            case _:
+                assert_never(form)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
     try:
-        with closing(_records(path, form)) as records:
-            yield records
+        yield
     except OSError as cause:
         raise DataError(
             what=f"The table cannot be read: {cause.strerror or type(cause).__name__}.",

@@ -1,16 +1,22 @@
-"""Rows of a Parquet file, some thousands at a time."""
+"""Rows of a Parquet file, some thousands at a time.
+
+Numbers stay numbers until it is known what their column is declared to be. Any other value becomes the text that a
+text file would have of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.records import Record, text_of
+from site_agent.trainer.data.sources.blocks import Block, Opened, texts_of
+from site_agent.trainer.data.sources.records import Record
 
 _BATCH_CELLS: Final = 1 << 19
 
@@ -23,23 +29,39 @@ def parquet_records(path: Path) -> Generator[Record, None, None]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as handle:
-        try:
-            file = parquet.ParquetFile(handle)
-        except (arrow.ArrowException, OSError):
-            file = None
-        if file is None:
-            refuse(["the file is no Parquet file, or it is damaged"])
-        names = file.schema_arrow.names
-        yield 1, list(names)
-        row = 2
-        batches = file.iter_batches(batch_size=max(1, _BATCH_CELLS // max(1, len(names))), use_threads=False)
-        for columns in _columns(batches):
-            for cells in zip(*columns, strict=True):
+        table = opened_parquet(handle)
+        if table.first is None:
+            return
+        yield table.first
+        places = range(len(table.first[1]))
+        for block in table.rest(len(places), places):
+            columns = [_texts(place, block.columns[place]).to_pylist() for place in places]
+            for row, cells in zip(block.rows.tolist(), zip(*columns, strict=True), strict=True):
                 yield row, list(cells)
-                row += 1
 
 
-def _columns(batches: Iterator[arrow.RecordBatch]) -> Iterator[list[list[str]]]:
+def opened_parquet(handle: BinaryIO) -> Opened:
+    """The same as blocks of columns; those that nobody asks for are not unpacked.
+
+    Raises:
+        DataError, OSError: as `parquet_records`.
+    """
+    try:
+        file = parquet.ParquetFile(handle)
+        names = list(file.schema_arrow.names)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError):
+        file = None
+    if file is None:
+        refuse(["the file is no Parquet file, or it is damaged"])
+    return Opened(first=(1, names), rest=lambda _, places: _blocks(file, places))
+
+
+def _blocks(file: parquet.ParquetFile, places: Sequence[int]) -> Iterator[Block]:
+    names, row = file.schema_arrow.names, 2
+    # Columns that share a name cannot be chosen by it.
+    wanted = [names[place] for place in places] if len(set(names)) == len(names) else None
+    batch_rows = max(1, _BATCH_CELLS // max(1, len(names) if wanted is None else len(wanted)))
+    batches = file.iter_batches(batch_size=batch_rows, columns=wanted, use_threads=False)
     while True:
         try:
             batch = next(batches, None)
@@ -47,17 +69,21 @@ def _columns(batches: Iterator[arrow.RecordBatch]) -> Iterator[list[list[str]]]:
             break
         if batch is None:
             return
-        yield [_texts(place, column) for place, column in enumerate(batch.columns, start=1)]
+        found = {place: batch.column(place if wanted is None else names[place]) for place in places}
+        columns = {
+            place: column if _is_number(column.type) else _texts(place, column) for place, column in found.items()
+        }
+        yield Block(rows=np.arange(row, row + batch.num_rows, dtype=np.int64), columns=columns)
+        row += batch.num_rows
     refuse(["the Parquet file is damaged"])
 
 
-def _texts(place: int, column: arrow.Array) -> list[str]:
-    try:
-        values = column.to_pylist()
-    except (arrow.ArrowException, ValueError, OverflowError):
-        values = [b""]  # such as a time before the year 1; told as the others
-    texts = [text_of(value) for value in values]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
-        refuse([f"the column number {place} holds something that is neither text, number nor date"])
-    return known
+def _is_number(kind: arrow.DataType) -> bool:
+    return bool(arrow.types.is_integer(kind) or arrow.types.is_float32(kind) or arrow.types.is_float64(kind))
+
+
+def _texts(place: int, column: arrow.Array) -> arrow.StringArray:
+    texts = texts_of(column)
+    if texts is None:
+        refuse([f"the column number {place + 1} holds something that is neither text, number nor date"])
+    return texts

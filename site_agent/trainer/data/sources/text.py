@@ -1,22 +1,32 @@
 """Rows of a delimited text file, in bounded memory whatever the file holds.
 
-Undecodable bytes come through as marked characters, so that their line can be told and no decoding error, which
-carries the file's bytes, ever exists.
+The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py); any
+other goes line by line through Python's own reader, to the same result. Undecodable bytes come through as marked
+characters, so that their line can be told and no decoding error, which carries the file's bytes, ever exists.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
+import itertools
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import BinaryIO, Final, TextIO
+
+import numpy as np
 
 from site_agent.trainer.data.formats import TableFormat
 from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.blocks import Block, Opened, blocks_of, opened_records
+from site_agent.trainer.data.sources.plain import Shape, plain_columns
 from site_agent.trainer.data.sources.records import Record
 
 LONGEST_LINE: Final = 1 << 24
+_PIECE_BYTES: Final = 1 << 21
+_LONGEST_CHARACTER_BYTES: Final = 4
 _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -29,31 +39,156 @@ def text_records(path: Path, form: TableFormat) -> Generator[Record, None, None]
     """
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
     with path.open(encoding=encoding, errors="surrogateescape", newline="") as file:
-        reader = csv.reader(_lines(file), delimiter=form.delimiter, strict=True)
-        row = 0
+        yield from _records(_lines(file), form.delimiter, 0)
+
+
+def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
+    """The same rows as blocks of columns.
+
+    Args:
+        file: open at its beginning, in bytes.
+        form: how it is written.
+
+    Raises:
+        DataError, OSError: as `text_records`.
+    """
+    if form.encoding == "utf-16":  # whose line ends are not those of bytes
+        wrapped = io.TextIOWrapper(file, encoding=form.encoding, errors="surrogateescape", newline="")
+        return opened_records(_records(_lines(wrapped), form.delimiter, 0))
+    table = _Pieces(file, form)
+    return Opened(first=table.first(), rest=table.rest)
+
+
+class _Pieces:
+    """A file in pieces of whole lines; `row` and `line` count what was read of it."""
+
+    def __init__(self, file: BinaryIO, form: TableFormat) -> None:
+        self._form = form
+        self._pieces = _pieces(file, is_marked=form.encoding == "utf-8")
+        self._open = io.StringIO()
+        self._left = 0
+        self._started = 0
+        self.row = self.line = 0
+
+    def first(self) -> Record | None:
+        """The first row that is not blank."""
+        for record in self._records():
+            return record
+        return None
+
+    def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
+        """All rows that were not read yet."""
+        while (piece := self._next_piece()) is not None:
+            raw = piece if self._form.encoding == "utf-8" or piece.isascii() else self._recoded(piece)
+            is_short = raw is not None and len(raw) <= LONGEST_LINE
+            shape = Shape(width=width, places=places, delimiter=self._form.delimiter)
+            columns = plain_columns(raw, shape) if is_short and raw is not None else None
+            if columns is None:
+                self._begin(piece)
+                yield from blocks_of(self._records_of_piece(), width, places)
+                continue
+            rows = np.arange(self.row + 1, self.row + 1 + columns.rows, dtype=np.int64)
+            self.row, self.line = self.row + columns.rows, self.line + piece.count(b"\n")
+            yield Block(rows=rows, columns=columns.texts)
+
+    def _next_piece(self) -> bytes | None:
+        """What is left of a piece that was begun, or the next one."""
+        if self._left:
+            rest, self._left = self._open.read(), 0
+            return rest.encode(self._form.encoding, "surrogateescape")
+        return next(self._pieces, None)
+
+    def _begin(self, piece: bytes) -> None:
+        text = piece.decode(self._form.encoding, "surrogateescape")
+        self._open, self._left, self._started = io.StringIO(text, newline=""), len(text), self._started + 1
+
+    def _recoded(self, piece: bytes) -> bytes | None:
         try:
-            for row, cells in enumerate(reader, start=1):
-                if cells:
-                    yield row, cells
-        except csv.Error:
-            failed = row + 1
-        else:
-            return
+            return piece.decode(self._form.encoding).encode()
+        except UnicodeDecodeError:
+            return None
+
+    def _read_lines(self) -> Iterator[str]:
+        while True:
+            if not self._left:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    return
+                self._begin(piece)
+            line = self._open.readline(LONGEST_LINE + 1)
+            self._left -= len(line)
+            self.line += 1
+            _check(line, self.line)
+            yield line
+
+    def _records(self) -> Iterator[Record]:
+        for row, cells in _records(self._read_lines(), self._form.delimiter, self.row):
+            self.row = row
+            yield row, cells
+
+    def _records_of_piece(self) -> Iterator[Record]:
+        """The records that begin in the piece that was begun; the last one may reach into the next."""
+        started = self._started
+        # A blank record is not given, so the end of the piece is noticed behind the next one, which may lie in
+        # the next piece; what is left of that is read at once again.
+        for record in self._records():
+            yield record
+            if not self._left or self._started > started:
+                return
+
+
+def _pieces(file: BinaryIO, *, is_marked: bool) -> Iterator[bytes]:
+    """Whole lines, some megabytes each; a line that is far too long comes in part, and is refused."""
+    rest = b""
+    is_first = True
+    while read := file.read(_PIECE_BYTES):
+        piece = rest + read
+        if is_first and is_marked and len(piece) >= len(codecs.BOM_UTF8):
+            piece = piece.removeprefix(codecs.BOM_UTF8)
+            is_first = False
+        # Behind a carriage return at the end the rest of a line end may follow.
+        end = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, len(piece) - 1)) + 1
+        if not end and len(piece) > _LONGEST_CHARACTER_BYTES * (LONGEST_LINE + 1):
+            end = len(piece)
+        rest = piece[end:]
+        if end:
+            yield piece[:end]
+    if rest:
+        yield rest
+
+
+def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]:
+    """The records that are not blank, counted from row + 1."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            row += 1
+            if cells:
+                yield row, cells
+    except csv.Error:
+        failed = row + 1
+    else:
+        return
     refuse([f"row {failed}: a quotation mark is not closed, or a cell is far too long"])
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    number = 0
-    while line := _line(file, number + 1):
-        number += 1
-        # A line without an end, in a damaged file, would otherwise be read into memory as a whole.
-        if len(line) > LONGEST_LINE:
-            refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
-        if "\0" in line:
-            refuse([f"line {number}: it holds a NUL byte, as a damaged or binary file does, or one in UTF-16"])
-        if not line.isascii() and _UNDECODED.search(line):
-            refuse([f"line {number}: it is not text in the declared encoding"])
+    for number in itertools.count(1):
+        line = _line(file, number)
+        if not line:
+            return
+        _check(line, number)
         yield line
+
+
+def _check(line: str, number: int) -> None:
+    # A line without an end, in a damaged file, would otherwise be read into memory as a whole.
+    if len(line) > LONGEST_LINE:
+        refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
+    if "\0" in line:
+        refuse([f"line {number}: it holds a NUL byte, as a damaged or binary file does, or one in UTF-16"])
+    if not line.isascii() and _UNDECODED.search(line):
+        refuse([f"line {number}: it is not text in the declared encoding"])
 
 
 def _line(file: TextIO, number: int) -> str:

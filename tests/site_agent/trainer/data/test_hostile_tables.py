@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 
 from protos.errors import DataError
@@ -160,8 +161,8 @@ def test_a_block_at_once_is_what_its_cells_are_one_by_one(seed: int) -> None:
 
     for cells in (plain, plain + strange):
         parse = feature_parser(feature, Spelling(".", ("?",)), for_prediction=False)
-        together = parse(cells)
-        apart = [parse([cell, "Zebra"]) for cell in cells]
+        together = parse(arrow.array(cells))
+        apart = [parse(arrow.array([cell, "Zebra"])) for cell in cells]
 
         np.testing.assert_array_equal(together.values, [one.values[0] for one in apart])
         for place, one in enumerate(apart):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as arrow
 import torch
 
 from site_agent.trainer.data.cells import UNDECLARED, UNKNOWN_POSITION, Spelling, feature_parser
@@ -36,7 +37,7 @@ def test_an_undeclared_code_is_refused_where_a_missing_one_is() -> None:
         feature = CategoricalFeature.model_validate_json(json.dumps(keys))
         column = {"codes": ["x", "y"], "missing": [""], "refuses_missing": missing == "refuse"}
 
-        parsed = feature_parser(feature, Spelling(".", ()), for_prediction=True)(["z"])
+        parsed = feature_parser(feature, Spelling(".", ()), for_prediction=True)(arrow.array(["z"]))
 
         assert list(parsed.flaws) == ([UNDECLARED.words] if place is None else [])
         assert loader._number(column, "z") == place

@@ -1,0 +1,100 @@
+"""Rows of a source as columns of text, some thousands of rows at a time: what is parsed at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as arrow
+
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.records import Record, text_of
+
+_BLOCK_CELLS: Final = 1 << 18  # whose text still fits into a processor's cache when it is parsed column by column
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Block:
+    """Some rows of a table, without those of another width.
+
+    Attributes:
+        rows: int64 of shape (rows,), their numbers as a spreadsheet counts.
+        columns: by place in the table, for those that were asked for, the cells: an array of texts, none of them null,
+            or of whole or floating numbers as the source has them, null where it has none.
+        ragged: the numbers of rows that have more or fewer cells than the table has columns.
+    """
+
+    rows: npt.NDArray[np.int64]
+    columns: Mapping[int, arrow.Array]
+    ragged: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Opened:
+    """A table that is being read.
+
+    Attributes:
+        first: its first row, names or not; None where it has no rows.
+        rest: the rows behind the first, given the table's width and the places of the columns that are wanted.
+    """
+
+    first: Record | None
+    rest: Callable[[int, Sequence[int]], Iterator[Block]]
+
+
+def opened_records(records: Iterator[Record]) -> Opened:
+    """A table whose source gives it row by row."""
+    first = next(records, None)
+    return Opened(first=first, rest=lambda width, places: blocks_of(records, width, places))
+
+
+def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> Iterator[Block]:
+    """Rows of texts as blocks.
+
+    Raises:
+        DataError: a cell is no text: it has half of a character, as a damaged workbook or database may.
+    """
+    while some := list(itertools.islice(records, max(1, _BLOCK_CELLS // max(1, width)))):
+        fitting = [record for record in some if len(record[1]) == width]
+        yield Block(
+            rows=np.array([row for row, _ in fitting], dtype=np.int64),
+            columns={place: _texts([cells[place] for _, cells in fitting], fitting) for place in places},
+            ragged=[row for row, cells in some if len(cells) != width],
+        )
+
+
+def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
+    """Cells of a block, of whatever type, as texts without nulls; None where a value cannot be text.
+
+    Equal values become text once, so what costs time is how many different ones there are.
+    """
+    if arrow.types.is_string(cells.type) and not cells.null_count:
+        return cells
+    try:
+        cells.validate(full=True)  # a file may call bytes text that are none
+        encoded = cells if arrow.types.is_dictionary(cells.type) else cells.dictionary_encode()
+        values, places = encoded.dictionary.to_pylist(), encoded.indices
+    except arrow.ArrowNotImplementedError:  # lists and the like
+        return None if len(cells) > cells.null_count else arrow.array([""] * len(cells), arrow.string())
+    except (arrow.ArrowException, ValueError, OverflowError):  # such as a time before the year 1
+        return None
+    texts = [text_of(value) for value in values]
+    if None in texts:
+        return None
+    return arrow.array([*texts, ""], arrow.string()).take(places.fill_null(len(texts)))
+
+
+def _texts(cells: list[str], records: Sequence[Record]) -> arrow.StringArray:
+    try:
+        return arrow.array(cells, arrow.string())
+    except (UnicodeEncodeError, arrow.ArrowException):
+        found = [row for cell, (row, _) in zip(cells, records, strict=True) if not _is_text(cell)]
+    return refuse([f"row {row}: a cell is not text, as in a damaged file" for row in found])
+
+
+def _is_text(cell: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in cell)

@@ -1,0 +1,115 @@
+"""Whole lines of a text file to columns at once, where nothing in them could be read in two ways.
+
+pyarrow's reader is fast, and Python's is the one whose reading counts. They agree on what passes here: no NUL, no
+lone carriage return, no blank line, nothing undecodable, as many cells in each row as the table has columns, none of
+them too long, and quotation marks only around whole cells, doubled within. All else is None, for Python's reader.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import pyarrow as arrow
+import pyarrow.csv as arrow_csv
+
+# Python's reader takes cells of up to 131,072 characters. Here a plain one has at most twice a window, and a quoted one
+# as much as a window and forty stretches of a thousand with a doubled mark before each.
+_WINDOW: Final = 50_000
+_QUOTED: Final = rb'(?:(?<=[\n%b])|\A)"[^"]{0,%d}+(?:""[^"]{0,1000}+){0,40}+"(?=[\r\n%b]|\Z)'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is expected: columns in all, the places of those that are wanted, and the character between them."""
+
+    width: int
+    places: Sequence[int]
+    delimiter: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlainColumns:
+    """The wanted columns by place, texts without nulls, and how many rows they have."""
+
+    rows: int
+    texts: Mapping[int, arrow.StringArray]
+
+
+def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
+    """Columns of whole lines, None where Python's reader has to look.
+
+    Args:
+        raw: lines in UTF-8, the last one with or without its end.
+        shape: of the table.
+    """
+    # The other reader would take a mark for none of the first cell's characters.
+    if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):
+        return None
+    if b"\r" in raw and raw.count(b"\r") != raw.count(b"\r\n"):
+        return None
+    bare = _quoted(shape.delimiter).sub(b"", raw) if b'"' in raw else raw
+    if b'"' in bare or _may_have_long_cell(bare, shape.delimiter.encode()):
+        return None
+    lines = bare.count(b"\n") + (not raw.endswith(b"\n"))
+    try:
+        table = _read(raw, shape, has_quotes=bare is not raw)
+    except arrow.ArrowInvalid:
+        return None
+    if table.num_rows != lines:  # a blank line, which one reader counts
+        return None
+    texts = {place: _whole(table.column(str(place))) for place in shape.places}
+    return PlainColumns(rows=lines, texts=texts)
+
+
+def _read(raw: bytes, shape: Shape, *, has_quotes: bool) -> arrow.Table:
+    names = [str(place) for place in range(shape.width)]
+    wanted = [str(place) for place in shape.places]
+    return arrow_csv.read_csv(
+        arrow.BufferReader(raw),
+        arrow_csv.ReadOptions(use_threads=False, block_size=len(raw) + 1, column_names=names),
+        arrow_csv.ParseOptions(
+            delimiter=shape.delimiter,
+            quote_char='"' if has_quotes else False,
+            double_quote=has_quotes,
+            newlines_in_values=has_quotes,
+        ),
+        arrow_csv.ConvertOptions(
+            check_utf8=False,  # it has been decoded
+            include_columns=wanted or names[:1],
+            column_types=dict.fromkeys(wanted, arrow.string()),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _whole(column: arrow.ChunkedArray) -> arrow.StringArray:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _is_decodable(raw: bytes) -> bool:
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@cache
+def _quoted(delimiter: str) -> re.Pattern[bytes]:
+    """Whole cells in quotation marks; each begins where a cell begins and ends where one ends."""
+    between = re.escape(delimiter).encode()
+    return re.compile(_QUOTED % (between, _WINDOW, between))
+
+
+def _may_have_long_cell(raw: bytes, delimiter: bytes) -> bool:
+    """Whether a window of half the longest cell has neither an end of a cell nor of a line."""
+    windows = range(0, len(raw) - _WINDOW + 1, _WINDOW)
+    return any(raw.find(delimiter, at, at + _WINDOW) < 0 and raw.find(b"\n", at, at + _WINDOW) < 0 for at in windows)
