@@ -69,8 +69,19 @@ def is_coded(column: ColumnDraft) -> bool:
     return 1 < len(_shown_codes(column)) <= _MOST_WORDS
 
 
-def feature_line(column: ColumnDraft) -> Line:
-    """A feature, or an ignored column where nothing can be learnt from it."""
+def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
+    """Those that may stand for "not known", of a column that is drafted as a number."""
+    is_number = column.is_numeric and not (is_coded(column) or column.pattern or is_identifier(column))
+    return disguised_numbers(column.sample) if is_number else ()
+
+
+def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
+    """A feature, or an ignored column where nothing can be learnt from it.
+
+    Args:
+        column: as far as it was read.
+        shared: numbers that the draft names once, for the whole table.
+    """
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
         return _line(column, "ignore", (), ("no row has a value",))
@@ -81,9 +92,9 @@ def feature_line(column: ColumnDraft) -> Line:
         words = "a date is read as the time since another day: name the day or the date column that makes sense"
         return _line(column, "feature", (*keys, *_missing(column, ())), (words, *late))
     if is_coded(column):
-        return _coded(column, late)
+        return _coded(column, late, shared)
     if column.is_numeric:
-        return _numeric(column, late)
+        return _numeric(column, late, shared)
     if len(column.codes) == 1 and not column.has_many_codes:
         return _line(column, "ignore", (), ("every row that has a value has the same one",))
     return _line(column, "ignore", (), ("text of many kinds, such as names or notes; it is never read",))
@@ -122,13 +133,14 @@ def rounded_range(low: float, high: float) -> tuple[float, float]:
     return (max(below, 0.0) if low >= 0 else below), above
 
 
-def _coded(column: ColumnDraft, late: tuple[str, ...]) -> Line:
-    codes = sorted(_shown_codes(column), key=_order)
+def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
+    listed = sorted(_shown_codes(column), key=_order)
+    codes = [code for code in listed if not (_is_number(code) and float(code) in shared)]
     kind = "binary" if len(codes) == 2 else "categorical"
     words = list(late)
     if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
-    once = len(column.codes) - len(codes)
+    once = len(column.codes) - len(listed)
     if once:
         words.append(f"{once} further words occur only once and are not listed")
     keys = [("type", kind), ("codes", _list(codes))]
@@ -137,9 +149,10 @@ def _coded(column: ColumnDraft, late: tuple[str, ...]) -> Line:
     return _line(column, "feature", keys, words)
 
 
-def _numeric(column: ColumnDraft, late: tuple[str, ...]) -> Line:
+def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
     sample, words = column.sample, list(late)
     markers = disguised_numbers(sample)
+    own = [marker for marker in markers if marker not in shared]
     true = sample[~np.isin(sample, markers)]
     kept = [value for value in (column.low, column.high) if value not in markers]
     keys = [("type", "numeric")]
@@ -147,10 +160,10 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...]) -> Line:
         low, high = rounded_range(min([float(true.min()), *kept]), max([float(true.max()), *kept]))
         keys.append(("range", f"[{low:g}, {high:g}]"))
         words.append("range: widen it to what is possible in a patient; unit: name it")
-    if markers:
-        shown = " and ".join(f"{marker:g}" for marker in markers)
+    if own:
+        shown = " and ".join(f"{marker:g}" for marker in own)
         words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
-        keys.append(("missing_markers", _list([f"{marker:g}" for marker in markers])))
+        keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
     if column.other_texts:
         words.append(f"{column.other_texts} cells hold text that is no number")
     return _line(column, "feature", (*keys, *_missing(column, markers)), words)

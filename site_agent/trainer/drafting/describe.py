@@ -25,6 +25,7 @@ from site_agent.trainer.drafting.column import (
     is_coded,
     is_identifier,
     scalar,
+    suspicious_numbers,
     target_line,
 )
 from site_agent.trainer.drafting.guess import guess_format
@@ -34,6 +35,8 @@ MOST_ROWS: Final = 100_000
 _MOST_CELLS: Final = 10_000_000
 _BLOCK_ROWS: Final = 256
 _MOST_COMMENTED: Final = 1000
+_MANY: Final = 3
+_MOST_NAMED: Final = 5
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
 )
@@ -68,13 +71,16 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
             remedy="Give the path of an existing file that this user may read.",
         ) from cause
     columns, rows, has_more = _columns(path, form)
-    lines = _lines(columns)
+    shared = _shared_markers(columns)
+    lines = _lines(columns, frozenset(shared))
     markers = sorted({marker for column in columns for marker in column.markers})
+    markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
         "# Every line is a guess. Correct it, say what units and codes mean, then run `site-agent data check`.",
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
+        *_shared_words(shared),
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
@@ -119,7 +125,42 @@ def _check_names(names: list[str]) -> None:
         refuse(["the header has a name twice, small and capital letters not told apart"])
 
 
-def _lines(columns: list[ColumnDraft]) -> list[Line]:
+def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
+    """Suspicious numbers of many columns, with their names: markers of the whole table, so they are named once.
+
+    Not where the number seems to mean itself somewhere: among the amounts of another column, in the outcome, or, of
+    0, among the codes of any.
+    """
+    outcome, found = _outcome(columns), dict[float, list[str]]()
+    for column in columns:
+        for marker in suspicious_numbers(column) if column is not outcome else ():
+            found.setdefault(marker, []).append(column.name)
+
+    def means_itself(marker: float, column: ColumnDraft) -> bool:
+        is_code = is_coded(column) and marker != 0.0 and column is not outcome
+        return marker in column.candidates and column.name not in found[marker] and not is_code
+
+    return {
+        marker: names
+        for marker, names in sorted(found.items())
+        if len(names) >= _MANY and not any(means_itself(marker, column) for column in columns)
+    }
+
+
+def _shared_words(shared: dict[float, list[str]]) -> list[str]:
+    """What a person should look at above the table's markers."""
+    words = []
+    for marker, names in shared.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        words.append(
+            f"# suspicious: {marker:g} lies far from all other values in {len(names)} columns"
+            f" ({', '.join(map(scalar, names[:_MOST_NAMED]))}{more}), as a marker for not known does;"
+            " it stands here once, for all columns"
+        )
+    return words
+
+
+def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
     outcome = _outcome(columns)
     identifier = next((column for column in columns if is_identifier(column) and column is not outcome), None)
     lines = []
@@ -129,7 +170,7 @@ def _lines(columns: list[ColumnDraft]) -> list[Line]:
         elif column is identifier:
             lines.append(identifier_line(column))
         else:
-            lines.append(feature_line(column))
+            lines.append(feature_line(column, shared))
     return lines
 
 

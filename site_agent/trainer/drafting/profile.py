@@ -104,6 +104,11 @@ class ColumnDraft:
         return np.array([*self._sample, *sorted(self._candidates)], dtype=np.float64)
 
     @property
+    def candidates(self) -> frozenset[float]:
+        """The numbers that were met and that people use as markers."""
+        return frozenset(self._candidates)
+
+    @property
     def pattern(self) -> str | None:
         """How the dates are written, if nearly all values are dates."""
         best = max(PATTERNS, key=lambda pattern: self._patterns[pattern])

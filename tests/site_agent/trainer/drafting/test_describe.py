@@ -87,6 +87,39 @@ def test_numbers_that_stand_for_not_known_are_pointed_out(values: list[float], m
     assert disguised_numbers(np.array(values, dtype=np.float64)) == markers
 
 
+def _marked(tmp_path: Path, weights: list[str]) -> tuple[Contract, str]:
+    """Three laboratory values with -9 for not known, a code with it, and a weight."""
+    rows = [
+        f"{40 + i % 31},{-9 if i % 7 == 0 else 4 + i % 13 / 10},{-9 if i % 5 == 0 else 100 + i % 29},"
+        f"{-9 if i % 9 == 0 else 20 + i % 17},{[1, 2, -9][i % 3]},{weights[i % len(weights)]},{i % 2}"
+        for i in range(120)
+    ]
+    return _drafted(_made(tmp_path, ["age,potassium,glucose,urea,smoker,weight,outcome", *rows]))
+
+
+def test_a_marker_of_many_columns_is_suggested_once(tmp_path: Path) -> None:
+    """Among the markers of the table, with a comment that names its columns, and no longer as a code."""
+    contract, text = _marked(tmp_path, [str(50 + i) for i in range(60)])
+
+    assert contract.missing_markers == ("-9",)
+    assert text.count("suspicious: -9") == 1
+    assert "in 3 columns (potassium, glucose, urea)" in text
+    features = {feature.name: feature for feature in contract.features}
+    assert {features[name].missing for name in ("potassium", "glucose", "urea")} == {"median-and-flag"}
+    assert all(feature.missing_markers == () for feature in contract.features)
+    assert isinstance(features["smoker"], CategoricalFeature)
+    assert features["smoker"].codes == ("1", "2")
+    assert survey_table(tmp_path / "table.csv", contract).mistakes == ()
+
+
+def test_a_marker_that_means_itself_somewhere_stays_with_its_columns(tmp_path: Path) -> None:
+    """A change of weight of -9 kilograms is one: each column then has its own marker and comment."""
+    contract, text = _marked(tmp_path, [str(number) for number in range(-20, 20)])
+
+    assert "-9" not in contract.missing_markers
+    assert text.count("suspicious: -9") == 3
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     """Rounded outward, and a table without negative numbers is given no negative limit."""
