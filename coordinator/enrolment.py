@@ -17,9 +17,13 @@ from coordinator.refusals import Refusals
 from coordinator.service import Credentials
 from pki import enrolment, store
 from pki.authority import Authority
-from pki.certificates import is_renewal_due
+from pki.certificates import certificate_pem, certificate_sha256, is_renewal_due
+from pki.chain import certificates_in, verified_leaf
 from pki.identity import identify_site
 from pki.names import is_name, site_name
+from pki.own_authority import ForeignNameError, identify_own
+from pki.own_enrolment import handle_own_certificate
+from pki.own_register import OwnAuthorities
 from pki.register import Register, SiteState
 from protos.errors import OperatorError, RefusedError
 from protos.messages import MalformedMessage
@@ -40,23 +44,42 @@ class Membership:
     ) -> None:
         """`now` gives aware times; `record` writes an event into the audit log before an answer leaves."""
         self._authority, self._register, self._now = authority, register, now
+        self._own = OwnAuthorities(register)
         self._record = record or _nowhere
         self._refusals = Refusals(self._record)
         self._told: set[tuple[str, str]] = set()
         self._log = structlog.get_logger()
         self._generation = register.generation()
+        self._counting: dict[str, str] = {}
+        self._note_authorities()
 
     def credentials(self) -> Credentials:
         """What this coordinator shows and trusts."""
         return Credentials(
             key=store.read_secret(self._authority.coordinator_key_path),
             chain=store.read_public(self._authority.coordinator_certificate_path),
-            root=self._authority.accepted_roots_pem(),
+            root=self._authority.accepted_roots_pem() + self._own.trusted_pem(self._now()),
         )
 
-    def identify(self, certificate: bytes) -> Caller:
-        """Who a certificate (PEM) is; raises RefusedError."""
-        identity = identify_site(certificate, self._authority.federation, self._now())
+    def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
+        """Who shows a certificate (PEM) with what stands above it (PEM), as TLS has taken them.
+
+        TLS trusts the federation's root and every hospital's authority alike; here each counts for its own names only.
+
+        Raises:
+            RefusedError: nobody who may act here.
+        """
+        federation, now = self._authority.federation, self._now()
+        chain = certificates_in(certificate + above)
+        try:
+            own = identify_own(chain, self._own.valid(now), federation, now)
+        except ForeignNameError as foreign:
+            self._note_foreign(foreign)
+            raise
+        if own is not None:
+            return Caller(own.identity.name, own.identity.certificate_sha256)
+        identity = identify_site(certificate_pem(chain[0]), federation, now)
+        verified_leaf(certificate + above, self._authority.accepted_roots_pem(), now)
         return Caller(identity.name, identity.certificate_sha256)
 
     def is_accepted(self, caller: Caller) -> bool:
@@ -90,22 +113,47 @@ class Membership:
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Answer a member that asks for its next certificate, signed with its identity key."""
+        """Answer a member that asks for its next certificate or shows one, signed with its identity key."""
         request = enrolment.RenewalRequest(
-            site=asked.site, signing_request=asked.signing_request, signature=asked.signature
+            site=asked.site, signing_request=asked.signing_request, signature=asked.signature, chain_pem=asked.chain
         )
+        handle = handle_own_certificate if asked.chain else enrolment.handle_renewal
         try:
-            issued = enrolment.handle_renewal(self._authority, self._register, request, self._now())
+            issued = handle(self._authority, self._register, request, self._now())
         except RefusedError as refusal:
+            if isinstance(refusal, ForeignNameError):
+                self._note_foreign(refusal)
             self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
             self._refusals.note("renewal_refused", reason=refusal.what)
             return RenewalAnswered(b"", b"", refusal.what)
         except OperatorError as error:  # of this side: the disk, the register; the site can only wait
             self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
             return RenewalAnswered(b"", b"", "The coordinator cannot renew at the moment.")
-        self._record("certificate_issued", site=asked.site, kind="renewal")
+        if asked.chain:
+            shown = certificate_sha256(certificates_in(issued.chain_pem)[0])
+            self._record("own_certificate_accepted", site=asked.site, certificate_sha256=shown)
+        else:
+            self._record("certificate_issued", site=asked.site, kind="renewal")
         self._log.info("certificate_renewed", site=asked.site)
         return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
+
+    def _note_authorities(self) -> None:
+        """Record which hospitals' authorities count, and which do no more."""
+        counting = {one.sha256: str(one.site) for one in self._own.all()}
+        for sha256 in counting.keys() - self._counting.keys():
+            self._record("own_authority_counts", site=counting[sha256], authority_sha256=sha256)
+        for sha256 in self._counting.keys() - counting.keys():
+            self._record("own_authority_removed", site=self._counting[sha256], authority_sha256=sha256)
+        self._counting = counting
+
+    def _note_foreign(self, foreign: ForeignNameError) -> None:
+        self._log.error("foreign_name_refused", authority_of=foreign.site, named=foreign.named)
+        self._refusals.note(
+            "foreign_name_refused",
+            authority_of=foreign.site,
+            named=foreign.named,
+            certificate_sha256=foreign.certificate_sha256,
+        )
 
     def roots(self) -> RenewalAnswered | None:
         """What a site has to hear while the authority changes: the roots, and what vouches for the next one."""
@@ -143,6 +191,8 @@ class Membership:
     def has_changed(self) -> bool:
         """Whether the register has changed since the last time this was asked."""
         earlier, self._generation = self._generation, self._register.generation()
+        if earlier != self._generation:
+            self._note_authorities()
         return earlier != self._generation
 
     def enrol(self, raw: bytes) -> bytes:

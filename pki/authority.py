@@ -192,6 +192,17 @@ class Authority:
         before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         return self.root_pem() + before
 
+    def authorities(self) -> list[tuple[str, x509.Certificate]]:
+        """Every authority of this federation that is or will be in force, each with what it is called."""
+        places = (
+            (self.root_certificate_path, "the federation's root"),
+            (self.issuing_certificate_path, "the federation's issuing authority"),
+            (self.next_root_path, "the federation's next root"),
+            (self.directory / "next-issuing.crt", "the federation's next issuing authority"),
+            (self.previous_root_path, "the federation's root before"),
+        )
+        return [(name, one) for at, name in places if at.exists() for one in certificates_in(store.read_public(at))]
+
     def is_changing(self) -> bool:
         """Whether another root is about to take over, or has and the one before is still trusted (rotation.py)."""
         return self.next_root_path.exists() or self.previous_root_path.exists()

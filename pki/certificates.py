@@ -145,6 +145,11 @@ def issuing_certificate(
     )
 
 
+def is_issuing(certificate: x509.Certificate, federation: FederationName) -> bool:
+    """Whether a certificate bears the name of the federation's issuing authority, which no hospital's may bear."""
+    return certificate.subject == _authority_name(federation, "issuing")
+
+
 def vouching_certificate(
     next_root: x509.Certificate, root: x509.Certificate, root_key: Key, now: datetime
 ) -> x509.Certificate:

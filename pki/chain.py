@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from protos.errors import RefusedError
@@ -44,7 +44,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
     if not 0 < len(roots) <= MOST_ROOTS or len(chain) != 2:
         raise _refused("it is not one leaf and one issuing authority under one root")
     leaf, issuing = chain
-    above = [root for root in roots if issuing.issuer == root.subject and _has_signed(root, issuing)]
+    above = [root for root in roots if issuing.issuer == root.subject and has_signed(root, issuing)]
     root = above[0] if above else roots[0]
     _check_authority(root, path_length=1)
     _check_authority(issuing, path_length=0)
@@ -79,7 +79,7 @@ def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
     if not told_pem:
         return trusted_pem
     trusted, told = certificates_in(trusted_pem), certificates_in(told_pem)
-    roots = [one for one in told if one.subject == one.issuer and _has_signed(one, one)]
+    roots = [one for one in told if one.subject == one.issuer and has_signed(one, one)]
     kept = list(trusted)
     for root in roots:
         if root in kept:
@@ -97,13 +97,14 @@ def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certifica
     # issuing key, which the coordinator holds, would vouch for a root of the coordinator's own making.
     is_for = paper.public_key() == new.public_key() and paper.subject == new.subject == old.subject
     is_valid = paper.not_valid_before_utc <= now <= paper.not_valid_after_utc
-    return is_for and is_valid and paper.issuer == old.subject and _has_signed(old, paper)
+    return is_for and is_valid and paper.issuer == old.subject and has_signed(old, paper)
 
 
-def _has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
+def has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
+    """Whether one certificate's key has signed the other, and is named in it as its issuer."""
     try:
         lower.verify_directly_issued_by(upper)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         return False
     return True
 

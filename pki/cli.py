@@ -17,6 +17,9 @@ import click
 from pki import inspection, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
+from pki.commands.options import PATH as _PATH
+from pki.commands.options import directory_option as _directory
+from pki.commands.own_authority import own_authority
 from pki.doctoring import files
 from pki.enrolment import invite_site
 from pki.invitation import Invitation
@@ -30,10 +33,6 @@ from protos.diagnosis import exit_status
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 
-_PATH = click.Path(path_type=Path)
-_directory = click.option(
-    "--directory", type=_PATH, required=True, help="The authority's directory, made by `pki init`."
-)
 _passphrase_file = click.option(
     "--passphrase-file",
     type=_PATH,
@@ -294,6 +293,9 @@ def doctor(directory: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([finding.facts() for finding in found], indent=2))
     sys.exit(exit_status(found))
+
+
+commands.add_command(own_authority)
 
 
 def _now() -> datetime:

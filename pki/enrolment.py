@@ -19,6 +19,7 @@ from pki.authority import Authority
 from pki.certificates import public_key_sha256, requested_key
 from pki.invitation import TOKEN_BYTES, Invitation, new_token, token_sha256
 from pki.names import FederationName, SiteName, is_name
+from pki.own_register import OwnAuthorities
 from pki.register import Redemption, Register, SiteRecord, SiteState
 from pki.signatures import public_bytes, sign, verify
 from protos.errors import RefusedError
@@ -40,11 +41,15 @@ class EnrolmentRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RenewalRequest:
-    """What a site sends for its next certificate: name, signing request (PEM) for a new TLS key, signature."""
+    """What a site sends for its next certificate: name, signing request (PEM) for a new TLS key, signature.
+
+    `chain_pem` is there where its own authority has issued one (own_enrolment.py).
+    """
 
     site: str
     signing_request: bytes
     signature: bytes
+    chain_pem: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,8 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalReq
     request yields only the certificate that was issued for it: a TLS key is certified once.
 
     Raises:
-        RefusedError: the site is no member, or the request is not signed with its identity key.
+        RefusedError: the site is no member, has certificates of its own authority, or the request is not signed with
+            its identity key.
     """
     if not is_name(request.site):
         raise _refused("its site name is not a name")
@@ -175,6 +181,8 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalReq
     key = requested_key(request.signing_request)
     parts = _renewal_parts(authority.federation, site, request.signing_request)
     verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
+    if site in OwnAuthorities(register).sites_in_use():
+        raise _refused(f"{site} has an authority of its own, which issues its certificates")
     kept = register.chain_of(site, public_key_sha256(key))
     if kept is not None:
         return Issued(kept, site)

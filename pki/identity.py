@@ -46,19 +46,21 @@ class CoordinatorIdentity:
     certificate_sha256: str
 
 
-def identify_site(leaf: bytes, federation: str, now: datetime) -> SiteIdentity:
+def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_authority: bool = False) -> SiteIdentity:
     """Who a peer is, from its leaf certificate.
 
     Args:
         leaf: one certificate, PEM or DER, as TLS handed it over after checking its chain.
         federation: the name of the federation that this program serves.
         now: an aware time.
+        is_of_own_authority: a hospital's authority has issued it, which adds where its lists and policies are; so an
+            extension that this file does not know is ignored where it is not critical.
 
     Raises:
         RefusedError: the certificate is not exactly that of a site of this federation, valid now.
     """
     certificate = _load(leaf)
-    names = _names(certificate)
+    names = _names(certificate, ignores_others=is_of_own_authority)
     if len(names) != 1:
         raise _refused(f"it carries {len(names)} names, and a site has exactly one")
     name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
@@ -96,12 +98,13 @@ def _load(leaf: bytes) -> x509.Certificate:
     return found[0]
 
 
-def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+def _names(certificate: x509.Certificate, *, ignores_others: bool = False) -> list[x509.GeneralName]:
     try:
         extensions = list(certificate.extensions)
     except Exception as cause:  # a repeated or unreadable extension, each its own kind
         raise _refused("its extensions cannot be read") from cause
-    if not all(isinstance(extension.value, _KNOWN_EXTENSIONS) for extension in extensions):
+    others = [one for one in extensions if not isinstance(one.value, _KNOWN_EXTENSIONS)]
+    if any(one.critical or not ignores_others for one in others):
         raise _refused("it carries an extension that no certificate of a federation carries")
     for extension in extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):

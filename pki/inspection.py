@@ -14,6 +14,7 @@ from cryptography import x509
 from pki.certificates import certificate_sha256
 from pki.chain import certificates_in
 from pki.invitation import Invitation
+from pki.own_authority import authority_fingerprint
 
 _TIME = "%Y-%m-%d %H:%M UTC"
 
@@ -47,6 +48,15 @@ def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[str]:
     yield f"  issued by    {certificate.issuer.rfc4514_string()!a}"
     yield f"  valid        {start:{_TIME}} to {end:{_TIME}}{remark}"
     yield f"  sha256       {certificate_sha256(certificate)}"
+    if _is_authority(certificate):
+        yield f"  fingerprint  {authority_fingerprint(certificate)}"
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        return False
 
 
 def _subject(certificate: x509.Certificate) -> str:

@@ -111,7 +111,7 @@ class Register:
         Raises:
             ConfigurationError: the site is active, and would lose its place.
         """
-        with self._changing() as database:
+        with self.changing() as database:
             row = database.execute("SELECT state FROM sites WHERE name = ?", (name,)).fetchone()
             if row is not None and row[0] == SiteState.ACTIVE:
                 raise ConfigurationError(
@@ -142,7 +142,7 @@ class Register:
             RefusedError: the token is unknown, void, expired or used by another key, or the identity
                 key belongs to another site.
         """
-        with self._changing() as database:
+        with self.changing() as database:
             found = database.execute(
                 "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?",
                 (asked.token_sha256,),
@@ -172,7 +172,7 @@ class Register:
         Raises:
             RefusedError: the site has not asked, was answered already, or has another identity key.
         """
-        with self._changing() as database:
+        with self.changing() as database:
             site = self._site(name)
             if site.state is not SiteState.REQUESTED or site.identity_fingerprint is None:
                 raise _refused(f"site {name} is not waiting for approval, its state is {site.state}")
@@ -187,7 +187,7 @@ class Register:
 
         Where two replies race, the first certificate is kept and both get it.
         """
-        with self._changing() as database:
+        with self.changing() as database:
             site = self._site(name)
             kept = self._chain_of(name, issued.tls_key_sha256)
             if site.state is SiteState.ACTIVE and kept is not None:
@@ -199,21 +199,36 @@ class Register:
             database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
             return issued.chain_pem
 
-    def add_certificate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
-        """Accept a renewed certificate beside the present one; asked twice for one key, the first counts."""
-        with self._changing():
+    def add_certificate(
+        self, name: SiteName, issued: IssuedCertificate, now: datetime, authority_sha256: str | None = None
+    ) -> bytes:
+        """Accept a renewed certificate beside the present one; asked twice for one key, the first counts.
+
+        `authority_sha256` names the site's own authority that has issued it; None for the federation's.
+        """
+        with self.changing() as database:
             if self._site(name).state is not SiteState.ACTIVE:
                 raise _refused(f"site {name} is not a member of the federation")
             kept = self._chain_of(name, issued.tls_key_sha256)
             if kept is not None:
                 return kept
             self._insert(name, issued, now)
+            if authority_sha256 is not None:
+                # Asked here, because it may have been removed since the chain was looked at.
+                values = (issued.sha256, authority_sha256, name)
+                added = database.execute(
+                    "INSERT INTO own_certificates (sha256, authority_sha256)"
+                    " SELECT ?, sha256 FROM own_authorities WHERE sha256 = ? AND site = ?",
+                    values,
+                )
+                if added.rowcount != 1:
+                    raise _refused(f"the authority of site {name} was removed in the meantime")
             return issued.chain_pem
 
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
         """The site has connected with this certificate: those issued to it before are no longer accepted."""
         values = (name, certificate_sha256)
-        with self._reading() as database:
+        with self.reading() as database:
             # Asked first without the write lock: nearly every call finds nothing to do.
             older = database.execute(
                 "SELECT 1 FROM certificates WHERE site = ? AND is_accepted = 1"
@@ -221,7 +236,7 @@ class Register:
                 values,
             ).fetchone()
         if older is not None:
-            with self._changing() as database:
+            with self.changing() as database:
                 database.execute(
                     "UPDATE certificates SET is_accepted = 0 WHERE site = ? AND is_accepted = 1"
                     " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
@@ -230,7 +245,7 @@ class Register:
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
         """Whether this site may act with this certificate now; cheap, asked on every call."""
-        with self._reading() as database:
+        with self.reading() as database:
             found = database.execute(
                 "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
                 " AND is_accepted = 1 AND sites.name = ? AND sites.state = 'active'",
@@ -240,12 +255,12 @@ class Register:
 
     def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
         """The accepted chain (PEM) that was issued to this site for this TLS key, if there is one."""
-        with self._reading():
+        with self.reading():
             return self._chain_of(name, tls_key_sha256)
 
     def newest_chain(self, name: SiteName) -> bytes:
         """The chain (PEM) of a site's newest accepted certificate; a RefusedError where it has none."""
-        with self._reading() as database:
+        with self.reading() as database:
             row = database.execute(
                 "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC", (name,)
             ).fetchone()
@@ -261,43 +276,46 @@ class Register:
         return site.identity_key
 
     def revoke(self, name: SiteName, now: datetime) -> None:
-        """Take away a site's certificates, its open invitation and its place, at once."""
-        with self._changing() as database:
+        """Take away a site's certificates, its own authority, its open invitation and its place, at once."""
+        with self.changing() as database:
             self._site(name)
             database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
+            database.execute("DELETE FROM own_authorities WHERE site = ?", (name,))
             database.execute("DELETE FROM invitations WHERE site = ?", (name,))
             database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
 
     def site(self, name: SiteName) -> SiteRecord:
         """One site; a RefusedError where the register does not know it."""
-        with self._reading():
+        with self.reading():
             return self._site(name)
 
     def sites(self) -> tuple[SiteRecord, ...]:
         """Every site, sorted by name."""
-        with self._reading() as database:
+        with self.reading() as database:
             names = database.execute("SELECT name FROM sites ORDER BY name").fetchall()
             return tuple(self._site(SiteName(row[0])) for row in names)
 
     def generation(self) -> int:
         """A number that grows with every change, by whatever process; cheap enough to ask every second."""
-        with self._reading() as database:
+        with self.reading() as database:
             return int(database.execute("SELECT generation FROM counter").fetchone()[0])
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """While the block lasts no process changes the register, so that its files may be copied."""
-        with self._changing():
+        with self.changing():
             yield
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The database, for questions only, and for this thread alone while the block lasts."""
         with self._lock, register_tables.explained(self._path):
             yield self._connection
 
     @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as database, register_tables.transaction(database):
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """The database in one transaction: all that the block changes, or nothing; counted as one generation."""
+        with self.reading() as database, register_tables.transaction(database):
             yield database
 
     def _site(self, name: SiteName) -> SiteRecord:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from pki import store
 from protos.errors import ConfigurationError, UnavailableError
@@ -44,6 +45,20 @@ _SCHEMA = (
     "INSERT INTO counter VALUES (0)",
     f"PRAGMA user_version = {_VERSION}",
 )
+# Registers of earlier states of this version lack these and get them when they are opened. An older program that opens
+# the file later does not know them, and trusts no hospital's authority.
+_LATER: Final = (
+    """CREATE TABLE IF NOT EXISTS own_authorities (
+        sha256 TEXT PRIMARY KEY,
+        site TEXT NOT NULL REFERENCES sites (name),
+        certificate_pem BLOB NOT NULL,
+        added_at INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE IF NOT EXISTS own_certificates (
+        sha256 TEXT PRIMARY KEY REFERENCES certificates (sha256),
+        authority_sha256 TEXT NOT NULL
+    ) STRICT""",
+)
 
 
 def create(path: Path) -> None:
@@ -52,7 +67,7 @@ def create(path: Path) -> None:
     with explained(path), _connection(path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA:
+        for statement in (*_SCHEMA, *_LATER):
             connection.execute(statement)
         connection.execute("COMMIT")
 
@@ -71,6 +86,8 @@ def connect(path: Path) -> sqlite3.Connection:
                 consequence="No site was admitted and the file is unchanged.",
                 remedy="Give the register.sqlite that `pki init` made, or restore it from its backup.",
             )
+        for statement in _LATER:
+            connection.execute(statement)
         return connection
 
 

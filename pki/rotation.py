@@ -75,12 +75,18 @@ def complete(authority: Authority, now: datetime) -> None:
 
 
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
-    """The members whose newest certificate is not of the present issuing authority, sorted."""
+    """The members whose newest certificate is of an issuing authority before the present one, sorted.
+
+    A site with an authority of its own is none of them: the federation issues it nothing.
+    """
     issuing = certificates_in(store.read_public(authority.issuing_certificate_path))[0]
-    return tuple(
-        site.name
+    above = {
+        site.name: certificates_in(register.newest_chain(site.name))[-1]
         for site in register.sites()
-        if site.accepted_certificates and certificates_in(register.newest_chain(site.name))[-1] != issuing
+        if site.accepted_certificates
+    }
+    return tuple(
+        name for name, one in above.items() if one != issuing and certificates.is_issuing(one, authority.federation)
     )
 
 

@@ -71,6 +71,12 @@ EVENTS: Final = (
         "Set up time synchronisation: `timedatectl set-ntp true`, or ask who runs the network's time server.",
     ),
     Entry(
+        "W257",
+        "own_certificate_ends_soon",
+        "This site's certificate is of the hospital's own authority and ends within 30 days; only people renew it.",
+        "Run `site-agent request-certificate`, have your authority issue it, then `site-agent install-certificate`.",
+    ),
+    Entry(
         "E280",
         "configuration_kept",
         "hospital.yaml was to be read again and is wrong; what held before holds on.",

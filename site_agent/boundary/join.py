@@ -42,7 +42,7 @@ from site_agent.boundary.reloading import Reloading
 from site_agent.boundary.separation import tell_separation
 from site_agent.boundary.standing import Standing
 from site_agent.boundary.telling import Told, telling
-from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
+from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, own_certificate_of, renewal_of, write_request
 from site_agent.config import Hospital
 from site_agent.hatch import AgentEnd, Check, Failed
 
@@ -192,8 +192,8 @@ async def _renew_apart(keys: SiteKeys, hospital: Hospital, record: dict[str, str
     address = record.get("enrolment")  # a record of an earlier version does not have it
     if address is None:
         address = str(Invitation.load(Path(hospital.invitation)).enrolment) if hospital.invitation else ""
-    asked, ends = renewal_of(keys, hospital.site), keys.expiry().isoformat()
-    audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), ends=ends)
+    asked = own_certificate_of(keys, hospital.site) or renewal_of(keys, hospital.site)
+    write_request(audit, keys, asked)
     root = store.read_public(keys.root_certificate_path)
     try:
         answer = decode_renewed(await call_renew(address, root, encode_renewal(asked)))
@@ -208,18 +208,17 @@ async def _renew_apart(keys: SiteKeys, hospital: Hospital, record: dict[str, str
         raise RefusedError(
             what=f"This site's certificate, which ends on {keys.expiry():%Y-%m-%d}, was not renewed: {answer.refusal}",
             consequence="It is as it was; no stream was opened and no data left this site.",
-            remedy="Ask the federation office whether this site is still a member.",
+            remedy="Where its own authority issues it: `site-agent request-certificate`, then `site-agent "
+            "install-certificate`. Otherwise ask the federation office whether this site is still a member.",
         )
-    install_renewed(keys, answer, hospital.site, now())
-    audit.write("certificate_renewed", certificate_sha256=keys.certificate_sha256())
+    install_renewed(keys, answer, hospital.site, now(), audit)
 
 
 def _put_back(keys: SiteKeys, audit: AuditLog, refused: RefusedError) -> OperatorError:
     """Where the coordinator refuses a renewed certificate that has never worked, the one before it counts again."""
     if not keys.has_previous():
         return refused
-    keys.restore_previous()
-    audit.write("certificate_put_back", certificate_sha256=keys.certificate_sha256())
+    keys.restore_previous(lambda sha256: audit.write("certificate_put_back", certificate_sha256=sha256))
     return UnavailableError(
         what="The coordinator does not accept this site's renewed certificate.",
         consequence="Nothing is lost; the certificate before it was put back.",
@@ -270,10 +269,17 @@ async def _enrol(keys: SiteKeys, invitation: Invitation, audit: AuditLog) -> Non
             log.warning("enrolment_awaits_approval", identity=identity)
             has_told = True
         await asyncio.sleep(ENROLMENT_POLL_SECONDS)
+    federation = invitation.federation
     keys.install(
-        reply.chain, invitation.root_pem, site=site_name(invitation.site), federation=invitation.federation, now=now()
+        reply.chain,
+        invitation.root_pem,
+        site=site_name(invitation.site),
+        federation=federation,
+        now=now(),
+        record=lambda sha256: audit.write(
+            "enrolled", federation=federation, identity=identity, certificate_sha256=sha256
+        ),
     )
-    audit.write("enrolled", federation=invitation.federation, identity=identity)
     log.info("enrolled", federation=invitation.federation, identity=identity)
 
 

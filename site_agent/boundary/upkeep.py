@@ -14,8 +14,12 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from pki import enrolment
+from pki import enrolment, own_keys
+from pki.certificates import certificate_sha256
+from pki.chain import certificates_in
 from pki.names import SiteName, federation_name
+from pki.own_authority import WARNING_DAYS
+from pki.own_enrolment import own_certificate_request
 from pki.site_keys import SiteKeys
 from protos import audit_memory
 from protos.audit_heads import COORDINATOR, HeadRefused
@@ -47,7 +51,7 @@ class SiteUpkeep:
         self._site, self._keys, self._audit, self._witness, self._now = site, keys, audit, witness, now
         self._party: LogParty = party_of(audit, site=site, key=keys.identity_key(), folder=witness)
         self._session: LogSession | None = None
-        self._has_asked = False
+        self._has_asked = self._has_warned = False
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
@@ -59,7 +63,7 @@ class SiteUpkeep:
 
     def begin(self) -> None:
         """Another stream begins."""
-        self._session, self._has_asked = None, False
+        self._session, self._has_asked, self._has_warned = None, False, False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Say what is due, where so many records are new."""
@@ -122,12 +126,25 @@ class SiteUpkeep:
         return self._session
 
     def _renewal(self) -> list[Upkeep]:
-        if self._has_asked or not self._keys.is_renewal_due(self._now()):
+        if self._has_asked:
             return []
+        if (asked := own_certificate_of(self._keys, self._site)) is None:
+            if own_keys.is_of_own_authority(self._keys):
+                self._warn()
+                return []
+            if not self._keys.is_renewal_due(self._now()):
+                return []
+            asked = renewal_of(self._keys, self._site)
         self._has_asked = True
-        asked = renewal_of(self._keys, self._site)
-        self._audit.write("renewal_requested", certificate_sha256=self._keys.certificate_sha256())
+        write_request(self._audit, self._keys, asked)
         return [asked]
+
+    def _warn(self) -> None:
+        """A certificate of the hospital's own authority is renewed by people, who are told in time."""
+        left = self._keys.expiry() - self._now()
+        if not self._has_warned and left.days < WARNING_DAYS:
+            self._has_warned = True
+            self._log.warning("own_certificate_ends_soon", days=left.days, expires=self._keys.expiry().isoformat())
 
     def _renewed(self, answer: RenewalAnswered) -> None:
         if not answer.chain and not answer.refusal:
@@ -139,9 +156,7 @@ class SiteUpkeep:
             self._log.error("renewal_refused", reason=answer.refusal, expires=self._keys.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
             return
-        self._hear_roots(answer.roots)
-        install_renewed(self._keys, answer, self._site, self._now())
-        self._audit.write("certificate_renewed", certificate_sha256=self._keys.certificate_sha256())
+        install_renewed(self._keys, answer, self._site, self._now(), self._audit)
         self._log.info("certificate_renewed", expires=self._keys.expiry().isoformat())
         raise UnavailableError(
             what="This site has got its next certificate.",
@@ -163,9 +178,49 @@ def renewal_of(keys: SiteKeys, site: str) -> RenewalAsked:
     return RenewalAsked(made.site, made.signing_request, made.signature)
 
 
-def install_renewed(keys: SiteKeys, answer: RenewalAnswered, site: str, now: datetime) -> None:
-    """Put a renewed pair in force, and the roots that come with it; a RefusedError where it is not ours."""
-    keys.install_next(answer.chain, answer.roots, site=SiteName(site), federation=keys.federation(), now=now)
+def own_certificate_of(keys: SiteKeys, site: str) -> RenewalAsked | None:
+    """The certificate of the hospital's own authority that waits to be shown, signed with the identity key."""
+    chain = own_keys.staged_chain(keys)
+    if chain is None:
+        return None
+    federation, name = federation_name(keys.federation()), SiteName(site)
+    made = own_certificate_request(federation, name, own_keys.signing_request(keys, name), chain, keys.identity_key())
+    return RenewalAsked(made.site, made.signing_request, made.signature, made.chain_pem)
+
+
+def write_request(audit: AuditLog, keys: SiteKeys, asked: RenewalAsked) -> None:
+    """Record what is about to be asked."""
+    if asked.chain:
+        audit.write("own_certificate_shown", certificate_sha256=certificate_sha256(certificates_in(asked.chain)[0]))
+    else:
+        ends = keys.expiry().isoformat()
+        audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), ends=ends)
+
+
+def install_renewed(keys: SiteKeys, answer: RenewalAnswered, site: str, now: datetime, audit: AuditLog) -> None:
+    """Put a renewed pair in force, and the roots that come with it, once both are on record.
+
+    Raises:
+        RefusedError: the pair is not ours.
+        AuditError: it cannot be recorded; key and certificate are as they were.
+    """
+
+    def record_roots(roots: list[str]) -> None:
+        audit.write("trusted_roots_changed", roots=roots)
+
+    def record(sha256: str, roots: list[str]) -> None:
+        if roots:
+            record_roots(roots)
+        audit.write("certificate_renewed", certificate_sha256=sha256)
+
+    waiting = own_keys.staged_chain(keys)
+    if waiting is not None and certificates_in(waiting)[0] == certificates_in(answer.chain)[0]:
+        keys.hear_roots(answer.roots, now, record_roots)
+        record(certificate_sha256(certificates_in(waiting)[0]), [])
+        own_keys.put_in_force(keys)
+        return
+    name, federation = SiteName(site), keys.federation()
+    keys.install_next(answer.chain, answer.roots, site=name, federation=federation, now=now, record=record)
 
 
 def _not_what_it_was(refused: HeadRefused) -> RefusedError:

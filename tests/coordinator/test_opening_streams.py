@@ -52,7 +52,7 @@ class Door:
         self.is_accepted = True
         self.engine = Engine(plans=(), state=state, identity_of=lambda _: None, clock=time.monotonic)
         self.service = FederationService(
-            self.engine, identify=lambda _: Caller("a", "0" * 64), is_accepted=lambda _: self.is_accepted
+            self.engine, identify=lambda *_: Caller("a", "0" * 64), is_accepted=lambda _: self.is_accepted
         )
 
     async def open(self, meanwhile: Callable[[], Awaitable[None]]) -> list[bytes]:

@@ -89,6 +89,36 @@ def test_a_site_trusts_another_root_once_that_is_on_record(
     audit.close()
 
 
+def test_a_certificate_is_put_in_force_once_that_is_on_record(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that takes the request and not the renewal leaves key and certificate; so it is when one is put back."""
+    keys = office.enrol("a", now=utc_now() - timedelta(days=31))
+    upkeep, audit = upkeep_of(keys, tmp_path)
+    before = keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()
+    (asked,) = upkeep._renewal()
+    assert isinstance(asked, RenewalAsked)
+    with Register(office.authority.register_path) as register:
+        request = RenewalRequest(site="a", signing_request=asked.signing_request, signature=asked.signature)
+        chain = handle_renewal(office.authority, register, request, utc_now()).chain_pem
+
+    with monkeypatch.context() as full:
+        full.setattr(audit, "write", no_room)
+        with pytest.raises(AuditError):
+            upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), ""))
+        assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
+        assert not keys.has_previous()
+    with pytest.raises(UnavailableError, match="got its next certificate"):
+        upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), ""))
+    renewed = keys.certificate_sha256()
+    with pytest.raises(AuditError):
+        keys.restore_previous(no_room)
+
+    assert keys.certificate_sha256() == renewed
+    assert [facts["certificate_sha256"] for facts in audit.records("certificate_renewed")] == [renewed]
+    audit.close()
+
+
 def test_the_pair_before_goes_once_the_new_one_is_on_record(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

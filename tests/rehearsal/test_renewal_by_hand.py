@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from deploy.quickstart.ports import free_port
+from pki import rotation
 from pki.site_keys import SiteKeys
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from site_agent.boundary.join import renew_now
 from site_agent.config import Hospital, read_hospital
-from tests.rehearsal.federation import Office
+from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_upkeep import enrolling
 from tests.site_agent.test_approval_commands import RULES
 
@@ -46,9 +47,10 @@ def events(folder: Path) -> list[str]:
 
 
 def test_a_site_renews_when_a_person_wants_it(tmp_path: Path) -> None:
-    """Key and certificate are new, the pair before is kept until the new one has worked, and the log has both."""
+    """Key, certificate and roots are new, the pair before is kept until the new one has worked; the log has it all."""
     office = Office.found(tmp_path / "office")
     hospital = hospital_of(office, tmp_path)
+    rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
     before = SiteKeys.load(tmp_path / "state" / "keys")
     old, identity = (before.tls_key_path.read_bytes(), before.certificate_sha256()), before.identity_fingerprint()
 
@@ -63,7 +65,7 @@ def test_a_site_renews_when_a_person_wants_it(tmp_path: Path) -> None:
     assert keys.certificate_sha256() != old[1]
     assert keys.identity_fingerprint() == identity
     assert keys.has_previous()
-    assert events(tmp_path) == ["renewal_requested", "certificate_renewed"]
+    assert events(tmp_path) == ["renewal_requested", "trusted_roots_changed", "certificate_renewed"]
 
 
 def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Path) -> None:
@@ -73,8 +75,9 @@ def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Pat
     before = SiteKeys.load(tmp_path / "state" / "keys").certificate_sha256()
 
     async def scene() -> None:
-        with pytest.raises(UnavailableError, match="cannot be reached"):
+        with pytest.raises(UnavailableError, match="cannot be reached") as unreached:
             await renew_now(hospital)
+        assert "invitation or certificate that it has is as good as before" in unreached.value.consequence
         async with enrolling(office) as address:
             tell_port(tmp_path, address)
             office.revoke("a")

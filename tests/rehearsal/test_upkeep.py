@@ -294,12 +294,13 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
     expired, revoked = (office.enrol(name, now=utc_now() - timedelta(days=100)) for name in "ab")
     office.revoke("b")
     stranger = Office.found(tmp_path / "stranger").enrol("a")
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=utc_now)
 
     async def ask(address: str, keys: SiteKeys, name: str) -> str:
         raw = await call_renew(address, office.authority.root_pem(), encode_renewal(renewal_of(keys, name)))
         answer = decode_renewed(raw)
         if not answer.refusal:
-            install_renewed(keys, answer, name, utc_now())
+            install_renewed(keys, answer, name, utc_now(), audit)
         return answer.refusal
 
     async def scene() -> None:
@@ -310,6 +311,7 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
 
     asyncio.run(scene())
 
+    audit.close()
     assert expired.expiry() > utc_now() + timedelta(days=80)
 
 

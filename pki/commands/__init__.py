@@ -1,0 +1,1 @@
+"""Commands of `pki`, a file per subject."""

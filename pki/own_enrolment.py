@@ -1,0 +1,86 @@
+"""A site shows the certificate that its hospital's own authority has issued; from then on it counts.
+
+The site proves three things: it holds the identity key (which signs federation, site, request and chain), it holds the
+TLS key (which signs the request), and the authority that is registered for it has issued the certificate for that very
+key. Which certificates of the federation a site has besides:
+
+* until it has connected with one of its own authority, the federation's one counts, so that nobody is locked out;
+* from the first one of its own authority on, the federation issues it none, until the authority is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from pki.authority import Authority
+from pki.certificates import certificate_sha256, public_key_sha256, requested_key
+from pki.chain import certificates_in
+from pki.enrolment import Issued, RenewalRequest
+from pki.names import FederationName, SiteName, is_name
+from pki.own_authority import OwnCertificate, identify_own
+from pki.own_register import OwnAuthorities
+from pki.register import IssuedCertificate, Register
+from pki.signatures import sign, verify
+from protos.errors import RefusedError
+
+OWN_CERTIFICATE_LABEL = "own certificate"
+
+
+def own_certificate_request(
+    federation: FederationName,
+    site: SiteName,
+    signing_request: bytes,
+    chain_pem: bytes,
+    identity_key: Ed25519PrivateKey,
+) -> RenewalRequest:
+    """A member's request that a certificate of its own authority count from now on."""
+    signature = sign(identity_key, OWN_CERTIFICATE_LABEL, *_parts(federation, site, signing_request, chain_pem))
+    return RenewalRequest(site=site, signing_request=signing_request, signature=signature, chain_pem=chain_pem)
+
+
+def handle_own_certificate(authority: Authority, register: Register, request: RenewalRequest, now: datetime) -> Issued:
+    """Accept a certificate of a site's own authority beside the present one; the same request is answered alike.
+
+    Raises:
+        ForeignNameError: a hospital's authority has issued it in the name of another site.
+        RefusedError: the site is no member, the proof is not good, or its own authority has not issued it.
+    """
+    if not is_name(request.site):
+        raise _refused("its site name is not a name")
+    site, federation = SiteName(request.site), authority.federation
+    key = requested_key(request.signing_request)
+    parts = _parts(federation, site, request.signing_request, request.chain_pem)
+    verify(register.identity_key(site), request.signature, OWN_CERTIFICATE_LABEL, *parts)
+    authorities = OwnAuthorities(register).valid(now)
+    found = identify_own(certificates_in(request.chain_pem), authorities, federation, now)
+    if found is None:
+        raise _refused(f"it was not issued by the authority that is registered for {site}")
+    if found.identity.name != site:
+        raise _refused(f"it is in the name of {found.identity.name}, and {site} asks")
+    if found.leaf.public_key() != key:
+        raise _refused("it is for another key than the request")
+    return Issued(_accepted(register, found, public_key_sha256(key), now), site)
+
+
+def _accepted(register: Register, found: OwnCertificate, tls_key_sha256: str, now: datetime) -> bytes:
+    issued = IssuedCertificate(found.identity.certificate_sha256, tls_key_sha256, found.chain_pem)
+    kept = register.add_certificate(found.identity.name, issued, now, certificate_sha256(found.authority))
+    if kept != issued.chain_pem:
+        raise _refused("its key has another certificate already")
+    return kept
+
+
+def _parts(federation: str, site: str, signing_request: bytes, chain_pem: bytes) -> tuple[bytes, ...]:
+    digests = (hashlib.sha256(part).digest() for part in (signing_request, chain_pem))
+    return federation.encode(), site.encode(), *digests
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"A certificate of a site's own authority was refused: {reason}.",
+        consequence="Which certificates are accepted is as it was, and no data was sent.",
+        remedy="Compare `pki own-authority list` at the office with what the hospital's authority has issued.",
+    )

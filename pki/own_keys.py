@@ -1,0 +1,149 @@
+"""A site whose certificate comes from its hospital's own authority: the request, and what came of it.
+
+tls.key.requested waits beside the pair in force until the hospital's people have issued a certificate, which may take
+weeks; tls.crt.requested is that certificate, checked, until the coordinator has taken it. The rules:
+
+* the private key is made here and never leaves; only the signing request does;
+* the pair in force is not touched before the coordinator has said that the new one counts;
+* a certificate is kept only when it is for the waiting key, in this site's name, below the authority in its file.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pki import certificates, store
+from pki.chain import certificates_in
+from pki.names import FederationName, SiteName, federation_name, site_uri
+from pki.own_authority import OwnCertificate, own_certificate_in
+from pki.site_keys import SiteKeys
+from protos.durable import sync_folder
+from protos.errors import ConfigurationError, RefusedError
+
+
+def waiting_request(keys: SiteKeys, site: SiteName, *, is_anew: bool) -> bytes:
+    """A signing request (PEM) for the key that waits, which is made where there is none, or `is_anew`.
+
+    Raises:
+        ConfigurationError: a certificate for it waits to be handed over already.
+    """
+    if staged_chain(keys) is not None and not is_anew:
+        raise ConfigurationError(
+            what="A certificate of this site's own authority waits to be taken by the coordinator.",
+            consequence="It was left as it is, and no request was made.",
+            remedy="Start `site-agent join`, or run `site-agent renew`; to begin again, give --anew.",
+        )
+    place = _requested(keys.tls_key_path)
+    if is_anew:
+        _forget(keys)
+    if not place.exists():
+        store.write_secret(place, certificates.key_to_pem(certificates.new_tls_key()), replace=False)
+    return signing_request(keys, site)
+
+
+def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
+    """The request (PEM) for the waiting key, with all that the certificate has to say."""
+    key = certificates.key_from_pem(store.read_secret(_requested(keys.tls_key_path)))
+    uri = x509.UniformResourceIdentifier(site_uri(keys.federation(), site))
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # signatures alone
+    made = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)]))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> OwnCertificate:
+    """Keep what the hospital's authority has issued until the coordinator takes it; what it is.
+
+    Args:
+        keys: of an enrolled site with a waiting key.
+        chain_pem: the certificate first, then the authorities between, if any, last the authority itself.
+        site: its name.
+        now: an aware time.
+
+    Raises:
+        ConfigurationError: no key waits for a certificate.
+        RefusedError: it is not for that key and this site, or not below the last one in the file.
+    """
+    place = _requested(keys.tls_key_path)
+    if not place.exists():
+        raise ConfigurationError(
+            what="No key of this site waits for a certificate.",
+            consequence="Nothing was stored.",
+            remedy="Make a request first: `site-agent request-certificate`.",
+        )
+    federation, chain = federation_name(keys.federation()), certificates_in(chain_pem)
+    found = own_certificate_in(chain, chain[-1:], federation, now)
+    key = certificates.key_from_pem(store.read_secret(place))
+    if found is None or certificates.is_issuing(found.authority, federation):
+        raise _refused("the file does not end with the authority that has issued it")
+    if found.identity.name != site:
+        raise _refused(f"it is in the name of {found.identity.name}")
+    if found.leaf.public_key() != key.public_key():
+        raise _refused("it is for another key than the one that waits for it")
+    store.write_public(_requested(keys.certificate_path), found.chain_pem)
+    return found
+
+
+def staged_chain(keys: SiteKeys) -> bytes | None:
+    """The chain (PEM) that waits for the coordinator to take it, if there is one."""
+    place = _requested(keys.certificate_path)
+    return store.read_public(place) if place.exists() else None
+
+
+def has_waiting_key(keys: SiteKeys) -> bool:
+    """Whether a key waits for a certificate."""
+    return _requested(keys.tls_key_path).exists()
+
+
+def put_in_force(keys: SiteKeys) -> None:
+    """The coordinator has taken the waiting certificate: exchange the pair; a power cut leaves the old or the new one.
+
+    The old pair is kept until the new one has worked, as at every renewal.
+    """
+    chain = store.read_public(_requested(keys.certificate_path))
+    # After a power cut it may be in force already; exchanged again, it would be kept as the pair before itself.
+    if chain != store.read_public(keys.certificate_path):
+        keys.exchange(_requested(keys.tls_key_path), chain)
+    _forget(keys)
+
+
+def is_of_own_authority(keys: SiteKeys) -> bool:
+    """Whether the present certificate is of the hospital's own authority."""
+    chain = certificates_in(store.read_public(keys.certificate_path))
+    return not certificates.is_issuing(chain[-1], FederationName(keys.federation()))
+
+
+def authority_of(keys: SiteKeys) -> x509.Certificate:
+    """The own authority of the present certificate."""
+    return certificates_in(store.read_public(keys.certificate_path))[-1]
+
+
+def _forget(keys: SiteKeys) -> None:
+    # The certificate first: one without its key could never be put in force.
+    for place in (keys.certificate_path, keys.tls_key_path):
+        _requested(place).unlink(missing_ok=True)
+    sync_folder(keys.directory)
+
+
+def _requested(place: Path) -> Path:
+    return place.with_name(f"{place.name}.requested")
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"The certificate was not taken: {reason}.",
+        consequence="It was not stored; the key and certificate in force are unchanged.",
+        remedy="Have it issued from the request that `site-agent request-certificate` wrote, and give the whole chain.",
+    )

@@ -1,0 +1,142 @@
+"""The hospitals' own authorities in the register: which counts for which site, from when to when.
+
+They lie in the register, because what is accepted has to change with them in one transaction: removing an authority
+takes away every certificate that it has issued, and a running coordinator hears of both within a second.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+
+from pki.certificates import certificate_pem, certificate_sha256
+from pki.chain import certificates_in
+from pki.fingerprints import is_same_fingerprint
+from pki.names import FederationName, SiteName
+from pki.own_authority import OwnAuthority, authority_fingerprint, own_authority_in
+from pki.register import Register, SiteState
+from protos.errors import RefusedError
+
+MOST_OF_A_SITE: Final = 2  # the present one and the next, while a hospital changes its authority
+
+
+class OwnAuthorities:
+    """The authorities that hospitals have brought, in a register."""
+
+    def __init__(self, register: Register) -> None:
+        """`register` stays its owner's to close."""
+        self._register = register
+
+    def all(self) -> tuple[OwnAuthority, ...]:
+        """Every authority with its site; of one site the one that was added last comes first."""
+        with self._register.reading() as database:
+            return _all(database)
+
+    def valid(self, now: datetime) -> tuple[OwnAuthority, ...]:
+        """Those that are valid now: TLS would stop at one that has ended, also where another has its name."""
+        return tuple(
+            one
+            for one in self.all()
+            if one.certificate.not_valid_before_utc <= now <= one.certificate.not_valid_after_utc
+        )
+
+    def trusted_pem(self, now: datetime) -> bytes:
+        """What TLS has to trust beside the federation's roots, as PEM."""
+        return b"".join(certificate_pem(one.certificate) for one in self.valid(now))
+
+    def add(
+        self,
+        site: SiteName,
+        pem: bytes,
+        fingerprint: str,
+        *,
+        federation: FederationName,
+        kin: Iterable[tuple[str, x509.Certificate]],
+        now: datetime,
+    ) -> OwnAuthority:
+        """Let the authority in a PEM count for one site, which is a member, from now on.
+
+        Args:
+            site: for which alone it counts.
+            pem: its certificate.
+            fingerprint: as the hospital's people have read it aloud.
+            federation: in which.
+            kin: the federation's own authorities, each with what it is called.
+            now: an aware time.
+
+        Raises:
+            RefusedError: the site is no member, the fingerprint is another one, or the authority may not count.
+        """
+        with self._register.changing() as database:
+            if _state(database, site) != SiteState.ACTIVE:
+                raise _refused(f"site {site} is not a member of the federation yet or any more")
+            present = _all(database)
+            mine = [one for one in present if one.site == site]
+            others = [(f"the authority of {one.site}", one.certificate) for one in present if one.site != site]
+            certificate = own_authority_in(pem, [*kin, *others], federation, now)
+            if not is_same_fingerprint(fingerprint, authority_fingerprint(certificate)):
+                raise _refused("the fingerprint that was typed is that of another certificate")
+            if any(one.certificate == certificate for one in mine):
+                raise _refused(f"this authority counts for {site} already")
+            if len(mine) >= MOST_OF_A_SITE:
+                raise _refused(f"{site} has {MOST_OF_A_SITE} authorities already; remove the older one first")
+            database.execute(
+                "INSERT INTO own_authorities (sha256, site, certificate_pem, added_at) VALUES (?, ?, ?, ?)",
+                (certificate_sha256(certificate), site, certificate_pem(certificate), int(now.timestamp())),
+            )
+            return OwnAuthority(site, certificate)
+
+    def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
+        """Let the authorities of a site count no more, or the one with this fingerprint; those that went.
+
+        Whatever they have issued is not accepted any more either.
+
+        Raises:
+            RefusedError: there is no such one.
+        """
+        with self._register.changing() as database:
+            gone = tuple(
+                one
+                for one in _all(database)
+                if one.site == site and (fingerprint is None or is_same_fingerprint(fingerprint, one.fingerprint))
+            )
+            if not gone:
+                raise _refused(f"{site} has no authority of its own, or none with this fingerprint")
+            for one in gone:
+                database.execute(
+                    "UPDATE certificates SET is_accepted = 0 WHERE sha256 IN"
+                    " (SELECT sha256 FROM own_certificates WHERE authority_sha256 = ?)",
+                    (one.sha256,),
+                )
+                database.execute("DELETE FROM own_authorities WHERE sha256 = ?", (one.sha256,))
+            return gone
+
+    def sites_in_use(self) -> frozenset[SiteName]:
+        """The sites of which a certificate below an authority of their own is accepted."""
+        with self._register.reading() as database:
+            rows = database.execute(
+                "SELECT DISTINCT site FROM certificates JOIN own_certificates USING (sha256) WHERE is_accepted = 1"
+            ).fetchall()
+        return frozenset(SiteName(row[0]) for row in rows)
+
+
+def _all(database: sqlite3.Connection) -> tuple[OwnAuthority, ...]:
+    rows = database.execute("SELECT site, certificate_pem FROM own_authorities ORDER BY site, rowid DESC").fetchall()
+    return tuple(OwnAuthority(SiteName(site), certificates_in(bytes(pem))[0]) for site, pem in rows)
+
+
+def _state(database: sqlite3.Connection, site: SiteName) -> str | None:
+    row = database.execute("SELECT state FROM sites WHERE name = ?", (site,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(
+        what=f"The register said no: {reason}.",
+        consequence="Which authorities count is as it was.",
+        remedy="`pki own-authority list` shows which count now, `pki list` who is a member.",
+    )

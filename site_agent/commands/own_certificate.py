@@ -1,0 +1,84 @@
+"""`site-agent request-certificate` and `install-certificate`: a certificate of the hospital's own authority.
+
+Neither opens a connection. The agent shows the certificate to the coordinator on its stream; without one,
+`site-agent renew` does.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from protos.errors import ConfigurationError
+from site_agent.commands.options import config_option
+from site_agent.config import Hospital, read_hospital
+
+if TYPE_CHECKING:
+    from pki.site_keys import SiteKeys
+
+
+@click.command("request-certificate")
+@config_option
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Where the signing request is written.")
+@click.option("--anew", is_flag=True, help="With another key; what was requested before is forgotten.")
+def request_certificate(path: Path, output: Path, anew: bool) -> None:
+    """Write a signing request for the hospital's own authority; the private key stays here.
+
+    The key and certificate in force are not touched. Asked again, it writes the request for the same key.
+
+    Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
+    """
+    hospital = read_hospital(path)
+
+    from pki import own_keys, store
+    from pki.names import site_name, site_uri
+
+    keys = _keys_of(hospital)
+    request = own_keys.waiting_request(keys, site_name(hospital.site), is_anew=anew)
+    store.write_public(output, request)
+    click.echo(f"The request is in {output}; have your hospital's authority issue a certificate from it:")
+    click.echo(f"  one name, the URI {site_uri(keys.federation(), hospital.site)}, and no other;")
+    click.echo("  usage: digital signature; extended usage: client authentication, and no other; at most 398 days.")
+    click.echo("Then run `site-agent install-certificate` with the certificate and all that stands above it.")
+
+
+@click.command("install-certificate")
+@config_option
+@click.argument("chain", type=click.Path(path_type=Path))
+def install_certificate(path: Path, chain: Path) -> None:
+    """Take CHAIN, what the hospital's authority has issued: the certificate first, its authority last, as PEM.
+
+    The agent shows it to the coordinator and changes over to it by itself, without an interruption of a study; where
+    no agent runs, `site-agent renew` does. Until then the certificate in force stays.
+
+    Example: site-agent install-certificate --config hospital.yaml st-mary.chain
+    """
+    hospital = read_hospital(path)
+
+    from pki import own_keys, store
+    from pki.names import site_name
+    from pki.own_authority import authority_fingerprint
+
+    found = own_keys.stage(_keys_of(hospital), store.read_public(chain), site_name(hospital.site), datetime.now(UTC))
+    ends = found.leaf.not_valid_after_utc
+    click.echo(f"The certificate of {hospital.site} is in order, until {ends:%Y-%m-%d %H:%M} UTC.")
+    click.echo(f"Fingerprint of its authority, to read aloud to the office: {authority_fingerprint(found.authority)}")
+    click.echo("It counts once the coordinator has taken it: the agent shows it by itself; without one, run")
+    click.echo("`site-agent renew`.")
+
+
+def _keys_of(hospital: Hospital) -> SiteKeys:
+    from pki.site_keys import SiteKeys
+
+    directory = hospital.state_path / "keys"
+    if not SiteKeys.exists(directory) or not SiteKeys(directory).is_enrolled():
+        raise ConfigurationError(
+            what="This site is not enrolled yet.",
+            consequence="Nothing was written.",
+            remedy="Join first with the invitation, `site-agent join`: the office then knows the identity key.",
+        )
+    # Not loaded: that would finish what a running agent is in the middle of.
+    return SiteKeys(directory)
