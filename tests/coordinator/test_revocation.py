@@ -138,7 +138,7 @@ def test_before_a_run_begins_the_others_begin_without_it(tmp_path: Path) -> None
 
 
 def test_a_run_that_ends_for_want_of_it_says_so() -> None:
-    """Whoever reads why the run is over reads who was revoked, by whom, and what can go on; others read what they did."""
+    """Whoever reads why the run is over reads who was revoked, by whom, and what can go on; others read as ever."""
     history = History()
     for site in "bc":
         history.take({"kind": "revoked", "site": site})

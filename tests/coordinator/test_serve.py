@@ -143,7 +143,9 @@ def test_revocation_ends_an_open_stream_within_a_second(tmp_path: Path) -> None:
             async with calling(place.address, as_channel(place.office.credentials("a"))) as again:
                 await again.send(Hello(PROTOCOL_VERSION, "test"))
                 assert await again.rest() == []
-            assert status(place.config)["sites"]["b"]["connected"]
+            told = status(place.config)
+            assert (told["sites"]["a"]["revoked"], told["sites"]["b"]["connected"]) == (True, True)
+            assert told["taken_out"][0].startswith("The federation office has revoked a. The run waits for it until ")
             return seconds
 
     with started(place):

@@ -118,7 +118,12 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
         log = CoordinatorLog(state, identity_key=office.authority.identity_key(), now=utc_now)
         membership = Membership(office.authority, register, utc_now, log.write)
         engine = Engine(
-            plans=[plan], state=state, identity_of=membership.identity_of, clock=time.monotonic, audit=log.journal
+            plans=[plan],
+            state=state,
+            identity_of=membership.identity_of,
+            clock=time.monotonic,
+            audit=log.journal,
+            revoked=membership.revoked,
         )
         upkeep = SiteUpkeep(
             log,
