@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from protos.architecture import (
     Architecture,
@@ -40,6 +41,8 @@ from protos.ingredients import (
     RandomPrefix,
     SensitivePrefix,
 )
+
+Size: TypeAlias = Literal["columns", "outputs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,23 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
     return () if missing == (Part.BODY,) and len(method.federated.parts) > 1 else missing
 
 
-def why_impossible(method: Method, conditions: Conditions) -> str | None:
-    """Why a method cannot run under these conditions, in one clause, or None."""
+def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
+    """What a plan has to list for all sites: the numbers on which the shape of some federated tensor depends."""
+    parts = method.federated_parts
+
+    def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
+        network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
+        return [tensor.shape for tensor in network if tensor.part in parts]
+
+    others: dict[Size, list[tuple[int, ...]]] = {"columns": shapes(3, 2), "outputs": shapes(2, 3)}
+    usual = shapes(2, 2)
+    return frozenset(key for key, found in others.items() if found != usual)
+
+
+def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
+    """All that speaks against a method under these conditions, a clause each, each once."""
     checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
-    return next((reason for check in checks for reason in check(method, conditions)), None)
+    return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
 
 
 def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:

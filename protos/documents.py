@@ -1,6 +1,6 @@
 """Files that people write: YAML in, a checked frozen record out, or every mistake at once.
 
-Each mistake is told with file, line and column and, for an unknown key, the nearest known one.
+Each mistake is told with file, line and column and, for an unknown key or name, the nearest known one.
 Anchors, tags, duplicate keys, deep nesting and files above a megabyte are refused: a configuration
 needs none of them, and each has been used to surprise a reader. A number is what a reader takes it
 for: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31 and 90 of YAML 1.1.
@@ -8,11 +8,10 @@ for: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31 and 90 of YAM
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,9 +21,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from protos.errors import ConfigurationError
+from protos.nearest import did_you_mean
 
 LARGEST_DOCUMENT_BYTES: Final = 1 << 20
 DEEPEST_NESTING: Final = 32
+_LONGEST_NAME_SHOWN: Final = 80
 
 
 class Document(BaseModel):
@@ -34,6 +35,20 @@ class Document(BaseModel):
 
 
 Record = TypeVar("Record", bound=BaseModel)
+
+
+class Reasons(ValueError):
+    """All that speaks against a record, a clause each; a file's reader sees each on a line of its own."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("; ".join(found))
+        self.found = tuple(found)
+
+
+def refuse_for(reasons: Iterable[str]) -> None:
+    """Raises Reasons with all of them, each once, if there are any."""
+    if found := tuple(dict.fromkeys(reasons)):
+        raise Reasons(found)
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -93,7 +108,8 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
         found = mistakes.found
     except ValidationError as error:
         schema = _schema(model)
-        found = [_describe(dict(detail), root, schema) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        found = [mistake for detail in details for mistake in _describe(dict(detail), root, schema)]
     found = sorted(set(found))
     lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in found)
     count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
@@ -185,9 +201,12 @@ def _construct_mapping(node: MappingNode) -> dict[str, Any]:
     return values
 
 
-def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> tuple[int, int, str]:
-    """One of pydantic's findings as line, column and words."""
+def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    """One of pydantic's findings as lines, columns and words."""
     location: Sequence[str | int] = detail["loc"]
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # where the word stands, or is missing
+        location = (*location, context["discriminator"].strip("'"))
     node, path = root, []
     for step in location:
         inner = _child(node, step)
@@ -196,19 +215,28 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             node = inner
     name = ".".join(path)
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
-    match detail["type"]:
+    match kind:
         case "extra_forbidden":
             key = _key(root, location)
-            known = _known_keys(schema, location[:-1])
-            near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-            return key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key{hint}"
-        case "missing":
+            hint = did_you_mean(str(location[-1]), _known_keys(schema, location[:-1]))
+            return [(key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key; {hint}")]
+        case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
-            return line, column, f"{location[-1]}: this key is missing{owner}"
+            return [(line, column, f"{location[-1]}: this key is missing{owner}")]
+        case "union_tag_invalid":
+            return [(line, column, f"{name}: {_unknown(context['tag'], context['expected_tags'])}")]
+        case "literal_error" if isinstance(detail["input"], str):
+            return [(line, column, f"{name}: {_unknown(detail['input'], context['expected'])}")]
         case _:
-            message = str(detail["msg"]).removeprefix("Value error, ")
-            return line, column, f"{name or 'the file'}: {message[:1].lower()}{message[1:]}"
+            reasons = context.get("error")
+            said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
+            return [(line, column, f"{name or 'the file'}: {each[:1].lower()}{each[1:]}") for each in said]
+
+
+def _unknown(word: str, known: str) -> str:
+    """What is said of a word that is none of the known ones, which pydantic lists in quotation marks."""
+    hint = did_you_mean(word, re.findall(r"'([^']*)'", known))
+    return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
 
 
 def _child(node: Node, step: str | int) -> Node | None:

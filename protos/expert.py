@@ -7,6 +7,8 @@ site, to the site's training rows, and stays there: no number of it takes part i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field, model_validator
 
 from protos.architecture import Architecture, GlobalLayersNetwork
@@ -34,12 +36,11 @@ class ExpertUse(Document):
             raise ValueError("with all three at 0 the expert does nothing; write expert: null")
         return self
 
-    def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> str | None:
-        """Why a plan cannot have it, in one clause, or None."""
+    def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
+        """Why a plan cannot have it, a clause each."""
         if not self.path_start:
-            return None
+            return
         if agrees_on_columns:
-            return "the expert's logit is a private column, and this method federates layers that see all columns"
+            yield "the expert's logit is a private column, and this method federates layers that see all columns"
         if not isinstance(architecture, GlobalLayersNetwork) or not architecture.linear_path:
-            return "the expert's logit enters a linear path, which only global-layers-network with linear_path has"
-        return None
+            yield "the expert's logit enters a linear path, which only global-layers-network with linear_path has"

@@ -32,6 +32,7 @@ from protos.ingredients import (
     SensitivePrefix,
 )
 from protos.initial_values import initial_values
+from protos.methods import described
 from protos.plan import EqualWeights, Plan, RowWeights
 from protos.statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
 
@@ -162,8 +163,9 @@ def manifest_of(plan: Plan) -> Manifest:
     if not tensors and not isinstance(plan.ingredients.federated, Nothing):
         missing = missing_parts(plan.ingredients, plan.architecture)
         lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
+        method = described(plan.method)
         raise ConfigurationError(
-            what=f"The network {plan.architecture.name} has no layer that {plan.method.name} could federate{lacks}.",
+            what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network that has its parts; docs/researcher.md lists both.",
         )

@@ -7,7 +7,7 @@ is the proximal term with Global Layers. Two methods that speak of the same ingr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -24,7 +24,7 @@ from protos.averaging_methods import (
     Moon,
     Scaffold,
 )
-from protos.documents import Document
+from protos.documents import Document, refuse_for
 from protos.ingredients import Method
 from protos.personal_methods import (
     APFL,
@@ -89,39 +89,44 @@ class Composition(Document):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if any(isinstance(choice, LocalOnly) for choice in self.of):
-            raise ValueError("local shares nothing, so nothing can be composed with it")
-        self.method()
+        refuse_for(self._clashes())
         return self
 
     def method(self) -> Method:
-        """The method made of its methods' ingredients.
-
-        Raises:
-            ValueError: two of them decide the same thing differently.
-        """
-        named = [(choice.name, choice.method()) for choice in self.of]
-        penalties = tuple(penalty for _, method in named for penalty in method.penalties)
-        if len({type(penalty) for penalty in penalties}) != len(penalties):
-            raise ValueError("two methods add the same penalty; leave one of them out")
+        """The method made of its methods' ingredients."""
+        made = [choice.method() for choice in self.of]
         plain = Method()
         return Method(
-            federated=_one("which parameters are federated", [(n, m.federated) for n, m in named], plain.federated),
-            procedure=_one("how a site trains in one round", [(n, m.procedure) for n, m in named], plain.procedure),
-            server_rule=_one(
-                "how the coordinator uses the aggregate", [(n, m.server_rule) for n, m in named], plain.server_rule
-            ),
-            penalties=penalties,
-            update_rate=_one(
-                "how a site takes in shared values", [(n, m.update_rate) for n, m in named], plain.update_rate
-            ),
-            fine_tuning_epochs=_one(
-                "the fine-tuning at the end", [(n, m.fine_tuning_epochs) for n, m in named], plain.fine_tuning_epochs
-            ),
-            starts_equal=_one(
-                "which private parts start equal", [(n, m.starts_equal) for n, m in named], plain.starts_equal
-            ),
+            federated=_one([method.federated for method in made], plain.federated),
+            procedure=_one([method.procedure for method in made], plain.procedure),
+            server_rule=_one([method.server_rule for method in made], plain.server_rule),
+            penalties=tuple(penalty for method in made for penalty in method.penalties),
+            update_rate=_one([method.update_rate for method in made], plain.update_rate),
+            fine_tuning_epochs=_one([method.fine_tuning_epochs for method in made], plain.fine_tuning_epochs),
+            starts_equal=_one([method.starts_equal for method in made], plain.starts_equal),
         )
+
+    def _clashes(self) -> Iterator[str]:
+        """What two of the methods decide differently, a clause each."""
+        if any(isinstance(choice, LocalOnly) for choice in self.of):
+            yield "local shares nothing, so nothing can be composed with it"
+            return
+        named, plain = [(choice.name, choice.method()) for choice in self.of], Method()
+        penalties = [type(penalty) for _, method in named for penalty in method.penalties]
+        if len(set(penalties)) != len(penalties):
+            yield "two methods add the same penalty; leave one of them out"
+        for decides, values, default in (
+            ("which parameters are federated", [m.federated for _, m in named], plain.federated),
+            ("how a site trains in one round", [m.procedure for _, m in named], plain.procedure),
+            ("how the coordinator uses the aggregate", [m.server_rule for _, m in named], plain.server_rule),
+            ("how a site takes in shared values", [m.update_rate for _, m in named], plain.update_rate),
+            ("the fine-tuning at the end", [m.fine_tuning_epochs for _, m in named], plain.fine_tuning_epochs),
+            ("which private parts start equal", [m.starts_equal for _, m in named], plain.starts_equal),
+        ):
+            deciders = [(name, value) for (name, _), value in zip(named, values, strict=True) if value != default]
+            for name, value in deciders[1:]:
+                if value != deciders[0][1]:
+                    yield f"{deciders[0][0]} and {name} both say {decides}; leave one of them out"
 
 
 MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discriminator="name")]
@@ -132,10 +137,11 @@ def method_names(choice: MethodChoice) -> tuple[str, ...]:
     return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
 
 
-def _one(decides: str, named: Sequence[tuple[str, Value]], plain: Value) -> Value:
-    """The ingredient that is not FedAvg's, where some method has one and no two differ."""
-    chosen = [(name, value) for name, value in named if value != plain]
-    for name, value in chosen[1:]:
-        if value != chosen[0][1]:
-            raise ValueError(f"{chosen[0][0]} and {name} both say {decides}; leave one of them out")
-    return chosen[0][1] if chosen else plain
+def described(choice: MethodChoice) -> str:
+    """A plan's choice in words: a method's name, or those of a composition joined by a plus."""
+    return " + ".join(method_names(choice))
+
+
+def _one(values: Sequence[Value], plain: Value) -> Value:
+    """The ingredient that is not FedAvg's, of methods of which no two have another such one."""
+    return next((value for value in values if value != plain), plain)

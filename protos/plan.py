@@ -8,21 +8,22 @@ safety (sites, quorum, weighting) has no default, except that masking is require
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from protos.architecture import Architecture, ColumnsNetwork, network_tensors
+from protos.architecture import Architecture, ColumnsNetwork
 from protos.canonical import digest
-from protos.compatibility import Conditions, missing_parts, why_impossible
-from protos.documents import Document
+from protos.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
+from protos.documents import Document, refuse_for
 from protos.errors import ProtocolError
 from protos.expert import ExpertUse
 from protos.fixed_point import is_power_of_two
 from protos.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
 from protos.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.losses import Loss, TaskDefault
-from protos.methods import MethodChoice, method_names
+from protos.methods import MethodChoice, described
 from protos.optimisers import Optimiser, is_plain_descent
 from protos.schedules import EpochSchedule, Schedule
 from protos.statistics import Statistics
@@ -149,85 +150,76 @@ class Plan(Document):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_sites()
-        self._check_tiers()
-        self._check_sizes()
-        if len(set(self.columns)) != len(self.columns):
-            raise ValueError("a column is listed twice")
-        self._check_rate_schedule()
-        if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
-            raise ValueError("start: own goes with methods that differ from fedavg in what is federated alone")
-        if self.start == "own" and self.has_probe:
-            raise ValueError("start: own leaves no common start from which layers could be measured")
-        reason = why_impossible(self.ingredients, self.conditions)
-        if reason is None and self.expert is not None:
-            reason = self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
-        if reason is not None:
-            raise ValueError(f"{' + '.join(method_names(self.method))} is impossible here: {reason}")
+        checks = (self._of_sites, self._of_tiers, self._of_sizes, self._of_rates, self._of_start, self._of_method)
+        refuse_for(reason for check in checks for reason in check())
         return self
 
-    def _check_rate_schedule(self) -> None:
+    def _of_method(self) -> Iterator[str]:
+        reasons = [*why_impossible(self.ingredients, self.conditions)]
+        if self.expert is not None:
+            reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
+        yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
+
+    def _of_start(self) -> Iterator[str]:
+        if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
+            yield "start: own goes with methods that differ from fedavg in what is federated alone"
+        if self.start == "own" and self.has_probe:
+            yield "start: own leaves no common start from which layers could be measured"
+
+    def _of_rates(self) -> Iterator[str]:
         rates = self.rate_schedule
         if isinstance(self.schedule, EpochSchedule):
             if rates.warm_up_epochs >= self.schedule.epochs:
-                raise ValueError("the learning rate would still be warming up at the end of the run")
+                yield "the learning rate would still be warming up at the end of the run"
         elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
-            raise ValueError("with every-steps each site has epochs of its own, so the rate cannot follow epochs")
+            yield "with every-steps each site has epochs of its own, so the rate cannot follow epochs"
 
-    def _check_sizes(self) -> None:
+    def _of_sizes(self) -> Iterator[str]:
         """A federated part has one size for all sites; of a private one each site has its own."""
+        if len(set(self.columns)) != len(self.columns):
+            yield "a column is listed twice"
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that is what has to be told
+        agreed = agreed_sizes(self.ingredients, self.architecture)
         for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
-            is_needed = self._depends_on(key)
-            if is_needed and not is_given:
-                raise ValueError(f"{self.method.name} federates layers whose sizes follow from {key}; list the {key}")
-            if is_given and not is_needed:
-                raise ValueError(f"{key} stay private with {self.method.name}; leave them out of the plan")
+            if key in agreed and not is_given:
+                yield f"{described(self.method)} federates layers whose sizes follow from {key}; list the {key}"
+            if is_given and key not in agreed:
+                yield f"{key} stay private with {described(self.method)}; leave them out of the plan"
 
-    def _depends_on(self, key: str) -> bool:
-        """Whether a federated tensor has another shape where the columns or the outputs are others."""
-        parts = self.ingredients.federated_parts
-
-        def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
-            network = network_tensors(self.architecture, columns=columns + 1, outputs=outputs, common=columns)
-            return [tensor.shape for tensor in network if tensor.part in parts]
-
-        return shapes(2, 2) != (shapes(3, 2) if key == "columns" else shapes(2, 3))
-
-    def _check_sites(self) -> None:
+    def _of_sites(self) -> Iterator[str]:
         if len({site.name for site in self.sites}) != len(self.sites):
-            raise ValueError("a site's name is listed twice")
+            yield "a site's name is listed twice"
         if len({site.identity for site in self.sites}) != len(self.sites):
-            raise ValueError("two sites are listed with the same identity key")
+            yield "two sites are listed with the same identity key"
         if self.quorum > len(self.sites):
-            raise ValueError(f"quorum {self.quorum} is more than the {len(self.sites)} listed sites")
+            yield f"quorum {self.quorum} is more than the {len(self.sites)} listed sites"
         if self.two_sites is not None and len(self.sites) != 2:
-            raise ValueError("two_sites goes with a plan that lists two sites")
+            yield "two_sites goes with a plan that lists two sites"
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
-            raise ValueError(
+            yield (
                 f"masking among {len(self.sites)} sites with {self.assumed_colluders} assumed colluders "
                 f"needs a quorum of {self.smallest_masked_quorum} or more"
             )
 
-    def _check_tiers(self) -> None:
+    def _of_tiers(self) -> Iterator[str]:
         if self.statistics is not None:
             bare = (self.gain, self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
             if self.method.name != "local" or bare not in (
                 ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
             ):  # fmt: skip
-                raise ValueError("statistics go with the method local and equal weights, and with nothing measured")
+                yield "statistics go with the method local and equal weights, and with nothing measured"
             if self.on_lost_site != "wait":
-                raise ValueError("statistics are asked of one set of sites only, so a lost site is waited for")
+                yield "statistics are asked of one set of sites only, so a lost site is waited for"
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):
-            raise ValueError("the quorum has to be more than the sites that only evaluate, or nobody might train")
+            yield "the quorum has to be more than the sites that only evaluate, or nobody might train"
         plain = Method(server_rule=self.ingredients.server_rule)
         if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
-            raise ValueError("a site that only evaluates needs a method in which all sites share one whole network")
+            yield "a site that only evaluates needs a method in which all sites share one whole network"
         if self.two_sites is not None or self.statistics is not None:
-            raise ValueError("a site that only evaluates goes neither with two_sites nor with statistics")
+            yield "a site that only evaluates goes neither with two_sites nor with statistics"
 
     @property
     def smallest_masked_quorum(self) -> int:

@@ -6,7 +6,7 @@ fair and control variates have one divisor.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias, assert_never
 
 from pydantic import Field, model_validator
 
@@ -84,6 +84,19 @@ class StepSchedule(Document):
     def rounds_per_measurement(self) -> int:
         """After how many training rounds models are measured again: after each."""
         return 1
+
+
+def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
+    """What a schedule asks for that so many training rows cannot fill, as `5 batches an epoch`; None if they can."""
+    if schedule.batches(rows):
+        return None
+    match schedule:
+        case EpochSchedule(batches_per_epoch=count):
+            return f"{count} batches an epoch"
+        case StepSchedule(batch_rows=size):
+            return f"batches of {size} rows"
+        case _:
+            assert_never(schedule)
 
 
 Schedule: TypeAlias = Annotated[EpochSchedule | StepSchedule, Field(discriminator="aggregate")]

@@ -6,7 +6,6 @@ every mistake at once; paths come out absolute.
 
 from __future__ import annotations
 
-import difflib
 import os
 from datetime import datetime, time
 from pathlib import Path
@@ -18,13 +17,13 @@ from protos.audit_settings import AuditSettings
 from protos.documents import Document, read_document
 from protos.fields import Address, LocalAddress, PathText
 from protos.methods import METHOD_NAMES
+from protos.nearest import did_you_mean
 from protos.plan import Name
 
 
 def _known(name: str) -> str:
     if name not in METHOD_NAMES:
-        near = difflib.get_close_matches(name, METHOD_NAMES, n=1)
-        raise ValueError(f"there is no such method; {f'did you mean {near[0]}?' if near else 'see the README'}")
+        raise ValueError(f"there is no method {name[:80]}; {did_you_mean(name, METHOD_NAMES)}")
     return name
 
 

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from protos.ingredients import LayerIntervals, SensitivePrefix
 from protos.manifest import Manifest, Occasion, Scalar
-from protos.methods import method_names
+from protos.methods import described
 from protos.plan import Plan
 from protos.tensors import Layout
 from protos.volume import most_bytes, rounds_with
@@ -56,13 +56,12 @@ class Section:
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     """Everything that follows from the plan alone."""
-    methods = " + ".join(method_names(plan.method))
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
             f"Plan digest {plan.digest.hex()}",
             f"Digest of what leaves {manifest.digest.hex()}",
-            f"Method {methods}; masking {plan.secure_aggregation}; quorum {plan.quorum}",
+            f"Method {described(plan.method)}; masking {plan.secure_aggregation}; quorum {plan.quorum}",
         ),
     )
     yield _who(plan)

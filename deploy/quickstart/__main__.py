@@ -20,10 +20,10 @@ import click
 from rich.console import Console
 
 from protos.errors import OperatorError, UnavailableError, UsageError
-from protos.methods import METHOD_NAMES
 from quickstart.federation import Rehearsal, prepare
 from quickstart.figures import collect, table_of
 from quickstart.hospitals import HEART, dealt_hospitals, heart_hospitals
+from quickstart.plans import studies_of
 from quickstart.programs import run_to_the_end
 
 _MARK: Final = "made-by-quickstart"
@@ -35,12 +35,12 @@ _folder = click.Path(path_type=Path)
 @click.option(
     "--method",
     "methods",
-    type=click.Choice(METHOD_NAMES),
     multiple=True,
     default=("fedavg", "global-layers"),
     show_default=True,
     metavar="NAME",
-    help="Any method of the README's table; may be given several times. The last one's gain is shown.",
+    help="Any method of the README's table, several joined by + (ditto+player-fl), or in braces what a plan has under "
+    "method; may be given several times. The last one's gain is shown.",
 )
 @click.option("--data", type=_folder, help=f"A folder with {', '.join(HEART.values())}; see the README for sources.")
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
@@ -60,7 +60,7 @@ def rehearse(
     output: Path,
 ) -> None:
     """Rehearse a federation of hospitals on this machine: the real programs over mutual TLS on loopback."""
-    _check_words(data=data, sites=sites, json_file=json_file)
+    _check_words(data=data, sites=sites, json_file=json_file, methods=methods)
     folder = _fresh(output)
     tables = folder / "tables"
     tables.mkdir()
@@ -68,13 +68,15 @@ def rehearse(
     rehearsal = Rehearsal(
         folder=folder,
         hospitals=hospitals,
-        methods=tuple(dict.fromkeys(methods)),
+        methods=methods,
         rounds=rounds,
         seed=seed,
         is_masked=masked,
     )
     console = Console()
-    _say(console, f"Preparing an authority, {len(hospitals)} hospitals and {_count(rehearsal.methods)} in {folder}")
+    _say(
+        console, f"Preparing an authority, {len(hospitals)} hospitals and {_count(len(rehearsal.studies))} in {folder}"
+    )
     prepare(rehearsal)
     run_to_the_end(rehearsal, console)
     figures = collect(rehearsal)
@@ -84,8 +86,9 @@ def rehearse(
     _say(console, f"Models, reports, logs and audit logs are in {folder}")
 
 
-def _check_words(*, data: Path | None, sites: int, json_file: Path | None) -> None:
+def _check_words(*, data: Path | None, sites: int, json_file: Path | None, methods: tuple[str, ...]) -> None:
     """Refuse what cannot work before anything is made."""
+    studies_of(methods)
     if data is not None:
         if sites > len(HEART):
             raise _usage(f"--data has {len(HEART)} hospitals, not {sites}.", "Leave --sites out, or --data.")
@@ -121,8 +124,8 @@ def _usage(what: str, remedy: str) -> UsageError:
     return UsageError(what=what, consequence="Nothing was started and nothing was changed.", remedy=remedy)
 
 
-def _count(methods: tuple[str, ...]) -> str:
-    return "one study" if len(methods) == 1 else f"{len(methods)} studies"
+def _count(studies: int) -> str:
+    return "one study" if studies == 1 else f"{studies} studies"
 
 
 def _say(console: Console, text: str) -> None:

@@ -6,13 +6,14 @@ import secrets
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import yaml
 
 from protos.methods import METHOD_NAMES
 from quickstart.hospitals import HospitalData
-from quickstart.plans import plan_of
+from quickstart.plans import Study, plan_of, studies_of
 from quickstart.ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
@@ -20,7 +21,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What is to be rehearsed; `methods` run one after another, with networks of the latent size."""
+    """What is to be rehearsed; `methods`, as people write them, run one after another, networks of the latent size."""
 
     folder: Path
     hospitals: list[HospitalData]
@@ -31,6 +32,15 @@ class Rehearsal:
     latent: int = 128
     address: str = field(default_factory=lambda: f"localhost:{free_port()}")
     enrolment: str = field(default_factory=lambda: f"localhost:{free_port()}")
+
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        """The methods as studies.
+
+        Raises:
+            ConfigurationError: there is no such method, or several cannot be composed.
+        """
+        return studies_of(self.methods)
 
     @property
     def is_masked_pair(self) -> bool:
@@ -60,9 +70,9 @@ def prepare(rehearsal: Rehearsal) -> None:
             "--output", home / "invitation.json",
         )  # fmt: skip
     plans = []
-    for number, method in enumerate(rehearsal.methods, start=1):
-        plan = folder / f"plan-{number}-{method}.yaml"
-        plan.write_text(yaml.safe_dump(_plan(rehearsal, method, identities), sort_keys=False))
+    for number, study in enumerate(rehearsal.studies, start=1):
+        plan = folder / f"plan-{number}-{study.name}.yaml"
+        plan.write_text(yaml.safe_dump(_plan(rehearsal, study, identities), sort_keys=False))
         plans.append(plan.name)
         for hospital in rehearsal.hospitals:
             config = folder / hospital.name / "hospital.yaml"
@@ -111,8 +121,8 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
     }
 
 
-def _plan(rehearsal: Rehearsal, method: str, identities: dict[str, str]) -> dict[str, object]:
-    plan = plan_of(method, rehearsal.hospitals, latent=rehearsal.latent) | {
+def _plan(rehearsal: Rehearsal, study: Study, identities: dict[str, str]) -> dict[str, object]:
+    plan = plan_of(study, rehearsal.hospitals, latent=rehearsal.latent) | {
         "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
         "seed": rehearsal.seed,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],

@@ -16,16 +16,17 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
     `siloed` is the last method's network, trained by the site alone with the same budget.
     """
     records = [json.loads(path.read_text()) for path in (rehearsal.folder / "coordinator/runs").glob("*/record.json")]
-    by_method = {record["method"]: record for record in records}
-    main_record = by_method[rehearsal.methods[-1]]
+    by_study = {record["study"]: record for record in records}
+    by_method = {study.label: by_study[study.name] for study in rehearsal.studies}
+    last = rehearsal.studies[-1].label
+    main_record = by_method[last]
     sites: dict[str, Any] = {}
     for hospital in rehearsal.hospitals:
         folder = rehearsal.folder / hospital.name / "state/reports"
         reports = {
-            method: json.loads((folder / f"{by_method[method]['run']}.json").read_text())
-            for method in rehearsal.methods
+            method: json.loads((folder / f"{record['run']}.json").read_text()) for method, record in by_method.items()
         }
-        alone = reports[rehearsal.methods[-1]]["siloed"]["metrics"]
+        alone = reports[last]["siloed"]["metrics"]
         together = {method: report["federated"]["metrics"] for method, report in reports.items()}
         sites[hospital.name] = {"siloed": alone} | together
     return {
@@ -33,7 +34,7 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
         "masked": rehearsal.is_masked,
         "rounds": main_record["rounds_made"],
         "shared_parameters_sha256": main_record["shared_parameters_sha256"],
-        "runs": {method: by_method[method]["shared_parameters_sha256"] for method in rehearsal.methods},
+        "runs": {method: record["shared_parameters_sha256"] for method, record in by_method.items()},
         "sites": sites,
     }
 

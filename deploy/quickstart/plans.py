@@ -1,48 +1,100 @@
-"""A plan for each method of the catalogue, with a network that suits it."""
+"""A plan for each study of a rehearsal: a method of the catalogue or several, with a network that suits them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from protos.architecture import Architecture, Part
+from protos.compatibility import agreed_sizes
+from protos.documents import Document, parse_document
+from protos.ingredients import ColumnByColumn, ControlVariates, ExtractorContrast, Method, Parts
+from protos.methods import MethodChoice, described, method_names
 from quickstart.hospitals import HospitalData
 
-# Methods whose input layers stay private; all others read columns that the plan lists.
-_OWN_COLUMNS = {"global-layers", "lg-fedavg", "local"}
-# Methods whose output layers stay private.
-_OWN_OUTPUTS = {"global-layers", "fedper", "fedrep", "fedbabu", "fenda-fl", "perfcl", "local"}
-_EXTRACTORS = {"fenda-fl", "perfcl"}
+_LONGEST_STUDY = 40  # letters of a plan's study
 
 
-def plan_of(method: str, hospitals: Sequence[HospitalData], *, latent: int) -> dict[str, Any]:  # Any: YAML
+class _Asked(Document):
+    method: MethodChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One study of a rehearsal: what the table calls it, its name in the plan, and its method."""
+
+    label: str
+    name: str
+    choice: MethodChoice
+
+
+def choice_of(words: str) -> MethodChoice:
+    """The method that a person means: a name, names joined by +, or what a plan has under `method`.
+
+    Raises:
+        ConfigurationError: there is no such method, or the methods cannot be composed.
+    """
+    if words.lstrip().startswith("{"):
+        text = words
+    else:
+        names = [{"name": name.strip()} for name in words.split("+")]
+        text = json.dumps(names[0] if len(names) == 1 else {"name": "composition", "of": names})
+    raw = f"method: {text}".encode()
+    return parse_document(raw, _Asked, source="--method", consequence="Nothing was started.").method
+
+
+def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
+    """The studies in order, each with a name of its own; a method that is asked for twice runs once."""
+    choices = list(dict.fromkeys(choice_of(words) for words in methods))
+    studies: list[Study] = []
+    for number, choice in enumerate(choices, start=1):
+        name, label = f"quickstart-{'-'.join(method_names(choice))}", described(choice)
+        if len(name) > _LONGEST_STUDY or any(study.name == name for study in studies):
+            name = f"{name[: _LONGEST_STUDY - 4]}-{number}"
+        if any(study.label == label for study in studies):
+            label = f"{label} ({number})"  # the same methods with other settings
+        studies.append(Study(label=label, name=name, choice=choice))
+    return tuple(studies)
+
+
+def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> dict[str, Any]:  # Any: YAML
     """What a researcher writes for a method and these hospitals; sites, schedule, seed and masking are left out.
 
     Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's
     columns and leaves it the rest.
     """
+    method, names = study.choice.method(), method_names(study.choice)
+    network = _network(method, latent)
+    agreed = agreed_sizes(method, TypeAdapter(Architecture).validate_json(json.dumps(network)))
+    has_columns = isinstance(method.procedure, ColumnByColumn)
     plan: dict[str, Any] = {
-        "study": f"quickstart-{method}",
+        "study": study.name,
         "version": 1,
-        "method": {"name": method},
-        "architecture": _network(method, latent),
+        "method": study.choice.model_dump(mode="json"),
+        "architecture": network,
         "optimiser": {"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
-        "weighting": {"name": "rows", "largest_rows": 1024} if method == "fedavg" else {"name": "equal"},
+        "weighting": {"name": "rows", "largest_rows": 1024} if names == ("fedavg",) else {"name": "equal"},
         "checkpoint": "local",
     }
-    if method == "scaffold":
+    if isinstance(method.procedure, ControlVariates):
         plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01}
-    if method not in _OWN_COLUMNS:
-        plan["columns"] = _columns(hospitals, share=0.5 if method == "chfl" else 1.0)
-    if method not in _OWN_OUTPUTS:
+    if "columns" in agreed:
+        plan["columns"] = _columns(hospitals, share=0.5 if has_columns else 1.0)
+    if "outputs" in agreed:
         plan["outputs"] = 1
     return plan
 
 
-def _network(method: str, latent: int) -> dict[str, Any]:
-    if method in _EXTRACTORS:
-        return {"name": "parallel", "common": [latent], "unique": [latent]}
-    if method == "chfl":
+def _network(method: Method, latent: int) -> dict[str, Any]:
+    if isinstance(method.procedure, ColumnByColumn):
         return {"name": "columns", "hidden": [4 * latent, 2 * latent, latent], "lateral": 0.5}
+    is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts
+    if is_common or any(isinstance(penalty, ExtractorContrast) for penalty in method.penalties):
+        return {"name": "parallel", "common": [latent], "unique": [latent]}
     return {"name": "global-layers-network", "latent": latent, "gate": False, "input_normalisation": False}
 
 

@@ -31,7 +31,7 @@ def run_to_the_end(rehearsal: Rehearsal, console: Console) -> None:
     programs = _start(rehearsal)
     try:
         with Progress(console=console) as progress:
-            tasks = {method: progress.add_task(method, total=rehearsal.rounds) for method in rehearsal.methods}
+            tasks = {study.name: progress.add_task(study.label, total=rehearsal.rounds) for study in rehearsal.studies}
             while programs["coordinator"].poll() is None:
                 _show(_status(rehearsal), tasks, progress)
                 _raise_for_failed(rehearsal, programs)
@@ -78,8 +78,8 @@ def _status(rehearsal: Rehearsal) -> dict[str, Any] | None:
 def _show(status: dict[str, Any] | None, tasks: dict[str, TaskID], progress: Progress) -> None:
     run = status["run"] if status else None
     if run:
-        for method, task in tasks.items():
-            if method == run["method"]:
+        for study, task in tasks.items():
+            if study == run["study"]:
                 progress.update(task, completed=run["rounds_made"])
                 break
             progress.update(task, completed=run["rounds"])

@@ -1,6 +1,6 @@
 """What this hospital allows, decided from its own file and the announced plan; pure.
 
-The policy wins over any plan, approved or not; the first rule that a plan breaks is the answer. What is decided
+The policy wins over any plan, approved or not; every rule that a plan breaks is told. What is decided
 here of a whole plan is decided again of each contribution before it leaves (allowance.py).
 """
 
@@ -18,10 +18,16 @@ from protos.volume import most_bytes
 from site_agent.config import Policy
 
 _TIERS: Final = ("statistics", "evaluation", "training")  # each allows what stands before it
+_MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in the review anyway
 
 
 def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> str | None:
-    """Why this site does not take part under a plan, in one clause, or None.
+    """Why this site does not take part under a plan, all of `refusals` in one line, or None."""
+    return "; ".join(refusals(policy, plan, manifest, site=site, identity=identity)) or None
+
+
+def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:
+    """Every rule that a plan breaks at this site, a clause each, each once.
 
     Args:
         policy: from this hospital's own file.
@@ -30,9 +36,9 @@ def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, id
         site: this site's name.
         identity: the fingerprint of this site's identity key; None leaves out whether the plan lists it.
     """
-    if identity is not None and {entry.name: entry.identity for entry in plan.sites}.get(site) != identity:
-        return "the plan does not list this site with this identity key"
-    return next(_reasons(policy, plan, manifest, site), None)
+    is_listed = identity is None or {entry.name: entry.identity for entry in plan.sites}.get(site) == identity
+    listing = () if is_listed else ("the plan does not list this site with this identity key",)
+    return tuple(dict.fromkeys((*listing, *_reasons(policy, plan, manifest, site))))
 
 
 def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Iterator[str]:
@@ -76,15 +82,20 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
     for pattern in (*(policy.federated or ()), *policy.private):
         if not any(fnmatchcase(name, pattern) for name in network):
             yield f"the policy's pattern {pattern} matches no tensor of this network, so it protects nothing"
-    yield from forbidden_tensors(policy, (tensor.name for tensor in manifest.tensors))
+    kept = [tensor.name for tensor in manifest.tensors if _is_private(policy, tensor.name)]
+    if kept:
+        yield f"the policy keeps {_some(kept)} private"
+    others = [tensor.name for tensor in manifest.tensors if _is_not_allowed(policy, tensor.name)]
+    if others:
+        yield f"the policy does not allow {_some(others)} to leave"
 
 
 def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
     """Why a tensor's change may not leave, a clause for each."""
     for name in names:
-        if any(fnmatchcase(name, pattern) for pattern in policy.private):
+        if _is_private(policy, name):
             yield f"the policy keeps {name} private"
-        elif policy.federated is not None and not any(fnmatchcase(name, pattern) for pattern in policy.federated):
+        elif _is_not_allowed(policy, name):
             yield f"the policy does not allow {name} to leave"
 
 
@@ -95,3 +106,18 @@ def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if not any(fnmatchcase(name, pattern) for pattern in policy.scalars):
             yield f"the policy does not allow the number {name} to leave"
+
+
+def _is_private(policy: Policy, tensor: str) -> bool:
+    return any(fnmatchcase(tensor, pattern) for pattern in policy.private)
+
+
+def _is_not_allowed(policy: Policy, tensor: str) -> bool:
+    """Of a tensor that is not private anyway."""
+    is_named = policy.federated is None or any(fnmatchcase(tensor, pattern) for pattern in policy.federated)
+    return not is_named and not _is_private(policy, tensor)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from protos.documents import read_document
-from protos.errors import OperatorError, RefusedError, UsageError
+from protos.errors import DataError, OperatorError, RefusedError, UsageError
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
 from site_agent.approval import approve as record_approval
@@ -23,6 +25,7 @@ from site_agent.approval import find_approval, last_approved, newest_version, wh
 from site_agent.approval import withdraw as record_withdrawal
 from site_agent.commands.options import config_option, plan_option
 from site_agent.config import Hospital, read_hospital
+from site_agent.counted_rows import find_counted_rows, lacking_rows
 from site_agent.differences import plan_differences
 from site_agent.review import Section, Table, as_lines, review_sections
 from site_agent.review_page import review_page
@@ -41,11 +44,14 @@ _by_option = click.option("--by", required=True, help="The name of the person, a
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
     """Show what a plan would make this site send, and what this hospital's own policy says about it.
 
+    The exit status is 77 where the policy refuses the plan, and 78 where this site's table has too few rows for it.
+
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
     hospital = read_hospital(path)
     plan = read_plan(hospital, plan_path)
-    sections = [*review_sections(plan, manifest_of(plan)), *_here(hospital, plan)]
+    refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
+    sections = [*review_sections(plan, manifest_of(plan)), *_here(hospital, plan, refused), lacking.section]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     for line in as_lines(sections):
@@ -54,6 +60,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
         title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
         page.write_text(review_page(title, sections, signatures=hospital.policy.approvers), encoding="utf-8")
         click.echo(f"Written to {page}.")
+    if refused or lacking.is_lacking:
+        sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
 
 
 @click.command()
@@ -70,8 +78,8 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> N
     plan, by = read_plan(hospital, plan_path), _person(by)
     ends = None if until is None else _end_of(until, now)
     log, facts = _log(hospital), _facts(plan, by)
-    reason = _refusal(hospital, plan)
-    if reason is not None:
+    reason = "; ".join(_refusals(hospital, plan))
+    if reason:
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
@@ -132,11 +140,10 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     return plan_from_wire(announced[-1].read_bytes())
 
 
-def _here(hospital: Hospital, plan: Plan) -> list[Section]:
+def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
     """What this hospital itself has to say: earlier plans, policy, approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
-    reason = _refusal(hospital, plan)
-    sentences = [f"It refuses this plan: {reason}." if reason else "It allows this plan."]
+    sentences = [f"It refuses this plan: {reason}." for reason in refused] or ["It allows this plan."]
     if _identity(hospital) is None:
         sentences.append(
             "Whether the plan lists this site's identity key was not checked: the key cannot be read here."
@@ -164,11 +171,34 @@ def _no_earlier() -> Section:
     return Section("What has changed", ("No other plan of this study was ever approved here.",))
 
 
-def _refusal(hospital: Hospital, plan: Plan) -> str | None:
-    from site_agent.boundary.policy import refuse_plan
+def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
+    from site_agent.boundary.policy import refusals
 
     identity = _identity(hospital)
-    return refuse_plan(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
+    return refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What is known of this site's table under a plan, and whether it is too small."""
+
+    section: Section
+    is_lacking: bool
+
+
+def _table(hospital: Hospital, plan: Plan) -> _Table:
+    """Compared with the counts that `data check` has left; this command reads no table."""
+    heading, rows = "This site's table", find_counted_rows(hospital.state_path)
+    if rows is None:
+        unknown = (
+            "Whether it has rows enough was not compared: no count of `site-agent data check` can be read here. "
+            "`--dry-run` tries the table itself."
+        )
+        return _Table(Section(heading, (unknown,)), False)
+    lacking = lacking_rows(hospital.policy, plan, hospital.site, rows)
+    counted = f"Counted at {rows.at}: {rows.training} training, {rows.validation} validation and {rows.test} test rows."
+    said = [f"It is too small: {reason}." for reason in lacking] or ["It has rows enough for this plan."]
+    return _Table(Section(heading, (counted, *said)), bool(lacking))
 
 
 def _identity(hospital: Hospital) -> str | None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from protos.errors import OperatorError, UsageError
 from site_agent.commands.options import config_option
-from site_agent.config import read_hospital
+from site_agent.config import Hospital, read_hospital
+from site_agent.counted_rows import CountedRows, counted_rows_path
 from site_agent.trainer.isolation import give_up_network
+
+if TYPE_CHECKING:
+    from site_agent.trainer.examination.examine import Examination
 
 
 @click.group()
@@ -74,6 +79,7 @@ def check(path: Path, html: Path | None) -> None:
     place = html or folder / "check.html"
     write_result(place, examination_page(examination, site=hospital.site, accepted_by=by).encode())
     write_result(folder / "check.json", json.dumps(examination.to_json(), indent=2, allow_nan=False).encode())
+    _keep_counts(hospital, examination)
     click.echo(f"{hospital.site}: {verdict(examination, by)}")
     for line in finding_lines(examination):
         click.echo(line)
@@ -136,6 +142,20 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
     contract = read_contract(contract_path)
     _write_new(output, write_table(made_up(contract, rows=rows, seed=seed), contract))
     click.echo(f"{rows} rows of nobody in {output}.")
+
+
+def _keep_counts(hospital: Hospital, examination: Examination) -> None:
+    """Let `review` compare plans with the table's size; counts of a table that cannot be split do not stay."""
+    from site_agent.trainer.results import write_result
+
+    path, parts = counted_rows_path(hospital.state_path), examination.parts
+    if parts is None:
+        path.unlink(missing_ok=True)
+        return
+    rows = {part.name: part.rows for part in parts}
+    at = datetime.now(UTC).isoformat(timespec="minutes")
+    counted = CountedRows(training=rows["training"], validation=rows["validation"], test=rows["test"], at=at)
+    write_result(path, counted.content)
 
 
 def _write_new(path: Path, content: bytes) -> None:

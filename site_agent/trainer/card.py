@@ -7,19 +7,22 @@ of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
 
+from protos.audit_chain import Head
+from protos.audit_files import BrokenFile, all_files, head_of_file
+from protos.errors import ConfigurationError
+from protos.methods import described
 from site_agent.config import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.findings.scored_rows import scored_rows
 from site_agent.trainer.saved_model import SavedModel
+from site_agent.trainer.software import versions
 from site_agent.trainer.use.recalibration import BEFORE, recalibration_of
 
 SMALLEST_CELL: Final = 10
@@ -33,7 +36,6 @@ _NOT_FOR: Final = (
     "Decisions about a single patient; patients of other hospitals, ages or wards than those of the training rows;"
     " tables recorded in another way; rows for which `site-agent predict` abstains."
 )
-_PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy")
 
 
 def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Json]:
@@ -58,7 +60,7 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "not_for": _NOT_FOR,
         "study": plan.study,
         "plan_digest": plan.digest.hex(),
-        "method": plan.method.name,
+        "method": described(plan.method),
         "architecture": plan.architecture.name,
         "rounds": plan.rounds,
         "sites": len(names),
@@ -75,8 +77,9 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "conclusion": _told(saved["gain"]),
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_expert": model.expert is not None,
-        "audit_head": _audit_head(hospital),
-        "versions": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+        **_audit_head(hospital),
+        "trained_with": saved.get("versions"),
+        "versions": dict[str, Json](versions()),
     }
 
 
@@ -133,7 +136,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         str(facts["conclusion"]),
         *([BEFORE] if facts["recalibration"] else []),
         "## Evidence",
-        _list({"audit head": facts["audit_head"] or "no audit log", **facts["versions"]}),
+        _list(_evidence(facts)),
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -170,10 +173,41 @@ def _report(hospital: Hospital, run: str) -> dict[str, Any]:
     return found
 
 
-def _audit_head(hospital: Hospital) -> str | None:
-    """The hash of the last record of this site's audit log, as it stands there."""
+def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Where the audit log stands, and the versions of then and, where they differ, of now."""
+    then, now = facts["trained_with"] or {}, facts["versions"]
+    found = {"audit head": facts["audit_head"] or facts["audit_words"]}
+    if facts["audit_records"]:
+        found["audit records"] = f"{facts['audit_records']}, in {facts['audit_files']} files"
+    for name, here in now.items():
+        trained = then.get(name)
+        is_same = trained in (None, here)
+        found[name] = here if is_same else f"trained with {trained}, this card is of {here}"
+    return found
+
+
+def _audit_head(hospital: Hospital) -> dict[str, Json]:
+    """Where this site's audit log stands, over all its files: the newest one that has a record tells.
+
+    Raises:
+        ConfigurationError: its last record is damaged.
+    """
     path = hospital.state_path / "audit.log"
-    if not path.exists():
-        return None
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return str(json.loads(lines[-1]).get("hash")) if lines else None
+    try:
+        files = [file for file in all_files(path) if file.stat().st_size]
+        head, words = head_of_file(files[-1]) if files else Head(), "no audit log"
+    except PermissionError:
+        # In the packages the log is the agent's user's, and reports are the trainer's.
+        files, head, words = [], Head(), "not readable by the user who made this card"
+    except BrokenFile as broken:
+        raise ConfigurationError(
+            what=f"The last record of the audit log cannot be read ({broken}).",
+            consequence="No card was made, and nothing left this site.",
+            remedy="Run `site-agent audit verify`; while the agent writes a record, just try again.",
+        ) from broken
+    return {
+        "audit_head": head.hash if head.sequence else None,
+        "audit_records": head.sequence,
+        "audit_files": len(files),
+        "audit_words": words,
+    }

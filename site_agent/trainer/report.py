@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from protos.gain_sums import GainSums
+from protos.methods import described
 from site_agent.config import Hospital
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
@@ -28,6 +29,7 @@ from site_agent.trainer.networks import Seeds
 from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 
 
@@ -111,10 +113,11 @@ def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:
         "site": hospital.site,
         "run": run,
         "plan_digest": study.plan.digest.hex(),
-        "method": study.plan.method.name,
+        "method": described(study.plan.method),
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "columns": list(dataset.columns),
+        "versions": dict[str, Json](versions()),
     }
 
 

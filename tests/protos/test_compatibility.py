@@ -138,6 +138,24 @@ def test_what_cannot_work_is_refused_with_its_reason(name: str) -> None:
         plan_of(method, **keys)
 
 
+def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
+    """Four things wrong with SCAFFOLD, and a quorum: five reasons in one refusal."""
+    keys = ROWS | {
+        "optimiser": {"name": "adam", "learning_rate": 0.1},
+        "rate_schedule": {"name": "cosine"},
+        "quorum": 9,
+    }
+
+    with pytest.raises(ValidationError) as refusal:
+        plan_of(of("scaffold", "fedprox"), **keys)
+
+    (error,) = refusal.value.errors()
+    reasons = error["ctx"]["error"].found
+    assert len(reasons) == 5
+    for word in ("plain sgd", "has to be constant", "weigh the sites equally", "a penalty's gradient", "quorum 9"):
+        assert len([reason for reason in reasons if word in reason]) == 1
+
+
 ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a proximal term with Global Layers": (of("global-layers", "fedprox"), {}),
     "PLayer-FL's split with Ditto": (of("player-fl", "ditto"), CHAIN),

@@ -10,9 +10,16 @@ from typing import Literal
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from protos.documents import DEEPEST_NESTING, LARGEST_DOCUMENT_BYTES, Document, parse_document, read_document
+from protos.documents import (
+    DEEPEST_NESTING,
+    LARGEST_DOCUMENT_BYTES,
+    Document,
+    parse_document,
+    read_document,
+    refuse_for,
+)
 from protos.errors import ConfigurationError
 from protos.plan import Plan
 
@@ -40,6 +47,13 @@ class Household(Document):
     is_open: bool = False
     pets: tuple[Cat | Dog, ...] = ()
     favourite: Cat | Dog | None = Field(default=None, discriminator="name")
+    heating: Literal["gas", "oil", "none"] = "none"
+
+    @model_validator(mode="after")
+    def _check(self) -> Household:
+        if self.street == "Nowhere":  # one reason is found twice
+            refuse_for(["no such street", "no house without a street", "no such street"])
+        return self
 
 
 def parse(text: str | bytes) -> Household:
@@ -78,11 +92,33 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("favourite: {name: dgo}", "1:19: favourite.name: there is no dgo; did you mean dog?"),
+        ("favourite: {name: CAT}", "1:19: favourite.name: there is no CAT; did you mean cat?"),
+        ("favourite:\n  name: qqq\n", "2:9: favourite.name: there is no qqq; known are cat, dog"),
+        ("heating: oll", "1:10: heating: there is no oll; did you mean oil?"),
+        ("favourite: {tail: 1.0}", "1:12: name: this key is missing in favourite"),
+    ],
+)
+def test_a_name_that_nobody_knows_is_answered_with_the_nearest(text: str, told: str) -> None:
+    """A choice's name or a word from a list: where it stands, that there is none such, and which is like it."""
+    assert mistakes(text) == [told]
+
+
+def test_all_that_speaks_against_a_record_is_told_once_and_line_by_line() -> None:
+    """A record's own check tells every reason, each once, each on a line of its own."""
+    told = mistakes("street: Nowhere\n")
+
+    assert told == ["1:1: the file: no house without a street", "1:1: the file: no such street"]
+
+
 def test_a_key_like_no_other_is_answered_with_all_that_are_known() -> None:
     """Where no known key is near, all of them are named."""
     told = mistakes("qqqqqq: 1")
 
-    assert told == ["1:1: qqqqqq: unknown key; known are favourite, is_open, number, pets, rent, street"]
+    assert told == ["1:1: qqqqqq: unknown key; known are favourite, heating, is_open, number, pets, rent, street"]
 
 
 def test_a_missing_key_is_told_where_it_is_missing() -> None:

@@ -17,6 +17,8 @@ from pki.site_keys import SiteKeys
 from protos.plan import Plan
 from site_agent.approval import find_approval, why_not
 from site_agent.cli import main
+from site_agent.counted_rows import CountedRows, counted_rows_path
+from site_agent.trainer.results import write_result
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 from tests.site_agent.trainer.sites import make_plan, make_site
 
@@ -82,16 +84,34 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
-    """The reason is said by review and approve alike, it is on record, and no approval is written."""
+    """Every reason is said by review and approve alike, both end with 77, it is on record, no approval is written."""
     plan = site.plan()
-    site.allow(largest_rounds=2)
+    site.allow(largest_rounds=2, largest_clipping_range=0.5)
 
-    assert site("review") == 0
+    assert site("review") == 77
     assert "It refuses this plan: the plan has more rounds than the policy allows." in site.out
+    assert "It refuses this plan: the plan's clipping range is wider than the policy allows." in site.out
     assert site("approve", "--by", "A. Jones") == 77
-    assert "more rounds than the policy allows" in site.err
+    assert "more rounds than the policy allows; the plan's clipping range is wider" in site.err
     assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
     assert find_approval(site.folder / "state", plan) is None
+
+
+@pytest.mark.parametrize(("rows", "status"), [(None, 0), (9, 0), (4, 78), (2, 78)])
+def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | None, status: int) -> None:
+    """With fewer training rows than batches or than the policy wants review ends with 78; uncounted, it says so."""
+    site.plan(schedule={"aggregate": "every-epoch", "epochs": 1, "batches_per_epoch": 3})
+    site.allow(smallest_training_rows=5)
+    if rows is not None:
+        counted = CountedRows(training=rows, validation=1, test=2, at="2026-11-22T04:00+00:00")
+        write_result(counted_rows_path(site.folder / "state"), counted.content)
+
+    assert site("review") == status
+    batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"
+    policy = f"this site has {rows} training rows, and its policy wants 5"
+    assert ("rows enough for this plan" in site.out) == (rows == 9)
+    assert ("was not compared" in site.out) == (rows is None)
+    assert (batches in site.out, policy in site.out) == (rows == 2, rows in (2, 4))
 
 
 def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:

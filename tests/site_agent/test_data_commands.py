@@ -20,6 +20,7 @@ import yaml
 from protos.errors import DataError
 from site_agent.cli import main
 from site_agent.config import Hospital, read_hospital
+from site_agent.counted_rows import find_counted_rows
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.examination.admission import admit, examined
 
@@ -110,6 +111,10 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
 
     assert again.returncode == 0, again.stderr
     assert "accepted by A. Jones" in again.stdout
+    counted = find_counted_rows(tmp_path / "state")
+    assert counted is not None
+    assert counted.training + counted.validation + counted.test == 200
+    assert (tmp_path / "state" / "data" / "rows.json").stat().st_mode & 0o777 == 0o600
     page = (tmp_path / "state" / "data" / "check.html").read_text()
     assert "accepted by A. Jones" in page
     assert "data_accepted" in (tmp_path / "state" / "audit.log").read_text()

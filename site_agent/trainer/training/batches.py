@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from protos.errors import DataError
-from protos.schedules import EpochSchedule, Schedule, StepSchedule
+from protos.schedules import Schedule, StepSchedule, too_few_rows
 from site_agent.trainer.training.state import State, generator_state, restore_generator
 
 
@@ -47,15 +46,10 @@ def check_batches(schedule: Schedule, rows: int) -> None:
     Raises:
         DataError: the rows are too few; both numbers are told.
     """
-    if schedule.batches(rows):
+    asked = too_few_rows(schedule, rows)
+    if asked is None:
         return
-    match schedule:
-        case EpochSchedule(batches_per_epoch=count):
-            asked, key = f"{count} batches an epoch", "batches_per_epoch"
-        case StepSchedule(batch_rows=size):
-            asked, key = f"batches of {size} rows", "batch_rows"
-        case _:
-            assert_never(schedule)
+    key = "batch_rows" if isinstance(schedule, StepSchedule) else "batches_per_epoch"
     raise DataError(
         what=f"The plan asks for {asked}, and this site has {rows} training rows.",
         consequence="Nothing was trained and nothing left this site.",

@@ -1,0 +1,96 @@
+"""What a person writes as --method: any method, several at once, settings; each becomes a plan that fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from protos.errors import ConfigurationError
+from protos.methods import METHOD_NAMES, described
+from protos.plan import Plan
+from quickstart.hospitals import HospitalData
+from quickstart.plans import choice_of, plan_of, studies_of
+from tests.rehearsal.study import made_up_identities
+
+AROUND = {
+    "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 5},
+    "seed": 0,
+    "sites": [{"name": name, "identity": identity} for name, identity in made_up_identities().items()],
+    "quorum": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[HospitalData]:
+    """Three hospitals with columns of their own."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    return [_hospital(folder, f"hospital-{number}", ["age", f"value{number}", f"other{number}"]) for number in range(3)]
+
+
+def _hospital(folder: Path, name: str, columns: list[str]) -> HospitalData:
+    target = {"name": "died", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    features = [{"name": column, "role": "feature", "type": "numeric"} for column in columns]
+    contract = folder / f"{name}.yaml"
+    contract.write_text(yaml.safe_dump({"format": {"header": True}, "columns": [*features, target]}))
+    return HospitalData(name, folder / "unread.csv", contract)
+
+
+def plan_for(words: str, hospitals: list[HospitalData]) -> Plan:
+    """The plan that the quickstart writes for a method as a person names it."""
+    (study,) = studies_of([words])
+    return Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8) | AROUND))
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_gets_a_plan_that_fits(name: str, hospitals: list[HospitalData]) -> None:
+    """Network, columns and outputs follow from the method; no list of names has to be kept."""
+    assert described(plan_for(name, hospitals).method) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        ("ditto+player-fl", "ditto + player-fl"),
+        ("fedprox + global-layers", "fedprox + global-layers"),
+        ("perfcl+ditto", "perfcl + ditto"),
+        ("scaffold+global-layers", "scaffold + global-layers"),
+        ("{name: composition, of: [{name: fedadam}, {name: fenda-fl}]}", "fedadam + fenda-fl"),
+        ("{name: fedprox, strength: 0.5}", "fedprox"),
+    ],
+)
+def test_several_methods_or_settings_make_one_study(words: str, label: str, hospitals: list[HospitalData]) -> None:
+    """Names joined by a plus, or what a plan has under `method`; the table names every part."""
+    (study,) = studies_of([words])
+
+    assert study.label == label
+    assert described(plan_for(words, hospitals).method) == label
+
+
+def test_studies_of_one_rehearsal_have_names_of_their_own() -> None:
+    """The same method with other settings is another study; the same words twice are one."""
+    studies = studies_of(["fedprox", "{name: fedprox, strength: 0.5}", "fedprox", "local-adaptation+player-fl-random"])
+
+    assert [study.label for study in studies] == ["fedprox", "fedprox (2)", "local-adaptation + player-fl-random"]
+    assert len({study.name for study in studies}) == 3
+    assert all(len(study.name) <= 40 for study in studies)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("fedproxx", "there is no fedproxx; did you mean fedprox?"),
+        ("ditto+playerfl", "there is no playerfl; did you mean player-fl?"),
+        ("{name: fedprox, strenght: 1.0}", "unknown key; did you mean strength?"),
+        ("ditto+apfl", "ditto and apfl both say how a site trains in one round"),
+        ("", "known are"),
+    ],
+)
+def test_what_is_no_method_is_told_with_the_nearest(words: str, told: str) -> None:
+    """A slip in a name or a key, and what cannot be composed."""
+    with pytest.raises(ConfigurationError) as refusal:
+        choice_of(words)
+
+    assert told in refusal.value.what
