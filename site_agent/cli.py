@@ -30,6 +30,7 @@ from site_agent.commands.export import card, export
 from site_agent.commands.maintenance import maintenance
 from site_agent.commands.monitor import monitor
 from site_agent.commands.options import config_option
+from site_agent.commands.own_certificate import install_certificate, request_certificate
 from site_agent.commands.page import page
 from site_agent.commands.predict import predict, recalibrate
 from site_agent.commands.release import release
@@ -125,6 +126,8 @@ cli.add_command(approve)
 cli.add_command(withdraw)
 cli.add_command(release)
 cli.add_command(renew)
+cli.add_command(request_certificate)
+cli.add_command(install_certificate)
 
 
 def main() -> NoReturn:
