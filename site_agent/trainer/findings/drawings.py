@@ -6,8 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.trainer.pages.document import figure, figures
-from site_agent.trainer.pages.plots import COLOURS, Axis, Row, Series, axis_over, intervals, plot
+from site_agent.trainer.pages.document import figure, figures, paragraph
+from site_agent.trainer.pages.plots import (
+    COLOURS,
+    OTHER_REFERENCE,
+    REFERENCE,
+    Axis,
+    Row,
+    Series,
+    axis_over,
+    intervals,
+    plot,
+)
 
 Facts: TypeAlias = Mapping[str, Any]
 _MOST_FEATURES: Final = 20
@@ -23,26 +33,46 @@ _CALIBRATED: Final = (FEDERATED, SILOED)
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Curves of one outcome, a line for each model; nothing where there is no outcome."""
+    """Curves of one outcome, a line for each model, with what is left out; nothing where there is no outcome."""
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
-    chosen = [name for name in facts["curves"] if not name.endswith("guess")][: COLOURS - 1]
-    lines = {names.get(name, name): facts["curves"][name][outcome] for name in chosen}
-    drawn = []
+    drawn, hidden = [], dict[str, None]()
     for kind in kinds:
-        shown = lines
-        if kind == "calibration":
-            shown = {names.get(name, name): facts["curves"][name][outcome] for name in _CALIBRATED if name in chosen}
-        drawn.append(_drawing(kind, shown, facts["treat_all"][outcome], facts["prevalence"]))
-    return [figures(*drawn)]
+        chosen = [name for name in facts["curves"] if not name.endswith("guess")][:COLOURS]
+        chosen = [name for name in chosen if name in _CALIBRATED] if kind == "calibration" else chosen
+        lines = {names.get(name, name): facts["curves"][name][outcome] for name in chosen}
+        drawn.append(_drawing(kind, lines, facts["treat_all"][outcome], facts["prevalence"]))
+        hidden |= dict.fromkeys(names.get(name, name) for name in facts["curves"] if name not in chosen)
+    left_out = [paragraph(f"Without a line here: {', '.join(hidden)}.", "soft")] if hidden else []
+    return [figures(*drawn), *left_out]
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Curves of the federated model, a line for each of the first classes."""
-    outcomes = list(facts["treat_all"])[:COLOURS]
-    lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes}
-    return [figures(*(_drawing(kind, lines, None, None) for kind in kinds))]
+    """Curves of the federated model, a line for each of the first classes against the rest."""
+    outcomes = list(facts["treat_all"])
+    lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
+    words = (
+        "These are curves of the federated model, of each class against the rest; the other models are in the table."
+    )
+    return [figures(*(_drawing(kind, lines, None, None) for kind in kinds)), *_left_out(outcomes, words)]
+
+
+def class_decisions(facts: Facts, names: Mapping[str, str]) -> list[str]:
+    """A decision curve for each of the first classes: treating all is another line for each of them."""
+    outcomes = list(facts["treat_all"])
+    drawn = []
+    for outcome in outcomes[:COLOURS]:
+        lines = {
+            names.get(name, name): facts["curves"][name][outcome] for name in _CALIBRATED if name in facts["curves"]
+        }
+        drawn.append(_drawing("decision", lines, facts["treat_all"][outcome], None, f", class {outcome}"))
+    return [figures(*drawn), *_left_out(outcomes, "Each class is treated against the rest.")]
+
+
+def _left_out(outcomes: Sequence[str], words: str) -> list[str]:
+    more = f" Only the first {COLOURS} of {len(outcomes)} classes are drawn." if len(outcomes) > COLOURS else ""
+    return [paragraph(words + more, "soft")]
 
 
 def predicted_and_observed(facts: Facts) -> list[str]:
@@ -56,7 +86,7 @@ def predicted_and_observed(facts: Facts) -> list[str]:
     y = Axis(label=f"observed{unit}", low=both.low, high=both.high)
     ends = [both.low, both.high]
     series = [
-        Series(label="equal", xs=ends, ys=ends, colour=-1),
+        Series(label="equal", xs=ends, ys=ends, colour=REFERENCE),
         Series(label="test rows", xs=points["xs"], ys=points["ys"], colour=0, kind="points"),
     ]
     return [
@@ -69,7 +99,8 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
     rows = []
     for one in found:
         low, high = one["interval"] or (None, None)
-        rows.append(Row(label=f"{one['group']}: {one['value']}", value=one[metric], low=low, high=high))
+        few = " (few)" if one["is_small"] else ""
+        rows.append(Row(label=f"{one['group']}: {one['value']}{few}", value=one[metric], low=low, high=high))
     return figure(f"{label} by group", intervals(f"{label} in every subgroup", label, rows), is_wide=True)
 
 
@@ -106,23 +137,27 @@ def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
     return figure("Learning curves", plot("Validation loss by round", x, y, everywhere))
 
 
-def _drawing(kind: str, lines: Mapping[str, Facts], all_treated: Facts | None, prevalence: float | None) -> str:
+def _drawing(
+    kind: str, lines: Mapping[str, Facts], all_treated: Facts | None, prevalence: float | None, of: str = ""
+) -> str:
     title, across, up = _KINDS[kind]
     x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
     series: list[Series] = []
     if kind in ("receiver_operating_characteristic", "calibration"):
-        series.append(Series(label="chance" if kind[0] == "r" else "perfect", xs=[0, 1], ys=[0, 1], colour=-1))
+        series.append(Series(label="chance" if kind[0] == "r" else "perfect", xs=[0, 1], ys=[0, 1], colour=REFERENCE))
     if kind == "precision_recall" and prevalence is not None:
-        series.append(Series(label="chance", xs=[0, 1], ys=[prevalence, prevalence], colour=-1))
+        series.append(Series(label="chance", xs=[0, 1], ys=[prevalence, prevalence], colour=REFERENCE))
     if kind == "decision":
-        highest = max([0.05, *(max(line[kind]["ys"]) for line in lines.values())])
+        drawn = [*(line[kind] for line in lines.values()), *([all_treated] if all_treated is not None else [])]
+        highest = max([0.05, *(max(line["ys"]) for line in drawn)])
         y = Axis(label=up, low=-0.25 * highest, high=1.1 * highest)
-        series.append(Series(label="treat nobody", xs=[0, 1], ys=[0, 0], colour=-1))
+        series.append(Series(label="treat nobody", xs=[0, 1], ys=[0, 0], colour=REFERENCE))
         if all_treated is not None:
-            series.append(Series(label="treat all", xs=all_treated["xs"], ys=all_treated["ys"], colour=5))
+            xs, ys = all_treated["xs"], all_treated["ys"]
+            series.append(Series(label="treat all", xs=xs, ys=ys, colour=OTHER_REFERENCE))
     for colour, (label, line) in enumerate(lines.items()):
         series.extend(_series(kind, label, line, colour))
-    return figure(title, plot(f"{title}: {up} against {across}", x, y, series))
+    return figure(title + of, plot(f"{title}{of}: {up} against {across}", x, y, series))
 
 
 def _series(kind: str, label: str, line: Facts, colour: int) -> list[Series]:

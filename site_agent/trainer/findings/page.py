@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, headline_metric
 from site_agent.trainer.findings.drawings import (
     class_curves,
+    class_decisions,
     importance_plot,
     learning_plot,
     model_curves,
@@ -141,6 +142,11 @@ def _quality(facts: Facts) -> list[str]:
     return [
         figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
         table(["model", *(_METRICS[key] for key in names)], lines),
+        *(
+            paragraph(f"{NAMES.get(name, name)}: training came to no finite model, so there are no figures.", "soft")
+            for name in (SILOED, PLACEBO)
+            if name in facts and name not in models
+        ),
     ]
 
 
@@ -192,7 +198,7 @@ def _calibration(facts: Facts) -> list[str]:
 
 def _decision(facts: Facts) -> list[str]:
     if facts["task"] == "multi-class":
-        return class_curves(facts, ("decision",))
+        return class_decisions(facts, NAMES)
     return model_curves(facts, ("decision",), NAMES)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.calibration import calibration
-from site_agent.trainer.comparison.gain import FEWEST_OF_A_CLASS, headline_metric
+from site_agent.trainer.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS, headline_metric
 from site_agent.trainer.comparison.intervals import Interval, compare
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
@@ -35,6 +35,8 @@ class Subgroup:
         group, value: as declared and as in the table.
         rows: test rows with this value.
         positive: of these, those with the outcome; None unless the outcome is yes or no.
+        fewest: patients of the rarest class in it, or all of its patients where the outcome is a number; where nobody
+            is declared as a patient each row is one.
         metric: the name of the figure.
         figure: the headline metric; None where it is undefined or the rows are too few.
         interval: of the figure.
@@ -45,6 +47,7 @@ class Subgroup:
     value: str
     rows: int
     positive: int | None
+    fewest: int
     metric: str
     figure: float | None
     interval: Interval | None
@@ -53,9 +56,7 @@ class Subgroup:
     @property
     def is_small(self) -> bool:
         """Whether the group is too small to conclude from."""
-        if self.positive is None:
-            return self.rows < 2 * FEWEST_OF_A_CLASS
-        return min(self.positive, self.rows - self.positive) < FEWEST_OF_A_CLASS
+        return self.fewest < (FEWEST_NUMBERS if self.metric == "rmse" else FEWEST_OF_A_CLASS)
 
     def to_json(self) -> dict[str, Json]:
         """Plain values for `json.dumps`."""
@@ -64,6 +65,7 @@ class Subgroup:
             "value": self.value,
             "rows": self.rows,
             "positive": self.positive,
+            "fewest": self.fewest,
             self.metric: self.figure,
             "interval": self.interval.to_json() if self.interval else None,
             "in_the_large": self.in_the_large,
@@ -115,8 +117,17 @@ def _subgroup(
         value=name[1],
         rows=len(members),
         positive=int(part.labels.sum()) if is_binary else None,
+        fewest=_fewest(part),
         metric=metric,
         figure=figure,
         interval=interval,
         in_the_large=shift,
     )
+
+
+def _fewest(rows: HeldOutRows) -> int:
+    """See `Subgroup`."""
+    who = np.arange(len(rows)) if rows.patients is None else rows.patients
+    if rows.task == "regression":
+        return len(np.unique(who))
+    return min(len(np.unique(who[rows.labels == place])) for place in range(len(rows.classes)))

@@ -14,9 +14,9 @@ from typing import Final
 # Colours of lines are those of Okabe and Ito 2008, which people with colour blindness tell apart.
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--rule:#d0d7de;--card:#f6f8fa;--warn:#8a4600;
---c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#56606b}
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#7a3e9d;--c6:#b3003b;--c7:#2b6b6b}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--rule:#30363d;
---card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#a9b4bf}}
+--card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#c4a3f5;--c6:#ff8fa3;--c7:#7fd6d0}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1.5rem;max-width:64rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--ground)}
@@ -36,11 +36,12 @@ td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .span{stroke:var(--c0);stroke-width:2.4}.words,.tick{fill:var(--ink);font:12px system-ui,sans-serif}
 .tick{fill:var(--soft);font-size:11px}
 .line.c0{stroke:var(--c0)}.line.c1{stroke:var(--c1)}.line.c2{stroke:var(--c2)}.line.c3{stroke:var(--c3)}
-.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}
+.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
 .dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}.dot.c4{fill:var(--c4)}
-.dot.c5{fill:var(--c5)}
+.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
 .d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}.d4{stroke-dasharray:4 4}
-.d5{stroke-dasharray:1 3}
+.d5{stroke-dasharray:1 3}.d6{stroke-dasharray:12 3}.d7{stroke-dasharray:6 2 2 2 2 2}
+.all{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:10 2 1 2}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
 .key{display:inline-flex;align-items:center;gap:.35rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}

@@ -10,6 +10,7 @@ and paper. The rules:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from html import escape
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["line", "points", "points and line"]
-COLOURS: Final = 6
+Point: TypeAlias = tuple[float, float]
+COLOURS: Final = 8
+REFERENCE: Final = -1
+OTHER_REFERENCE: Final = -2
 _WIDTH: Final = 460
 _HEIGHT: Final = 330
 _LEFT: Final = 58
@@ -36,7 +40,7 @@ class Series:
     Attributes:
         label: as the legend says it; empty for none.
         xs, ys: of the points, of equal length.
-        colour: from 0; COLOURS of them, -1 for the grey of what is only a reference.
+        colour: from 0; COLOURS of them, REFERENCE or OTHER_REFERENCE for the grey of what is only compared with.
         kind: how the points are drawn.
     """
 
@@ -127,6 +131,25 @@ def ticks(low: float, high: float) -> list[float]:
     return [round((first + number) * step, 12) for number in range(count + 1)]
 
 
+def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
+    """The pieces of a line that lie within two axes; where it leaves them it ends at the border.
+
+    A line that were bent along the border instead would show values that nothing has.
+    """
+    if len(points) == 1:
+        return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
+    pieces: list[list[Point]] = []
+    for start, end in itertools.pairwise(points):
+        shown = _clipped(start, end, x, y)
+        if shown is None:
+            continue
+        if pieces and pieces[-1][-1] == shown[0]:
+            pieces[-1].append(shown[1])
+        else:
+            pieces.append([*shown])
+    return pieces
+
+
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
     """An axis that has room for all numbers."""
     low, high = _room(list(numbers))
@@ -172,16 +195,20 @@ def _grid(x: Axis, y: Axis) -> list[str]:
 
 
 def _drawn(one: Series, x: Axis, y: Axis) -> list[str]:
-    inside = [
-        (_across(_within(across, x), x), _up(_within(up, y), y)) for across, up in zip(one.xs, one.ys, strict=True)
-    ]
-    parts = []
-    if one.kind != "points" and inside:
-        path = "L".join(f"{across:.1f} {up:.1f}" for across, up in inside)
-        parts.append(f'<path class="{_style(one)}" d="M{path}"/>')
+    points, parts = list(zip(one.xs, one.ys, strict=True)), []
+    if one.kind != "points":
+        path = "".join(
+            f"M{'L'.join(f'{_across(across, x):.1f} {_up(up, y):.1f}' for across, up in piece)}"
+            for piece in visible(points, x, y)
+        )
+        parts += [f'<path class="{_style(one)}" d="{path}"/>'] if path else []
     if one.kind != "line":
         style = f"dot c{one.colour % COLOURS}"
-        parts.extend(f'<circle class="{style}" cx="{across:.1f}" cy="{up:.1f}" r="3"/>' for across, up in inside)
+        parts.extend(
+            f'<circle class="{style}" cx="{_across(across, x):.1f}" cy="{_up(up, y):.1f}" r="3"/>'
+            for across, up in points
+            if x.low <= across <= x.high and y.low <= up <= y.high
+        )
     return parts
 
 
@@ -206,11 +233,31 @@ def _words(across: float, up: float, text: str, anchor: str) -> str:
 
 
 def _style(one: Series) -> str:
-    return "line reference" if one.colour < 0 else f"line c{one.colour % COLOURS} d{one.colour % COLOURS}"
+    if one.colour < 0:
+        return "line reference" if one.colour == REFERENCE else "line all"
+    return f"line c{one.colour % COLOURS} d{one.colour % COLOURS}"
 
 
-def _within(value: float, axis: Axis) -> float:
-    return min(max(value, axis.low), axis.high)
+def _clipped(start: Point, end: Point, x: Axis, y: Axis) -> tuple[Point, Point] | None:
+    """The part of a straight line within two axes. Source: Liang and Barsky 1984."""
+    first, last = 0.0, 1.0
+    for one, other, axis in ((start[0], end[0], x), (start[1], end[1], y)):
+        for step, room in ((one - other, one - axis.low), (other - one, axis.high - one)):
+            if step == 0.0 and room < 0.0:
+                return None
+            if step < 0.0:
+                first = max(first, room / step)
+            elif step > 0.0:
+                last = min(last, room / step)
+    if first > last:
+        return None
+
+    def at(share: float) -> Point:
+        if share in (0.0, 1.0):
+            return end if share else start  # to the bit, so that pieces join
+        return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
+
+    return at(first), at(last)
 
 
 def _across(value: float, axis: Axis) -> float:
