@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a file of mode 0600 in place of the one before; its folder is there.
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Put a file of this mode in place of the one before, whatever the process's own mask; its folder is there.
 
     The content is synced beside it, then renamed, then the name is synced. Several processes may do so at once: each
     has a partial file of its own, which is removed where something fails. What the administrator writes belongs to
@@ -24,6 +24,7 @@ def replace_file(path: Path, content: bytes) -> None:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             give_to_owner(file.fileno(), path.parent)
+            os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

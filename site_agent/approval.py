@@ -204,4 +204,5 @@ def _held(state: Path) -> Iterator[None]:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(path, content)
+    # As a service the trainer is another user of the folder's group, and trains only under what it reads here.
+    replace_file(path, content, mode=0o640)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import threading
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from protos.errors import RefusedError
 from protos.plan import Plan
 from site_agent.approval import (
     Approval,
+    approval_path,
     approve,
     find_approval,
     keep_plan,
@@ -151,6 +153,18 @@ def test_an_approval_that_cannot_be_read_is_refused_aloud(tmp_path: Path, conten
 
     with pytest.raises(RefusedError, match="cannot be read"):
         find_approval(tmp_path, PLAN)
+
+
+def test_a_trainer_of_the_same_group_can_read_what_was_said(tmp_path: Path) -> None:
+    """As a service the trainer is another user: whatever mask the agent runs with, the group may read and no other."""
+    before = os.umask(0o077)
+    try:
+        approve(tmp_path, PLAN, by="A. Jones", at=AT)
+        withdraw(tmp_path, PLAN, by="A. Jones", at=AT)
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(approval_path(tmp_path, PLAN).stat().st_mode) == 0o640
 
 
 def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
