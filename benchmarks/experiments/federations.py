@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 
@@ -15,18 +16,21 @@ from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.study import Asked, Outcome, Study
 
 
-def federate(plan: Plan, sites: Mapping[str, Dataset]) -> tuple[Collection, dict[str, Outcome]]:
+def federate(
+    plan: Plan, sites: Mapping[str, Dataset], own_module: Path | None = None
+) -> tuple[Collection, dict[str, Outcome]]:
     """All rounds of a plan, and every site's chosen model.
 
     Args:
         plan: lists exactly these sites; without masking, and its gain private.
         sites: each one's encoded rows.
+        own_module: the file of the sites' own network, where the plan lists tensors.
 
     Raises:
         OperatorError: the plan does not fit a site.
     """
     collection = Collection(plan)
-    studies = {name: Study(plan, dataset, site=name) for name, dataset in sites.items()}
+    studies = {name: Study(plan, dataset, site=name, own_module=own_module) for name, dataset in sites.items()}
     run = collection.run
     for number in count():
         if stage_at(plan, number, run.course.training_rounds) is None:

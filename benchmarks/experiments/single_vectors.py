@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from benchmarks.experiments.contributions import Collection
 from benchmarks.experiments.stacks import StackedSite, StackOutcome
-from protos.ingredients import Everything
+from protos.ingredients import Everything, Mean, Parts
 from protos.manifest import Manifest, slices_of
 from protos.messages import Stage
 from protos.plan import Plan
@@ -81,6 +81,24 @@ class PlainMean:
         """See VectorRule."""
         mean = (received + changes).astype(np.float64).mean(axis=0)
         return np.broadcast_to(mean, received.shape).astype(np.float32)
+
+
+class SumOfLayers:
+    """Each number is the sum of the sites' own, as the Global Layers paper prints it; it follows from sums."""
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule."""
+        total = (received + changes).astype(np.float64).sum(axis=0)
+        return np.broadcast_to(total, received.shape).astype(np.float32)
+
+
+class SumOfChanges:
+    """What was received plus the sum of the changes: a server rate of the number of sites; it follows from sums."""
+
+    def next_values(self, received: Float32, changes: Float32) -> Float32:
+        """See VectorRule."""
+        total = received[0] + changes.astype(np.float64).sum(axis=0)
+        return np.broadcast_to(total, received.shape).astype(np.float32)
 
 
 class LayerMixtures(nn.Module):
@@ -156,7 +174,7 @@ def federate_vectors(
     """All rounds of plans that differ in their seed alone, with a rule that sees every site's vector.
 
     Args:
-        plans: one for each copy; their method federates everything and has no other rule than the mean.
+        plans: one for each copy; their method federates everything or named parts, by no other rule than the mean.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
         build: a copy's rule from its plan, the manifest and the number of sites.
         harm: what sites that do harm send instead of their change.
@@ -165,8 +183,10 @@ def federate_vectors(
         ValueError: the method is another one.
     """
     plan = plans[0]
-    if not isinstance(plan.ingredients.federated, Everything) or plan.checkpoint == "global":
-        raise ValueError("a method that federates everything, and a checkpoint that each site chooses for itself")
+    method = plan.ingredients
+    has_fixed_layers = isinstance(method.federated, Everything | Parts) and isinstance(method.server_rule, Mean)
+    if not has_fixed_layers or plan.checkpoint == "global":
+        raise ValueError("a method that always federates the same, and a checkpoint that each site chooses for itself")
     manifest = Collection(plan).run.manifest
     rules = [build(each, manifest, len(sites)) for each in plans]
     members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}

@@ -95,7 +95,7 @@ class _Readings:
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         """See Variant."""
         reading = READINGS[self.name]
-        sites = [_sites(folder, seed, reading) for seed in seeds]
+        sites = [heart_sites(folder, seed, reading) for seed in seeds]
         plans = [heart_plan(each, seed, reading) for each, seed in zip(sites, seeds, strict=True)]
         by_seed = dict(zip(seeds, sites, strict=True))
         for predicted in run_plans(plans, sites):
@@ -120,7 +120,8 @@ def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
     )
 
 
-def _sites(folder: Path, seed: int, reading: Reading) -> Sites:
+def heart_sites(folder: Path, seed: int, reading: Reading) -> Sites:
+    """The three hospitals of a seed, encoded and aligned as a reading has it."""
     sites = heart(folder, seed, reading.recipe)
     return sites if reading.view is None else reading.view(sites)
 

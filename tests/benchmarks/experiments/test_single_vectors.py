@@ -16,6 +16,8 @@ from benchmarks.experiments.single_vectors import (
     LayerMixtures,
     Median,
     PlainMean,
+    SumOfChanges,
+    SumOfLayers,
     TrimmedMean,
     federate_vectors,
     reversed_and_tenfold,
@@ -123,6 +125,28 @@ def test_a_site_leans_towards_the_layers_that_help_it() -> None:
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0)
 
 
+def test_both_sums_by_hand() -> None:
+    """Two sites received (1, 2) and change by (1, 0) and (3, -1): layers sum to (6, 3), changes lead to (5, 1)."""
+    received = np.array([[1, 2], [1, 2]], np.float32)
+    changes = np.array([[1, 0], [3, -1]], np.float32)
+
+    np.testing.assert_array_equal(SumOfLayers().next_values(received, changes), [[6, 3], [6, 3]])
+    np.testing.assert_array_equal(SumOfChanges().next_values(received, changes), [[5, 1], [5, 1]])
+
+
+def test_private_heads_stay_private_under_a_sum() -> None:
+    """Of a method with private layers only the federated ones are summed, and every site keeps a model of its own."""
+    sites = breast_cancer(1)
+    same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
+    plan = plan_of(same, 1, {"name": "fedper"})
+
+    outcomes = federate_vectors(
+        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: SumOfChanges()
+    )
+
+    assert len({outcome.validation_outputs[0, 0].tobytes() for outcome in outcomes.values()}) == len(same)
+
+
 def test_the_mean_over_vectors_is_the_deployments() -> None:
     """Sites trained with the plain rule end where the network's integers lead, to the integers' precision."""
     seeds = (1, 2)
@@ -139,22 +163,24 @@ def test_the_mean_over_vectors_is_the_deployments() -> None:
         np.testing.assert_allclose(mine[name].test_outputs, outcome.test_outputs, atol=1e-4)
 
 
-def test_methods_with_private_layers_are_refused() -> None:
-    """A rule over whole vectors would take a part for all of it."""
+@pytest.mark.parametrize("method", ["fedlp", "fedlama", "fedadam", "player-fl"])
+def test_methods_with_a_rule_of_their_own_are_refused(method: str) -> None:
+    """A rule over whole vectors stands in for the mean, of always the same layers, and for nothing else."""
     sites = breast_cancer(1)
-    plan = plan_of({name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}, 1, None)
+    same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
+    plan = plan_of(same, 1, {"name": method})
 
-    with pytest.raises(ValueError, match="federates everything"):
+    with pytest.raises(ValueError, match="always federates the same"):
         federate_vectors([plan], {}, lambda _plan, _manifest, _sites: PlainMean())
 
 
-def plan_of(sites: Sites, seed: int, method: dict[str, str] | None) -> Any:  # a Plan
-    """Two rounds; without a method FedPer, whose head is private."""
-    keys: dict[str, Any] = {"outputs": 1} if method else {}
+def plan_of(sites: Sites, seed: int, method: dict[str, str]) -> Any:  # a Plan
+    """Two rounds of a method that reads the same columns everywhere."""
+    keys: dict[str, Any] = {} if method["name"] == "fedper" else {"outputs": 1}
     return experiment_plan(
         sites,
         seed,
-        method=method or {"name": "fedper"},
+        method=method,
         columns=sites["cluj"].columns,
         architecture={"name": "dense", "hidden": [4]},
         schedule={"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 3},

@@ -1,0 +1,39 @@
+"""The Global Layers network for heart with batch normalisation that measures, as a hospital's own module.
+
+Every normalisation takes mean and variance of the batch in training and its running ones afterwards; these are buffers,
+so they are private. In the shared layers the scale is 1 + gain, because what a plan lists starts at 0 or uniformly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.reference.global_layers import ReferenceNetwork
+from protos.networks.global_layers import GlobalLayersNetwork
+
+NETWORK: Final = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
+
+
+class MeasuredNormalisation(nn.Module):
+    """(x - mean) / sqrt(variance + 1e-5) * (1 + gain) + shift over the second axis."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.measured = nn.BatchNorm1d(channels, affine=False)
+        self.gain = nn.Parameter(torch.zeros(channels))
+        self.shift = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, channels) to the same shape."""
+        return torch.addcmul(self.shift, self.measured(values), 1.0 + self.gain)
+
+
+def build(columns: int, outputs: int) -> nn.Module:
+    """The network; layers 2 to 4 are those that a plan can share."""
+    network = ReferenceNetwork(NETWORK, columns, outputs, attention_weights=False)
+    for layer, channels in ((network.layer2, 4), (network.layer3, 4), (network.layer4, 2)):
+        layer.normalisation = MeasuredNormalisation(channels * NETWORK.latent)  # type: ignore[assignment]  # as torch
+    return network

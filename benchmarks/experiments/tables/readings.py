@@ -1,0 +1,171 @@
+"""What Global Layers' paper prints and nobody ran: the sum in place of the mean, and normalisations that measure.
+
+Source: Obeidi, "Global Layers", and GLOBAL_LAYERS.md, "Where paper and experiment differ". Beside them stand the lines
+of the heart table for the same seeds. Two sums: of the sites' layers, which is what is printed, and of their
+changes, which is the mean's step times the number of sites. Both follow from what a coordinator knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.experiments.data.heart import FILES
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.federations import federate
+from benchmarks.experiments.modules import heart_batch_normalisation
+from benchmarks.experiments.plans import experiment_plan
+from benchmarks.experiments.plots import Dot, plot_dots
+from benchmarks.experiments.single_vectors import Build, SumOfChanges, SumOfLayers, federate_vectors
+from benchmarks.experiments.statistics import Mean, by_seed, difference, mean_of
+from benchmarks.experiments.store import read_rows
+from benchmarks.experiments.tables.heart import OPTIMISER, READINGS, heart_plan, heart_sites
+from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, row_of
+from protos.architecture import Uniform, body_tensors
+from protos.plan import Plan
+
+SEEDS: Final = range(20)
+MEAN: Final = "global-layers, authors, equal start"
+ALONE: Final = "local, authors"
+SUMS: Final[dict[str, Build]] = {
+    "sum of changes": lambda _plan, _manifest, _sites: SumOfChanges(),
+    "sum of layers": lambda _plan, _manifest, _sites: SumOfLayers(),
+}
+MEASURED: Final = {"global-layers, measuring": "global-layers", "local, measuring": "local"}
+_MODULE: Final = Path(heart_batch_normalisation.__file__)
+_KINDS: Final = {"weight": "gain", "bias": "shift"}
+
+
+def variants() -> list[Variant]:
+    """Both sums, and both methods with normalisations that measure."""
+    sums = [Variant(name=name, run=_Sum(name).run, seeds_at_once=5) for name in SUMS]
+    return sums + [Variant(name=name, run=_Measured(name).run, seeds_at_once=1) for name in MEASURED]
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum by its name, so that it can be sent to another process."""
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant. A seed and site whose numbers overflow has no line."""
+        reading = READINGS[MEAN]
+        data = {seed: heart_sites(folder, seed, reading) for seed in seeds}
+        plans = [heart_plan(data[seed], seed, reading) for seed in seeds]
+        sites = {name: [data[seed][name] for seed in seeds] for name in FILES}
+        for name, outcome in federate_vectors(plans, sites, SUMS[self.name]).items():
+            for place, seed in enumerate(seeds):
+                predicted = Predicted(
+                    seed=seed,
+                    site=name,
+                    chosen_round=int(outcome.rounds[place]),
+                    outputs=outcome.test_outputs[place],
+                    validation_outputs=outcome.validation_outputs[place],
+                )
+                if np.isfinite(predicted.outputs).all():
+                    yield row_of(self.name, predicted, data[seed][name])
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A method whose network is the module beside this table."""
+
+    name: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant."""
+        for seed in seeds:
+            sites = heart_sites(folder, seed, READINGS[MEAN])
+            _, outcomes = federate(measured_plan(sites, seed, MEASURED[self.name]), sites, own_module=_MODULE)
+            for name, outcome in outcomes.items():
+                yield replace(row_of(self.name, predicted_by(seed, name, outcome), sites[name]), variant=self.name)
+
+
+def measured_plan(sites: Sites, seed: int, method: str) -> Plan:
+    """The authors' recipe with a network of the site's own, of which layers 2 to 4 are listed."""
+    return experiment_plan(
+        sites,
+        seed,
+        method={"name": method},
+        architecture={"name": "named-tensors", "tensors": listed_tensors()},
+        schedule={"aggregate": "every-epoch", "epochs": 10, "batches_per_epoch": 5},
+        optimiser=OPTIMISER,
+        weighting={"name": "equal"},
+        checkpoint="latest",
+    )
+
+
+def listed_tensors() -> list[dict[str, Any]]:
+    """The body of the paper's network as a plan lists tensors, by the module's names."""
+    found = []
+    for tensor in body_tensors(heart_batch_normalisation.NETWORK):
+        owner, _, kind = tensor.name.removeprefix("body.").rpartition(".")
+        kind = _KINDS[kind] if tensor.is_normalisation else kind
+        bound = tensor.initial.bound if isinstance(tensor.initial, Uniform) else 0.0
+        found.append({"name": f"{owner}.{kind}", "shape": list(tensor.shape), "bound": bound})
+    return found
+
+
+def render_readings(rows: list[Row], path: Path) -> None:
+    """AUROC of each beside the mean and training alone on the same seeds, and differences to them."""
+    seeds = {row.seed for row in rows}
+    beside = [row for row in read_rows(path.with_name("heart.csv")) if row.seed in seeds]
+    every, names = [*rows, *beside], [MEAN, ALONE, *SUMS, *MEASURED]
+    lines = begin_page("Heart: the published sum, and batch normalisation that measures", "heart-readings", path)
+    lines += [
+        f"The lines *{MEAN}* and *{ALONE}* are those of the [heart table](heart.md) for the same seeds. A line with "
+        "fewer seeds than another lost them to numbers that overflowed.",
+        "",
+        "## AUROC, percent",
+        "",
+    ]
+    body = []
+    for name in names:
+        found = [list(by_seed(every, name, site, "auroc").values()) for site in FILES]
+        counts = ", ".join(dict.fromkeys(str(len(values)) for values in found))
+        body.append([name, *(mean_of(values).text() if values else "-" for values in found), counts])
+    lines += table_lines(["variant", *FILES, "seeds"], body)
+    lines += ["## Differences on the same seeds, points", "", *_differences(every)]
+    lines += [_READING]
+    write_page(path, lines)
+    _plot(every, names, path)
+
+
+def _differences(rows: list[Row]) -> list[str]:
+    pairs = [(name, MEAN) for name in (*SUMS, "global-layers, measuring")]
+    pairs += [("local, measuring", ALONE), ("global-layers, measuring", "local, measuring")]
+    body = []
+    for first, second in pairs:
+        found = [difference(*(by_seed(rows, name, site, "auroc") for name in (first, second))) for site in FILES]
+        body.append([f"{first} minus {second}", *(mean.text() if mean else "-" for mean in found)])
+    return table_lines(["difference", *FILES], body)
+
+
+def _plot(rows: list[Row], names: Sequence[str], path: Path) -> None:
+    panels = {}
+    for site in FILES:
+        found = {name: list(by_seed(rows, name, site, "auroc").values()) for name in names}
+        means = {name: mean_of(values) for name, values in found.items() if values}
+        panels[site] = [
+            Dot(name=name, mean=Mean(100 * mean.value, 100 * mean.half_width, mean.runs), published=None)
+            for name, mean in means.items()
+        ]
+    if all(panels.values()) and len({len(dots) for dots in panels.values()}) == 1:
+        plot_dots(path.with_suffix(".svg"), panels, title="Heart: other readings of the paper", axis="AUROC, percent")
+
+
+_READING: Final = """\
+## Which to use
+
+The defaults stay the mean and the affine normalisation. The sum of layers makes three sites' layers three times as
+large in every round. The sum of changes is the mean's step three times as long; with masks it is as possible
+as the mean, because the coordinator knows the sum. The normalisations that measure are in
+`benchmarks/experiments/modules/heart_batch_normalisation.py`, which trains as a hospital's `own_module` does:
+running means and variances are private buffers.
+"""
