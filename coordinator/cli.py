@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 import click
 import structlog
@@ -31,8 +31,9 @@ from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
 from coordinator.events import EVENTS
 from coordinator.runs import known_runs
+from coordinator.status_lines import print_status
 from protos.catalogue import identify
-from protos.command_line import finish
+from protos.command_line import Following, finish
 from protos.manifest import manifest_of
 from protos.methods import method_names
 
@@ -57,9 +58,10 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
+    from coordinator.progress import drawn_on
     from coordinator.serve import serve  # gRPC is loaded only where it is needed
 
-    sys.exit(0 if asyncio.run(serve(configuration, plans, path)) else 1)
+    sys.exit(0 if asyncio.run(serve(configuration, plans, path, drawn_on(Console(stderr=True)))) else 1)
 
 
 @cli.command()
@@ -97,7 +99,7 @@ def status(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
-        _print_status(answer)
+        print_status(answer, Console())
 
 
 @cli.command()
@@ -159,35 +161,6 @@ cli.add_command(explain)
 cli.add_command(page)
 
 
-def _print_status(answer: dict[str, Any]) -> None:
-    run = answer["run"]
-    console = Console()
-    if run is None:
-        console.print(f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting.")
-        return
-    phase = "paused" if answer.get("paused") else run["phase"]
-    console.print(f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {phase}")
-    happened = answer.get("happened")  # a coordinator of an earlier version does not say
-    if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
-        counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
-        console.print(f"So far {counts}; `coordinator status --json` says of whom.")
-    if run["chosen_layers"] is not None:
-        console.print(f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}")
-    if run["best_round"] is not None:
-        lowest = f"{run['best_validation_loss']:.6g}"
-        console.print(f"Lowest mean validation loss: {lowest}, of the model received in round {run['best_round']}")
-    table = Table("site", "connected", "joined")
-    for name, site in answer["sites"].items():
-        table.add_row(name, "yes" if site["connected"] else "no", _part(site))
-    console.print(table)
-
-
-def _part(site: dict[str, Any]) -> str:
-    window = site.get("maintenance")
-    part = "withdrawn" if site.get("withdrawn") else "yes" if site["joined"] else "no"
-    return f"{part}, maintenance {window['from']} to {window['until']}" if window else part
-
-
 def _set_up_log() -> None:
     is_terminal = sys.stderr.isatty()
     structlog.configure(
@@ -197,7 +170,7 @@ def _set_up_log() -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Following()) if is_terminal else sys.stderr),
         cache_logger_on_first_use=True,
     )
 

@@ -235,7 +235,8 @@ class Engine:
         folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
         if has_complete_record(folder):
             self._log.info("run_is_over_already", run=plan.run_name)
-            return self._next_run()
+            self._next_run()
+            return
         run = new_run(plan, terms, begin(terms, self._clock()))
         echo = partial(self._audit, plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
 import click
 
 from protos.errors import UsageError, explained
+
+
+class Following(io.TextIOBase):
+    """Standard error as it is at the moment of each word, so that a bar can be drawn below what is logged."""
+
+    def write(self, words: str) -> int:
+        """Write to what is standard error now."""
+        return sys.stderr.write(words)
+
+    def flush(self) -> None:
+        """Flush it."""
+        sys.stderr.flush()
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:

@@ -5,24 +5,14 @@ For the operator, not for evidence: what crosses the boundary is in the audit lo
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Any, TextIO, cast
 
 import structlog
 
 from protos.catalogue import identify
+from protos.command_line import Following
 from site_agent.events import EVENTS
-
-
-class _Standard(io.TextIOBase):
-    """Standard error as it is at the moment of each word, so that a bar can be drawn below what is logged."""
-
-    def write(self, words: str) -> int:
-        return sys.stderr.write(words)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
 
 
 def set_up_log(program: str) -> None:
@@ -40,6 +30,6 @@ def set_up_log(program: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Standard()) if is_terminal else sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Following()) if is_terminal else sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -372,7 +372,7 @@ class Agent:
     def _part(self, farewell: Farewell) -> bool:
         """Whether a farewell ends everything well; raises where a person has to act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
-        return is_over(farewell)
+        return is_over(farewell, self._audit)
 
     def _consent(self) -> Consent | None:
         return None if self._rounds is None else self._rounds.consent

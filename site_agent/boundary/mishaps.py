@@ -7,6 +7,7 @@ from typing import Final
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.refusals import MaskingRefused, Reason
 from protos.messages import CoordinatorReason, Farewell, MalformedMessage
+from site_agent.boundary.audit import AuditLog
 from site_agent.hatch import Failed
 
 # A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.
@@ -62,11 +63,25 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
     )
 
 
-def is_over(farewell: Farewell) -> bool:
+def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     """True where all is over; raises where a person has to act, or this site has to connect again."""
-    if farewell.reason is CoordinatorReason.ALL_RUNS_OVER:
-        return True
-    raise parted(farewell)
+    if farewell.reason is not CoordinatorReason.ALL_RUNS_OVER:
+        raise parted(farewell)
+    if (run := unfinished_run(audit)) is not None:
+        raise RefusedError(
+            what=f"All studies of the coordinator are over, and {run} has ended without this site.",
+            consequence="Nothing more leaves this site; of that study it has neither a model nor a report.",
+            remedy="Ask the federation office how it ended; another version of the plan is a new study.",
+            code="E026",
+        )
+    return True
+
+
+def unfinished_run(audit: AuditLog) -> str | None:
+    """The newest run that this site has joined, if it neither took in its result nor left it."""
+    joined = [str(facts["run"]) for facts in audit.records("run_joined")][-1:]
+    ended = {facts["run"] for event in ("run_finished", "participation_ended") for facts in audit.records(event)}
+    return joined[0] if joined and joined[0] not in ended else None
 
 
 def parted(farewell: Farewell) -> OperatorError:

@@ -6,11 +6,12 @@ noted here but counted from the audit log, which is the evidence.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
 
 from protos.errors import OperatorError
 from protos.messages import Bind, Farewell, Finish, Offer
@@ -28,6 +29,10 @@ Phase: TypeAlias = Literal[
     "concluding",
     "finished",
 ]
+
+# So many of the newest rounds say how fast the next ones are; an end is told for ten years ahead at most.
+_NEWEST: Final = 20
+_LONGEST: Final = 3653 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,15 @@ class Standing:
         self.trainer = "starting"
         self.address: str | None = None
         self.connected_since: datetime | None = None
+        self.heard_at: datetime | None = None
+        self._offers: deque[tuple[int, datetime]] = deque(maxlen=_NEWEST + 1)
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
 
     def began_run(self, run: str, rounds: int) -> None:
         """A study is prepared and joined."""
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
+        self._offers.clear()
 
     def await_approval(self) -> None:
         """Persons at this site have not agreed to the announced plan yet."""
@@ -65,6 +73,7 @@ class Standing:
 
     def connected(self) -> None:
         """The coordinator has said something on this stream."""
+        self.heard_at = self._now()
         if self.connected_since is None:
             self.connected_since = self._now()
             self.phase = "connected" if self.phase == "connecting" else self.phase
@@ -83,12 +92,33 @@ class Standing:
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
+                self._offered(number)
             case Bind(round=number):
                 self.phase, self.round, self.contributed_at = "sending", number, self._now()
             case Finish():
                 self.phase = "concluding"
             case Farewell():
                 self.phase = "finished" if item.reason.is_final else self.phase
+
+    def _offered(self, number: int) -> None:
+        if self._offers and number <= self._offers[-1][0]:
+            self._offers.clear()  # the run has gone back, or the attempt is another one
+        self._offers.append((number, self._now()))
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        """How long the newest rounds took from offer to offer; None before the second one."""
+        if len(self._offers) < 2:
+            return None
+        (first, began), (last, at) = self._offers[0], self._offers[-1]
+        return (at - began).total_seconds() / (last - first)
+
+    def _ends(self) -> datetime | None:
+        """When the last round would end at this pace."""
+        pace = self.seconds_a_round
+        if pace is None or self.round is None or self.rounds is None or self.connected_since is None:
+            return None
+        return self._offers[-1][1] + timedelta(seconds=min(pace * max(0, self.rounds - self.round), _LONGEST))
 
     def built(self) -> None:
         """A contribution lies ready."""
@@ -125,6 +155,9 @@ class Standing:
             "rounds": self.rounds,
             "coordinator": self.address,
             "connected_since": _iso(self.connected_since),
+            "last_contact": _iso(self.heard_at),
+            "seconds_a_round": self.seconds_a_round,
+            "ends": _iso(self._ends()),
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},

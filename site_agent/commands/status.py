@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _table(facts: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None)
     days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
     at = "none" if facts["round"] is None else f"{facts['round'] + 1} of {rounds}"
-    left, audit = facts["left"], facts["audit"]
+    left, audit, pace = facts["left"], facts["audit"], facts.get("seconds_a_round")
     for name, value in (
         ("site", facts["site"]),
         ("phase", facts["phase"]),
@@ -55,6 +56,9 @@ def _table(facts: dict[str, Any]) -> Table:
         ("round", at),
         ("coordinator", facts["coordinator"] or "not called yet"),
         ("connected since", facts["connected_since"] or "not connected"),
+        ("last contact", _ago(facts.get("last_contact"))),
+        ("pace", "not known yet" if pace is None else f"{pace:.3g} seconds a round"),
+        ("ends about", facts.get("ends") or "not known"),
         ("trainer", facts["trainer"]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
@@ -63,3 +67,12 @@ def _table(facts: dict[str, Any]) -> Table:
     ):
         table.add_row(name, str(value))
     return table
+
+
+def _ago(at: str | None) -> str:
+    """A time with its age, both as they are told."""
+    if at is None:
+        return "none since the agent started"
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    age = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    return f"{at}, {age} ago"

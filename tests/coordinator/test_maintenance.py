@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordinator.history import History
@@ -29,6 +31,9 @@ from coordinator.round import advance
 from protos.errors import ConfigurationError, UsageError
 from protos.plan import Deadlines
 from site_agent.boundary.maintenance import FILE, keep_window, kept_window, window_from, window_seconds
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import MEAN, plan_with
 
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SITES = frozenset({"ahus", "berlin", "cluj"})
@@ -186,3 +191,40 @@ def test_a_window_that_nobody_would_wait_for_is_refused(begins: str, ends: str) 
     """No time, no length, over already, or longer or later than the coordinator believes."""
     with pytest.raises(UsageError):
         window_from(begins, ends, NOON)
+
+
+@pytest.mark.parametrize("announced", ["in a round", "never", "and cancelled"])
+def test_a_window_that_is_announced_in_mid_run_counts_at_once(tmp_path: Path, announced: str) -> None:
+    """Told while a round is under way it holds for that round: its site is waited for, and the run ends whole."""
+    deadlines = {"grace_seconds": 30.0, "return_seconds": 300.0, "contribute_seconds": 600.0}
+    plan = plan_with(IDENTITIES, changes={"deadlines": deadlines})
+
+    async def scene() -> None:
+        stage, begins = Stage(tmp_path, plan), int(datetime.now(UTC).timestamp())
+        stage.engine.start()
+        streams = {name: stage.connect(BehavingSite(name)) for name in "abc"}
+        while stage.engine.status()["run"]["rounds_made"] < 1:
+            for stream in list(stage.streams):
+                stage._deliver_one(stream)
+        if announced != "never":
+            stage.engine.away("c", begins, begins + 7200)
+        if announced == "and cancelled":
+            stage.engine.away("c", 0, 0)
+        stage.cut(streams["c"])
+        stage.deliver()
+        await asyncio.sleep(5000)
+
+        if announced != "in a round":
+            (record,) = stage.records()
+            assert (record["is_complete"], record["missing"]) == (False, ["c"])
+            return
+        status = stage.engine.status()
+        assert (status["waits_for"], status["happened"]["void_attempts"]) == (["c"], 0)
+        assert status["sites"]["c"]["maintenance"] is not None
+        stage.connect(streams["c"].site)
+        stage.deliver()
+        (record,) = stage.records()
+        assert (record["is_complete"], record["missing"]) == (True, [])
+        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
+
+    play(scene())

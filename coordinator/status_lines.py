@@ -1,0 +1,90 @@
+"""`coordinator status` as people read it: the run, how fast it goes, who is waited for, and each site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_FEW_DAYS: Final = 7.0
+
+
+def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: whatever JSON holds
+    """Print what a running coordinator told; one of an earlier version tells less."""
+    for line in status_lines(answer):
+        console.print(line)
+    if answer["sites"]:
+        console.print(_table(answer["sites"]))
+    for text in answer.get("taken_out", ()):
+        console.print(escape(text), soft_wrap=True)
+
+
+def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """What stands above the table of sites, with rich's marks."""
+    run = answer["run"]
+    if run is None:
+        yield f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting."
+        if unaware := answer.get("yet_to_hear_of_the_end"):
+            yield f"All studies are over; yet to hear so: {', '.join(unaware)}"
+    else:
+        yield from _run_lines(run, answer)
+    if (days := answer.get("coordinator_certificate_days")) is not None:
+        yield f"The coordinator's own certificate: {_days(days)} left"
+
+
+def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
+    phase = "paused" if answer.get("paused") else run["phase"]
+    yield f"{run['run']} ({run['method']}): round {run['rounds_made']} of {run['rounds']}, {phase}"
+    if pace := answer.get("pace"):
+        ends = f"; ends about {pace['ends']}, in {span(pace['seconds_left'])}" if pace["ends"] else ""
+        yield f"A round takes {span(pace['seconds_a_round'])}{ends}"
+    if waits := answer.get("waits_for"):
+        yield f"Waits for: {', '.join(waits)}"
+    happened = answer.get("happened")
+    if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
+        counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
+        yield f"So far {counts}; `coordinator status --json` says of whom."
+    if run["chosen_layers"] is not None:
+        yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
+    if run["best_round"] is not None:
+        lowest = f"{run['best_validation_loss']:.6g}"
+        yield f"Lowest mean validation loss: {lowest}, of the model received in round {run['best_round']}"
+
+
+def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("site", "connected", "joined", "last contact", "certificate")
+    for name, site in sites.items():
+        connected = "[green]yes[/green]" if site["connected"] else "[red]no[/red]"
+        days, age = site.get("certificate_days"), site.get("last_contact_seconds")
+        heard = "none since the start" if age is None else f"{span(age)} ago"
+        table.add_row(escape(name), connected, _part(site), heard, "none" if days is None else f"{_days(days)} left")
+    return table
+
+
+def _part(site: Mapping[str, Any]) -> str:
+    window = site.get("maintenance")
+    taken_out = next((word for word in ("revoked", "withdrawn") if site.get(word)), None)
+    part = taken_out or ("yes" if site["joined"] else "no")
+    return f"{part}, maintenance {window['from']} to {window['until']}" if window else part
+
+
+def _days(days: float) -> str:
+    told = "no time" if days <= 0 else f"{days:.1f} days" if days < _FEW_DAYS else f"{days:.0f} days"
+    return f"[red]{told}[/red]" if days < _FEW_DAYS else told
+
+
+def span(seconds: float) -> str:
+    """A length of time in the one or two units that matter: 0.25 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if hours < 48:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,105 @@
+"""The end of all studies: every site hears of it, whenever it calls, from any coordinator of this state directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.ending import FILE
+from coordinator.serve import _until_over
+from protos.messages import CoordinatorReason
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage, a_whole_run
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import plan_with
+
+
+def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path) -> None:
+    """All that is over is told to each site once, by the coordinator of the run or by any that is started later."""
+    plan = plan_with(IDENTITIES)
+
+    async def scene() -> None:
+        first = await a_whole_run(tmp_path, plan, "abc")
+        assert first.engine.all_heard.is_set()
+        (tmp_path / FILE).write_text(json.dumps({plan.run_name: ["b"]}))  # as if two had been away
+
+        for name, still in (("a", ["c"]), ("c", [])):
+            again = Stage(tmp_path, plan)
+            again.engine.start()
+            assert again.engine.finished.is_set()
+            assert not again.engine.all_heard.is_set()
+            stream = again.connect(BehavingSite(name))
+            again.deliver()
+            assert stream.site.farewell is not None
+            assert stream.site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER
+            assert again.engine.status()["yet_to_hear_of_the_end"] == still
+            assert again.engine.all_heard.is_set() == (not still)
+        last = Stage(tmp_path, plan)
+        last.engine.start()
+        assert last.engine.all_heard.is_set()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff"])
+def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
+    """A damaged note of who has heard stops nothing: the sites are told once more."""
+    plan = plan_with(IDENTITIES)
+
+    async def scene() -> None:
+        await a_whole_run(tmp_path, plan, "abc")
+        (tmp_path / FILE).write_bytes(content)
+        again = Stage(tmp_path, plan)
+        again.engine.start()
+
+        assert again.engine.ending.awaited == ["a", "b", "c"]
+
+    play(scene())
+
+
+def test_nobody_waits_for_who_has_left_or_cannot_call(tmp_path: Path) -> None:
+    """A site that takes no further part knows it; one that was never enrolled has no certificate to call with."""
+    plan = plan_with(IDENTITIES, changes={"quorum": 2})
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan, identities={name: IDENTITIES[name] for name in "ab"})
+        stage.engine.start()
+        stage.connect(BehavingSite("a"))
+        stage.deliver()
+        stage.engine.ending.left("b")
+
+        assert stage.engine.ending.awaited == ["a"]
+        assert stage.engine.ending.unaware == []  # a study is under way
+
+    play(scene())
+
+
+def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
+    """It ends when all have heard, else after `stay_seconds`; a plan that is added meanwhile is run."""
+    plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
+
+    async def scene() -> None:
+        await a_whole_run(tmp_path, plan, "abc")
+        (tmp_path / FILE).unlink()
+        stage, never = Stage(tmp_path, plan), asyncio.Event()
+        stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
+        stage.engine.start()
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await _until_over(stage.engine, stop, watch, 3600.0)  # type: ignore[arg-type]  # nobody reads what it watches
+        assert 3600.0 <= clock() - began < 3700.0
+
+        waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 1e6))  # type: ignore[arg-type]
+        await asyncio.sleep(10.0)
+        stage.engine.add([later])
+        for name in "abc":
+            stage.connect(BehavingSite(name))
+        stage.deliver()
+        await asyncio.wait_for(waiting, 10.0)
+        assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
+        stop.cancel()
+        watch.cancel()
+
+    play(scene())

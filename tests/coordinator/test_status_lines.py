@@ -1,0 +1,119 @@
+"""What a person reads of a coordinator's status: in `coordinator status`, and in the bar on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from coordinator.progress import drawn_on, shown
+from coordinator.standing import pace_facts
+from coordinator.status_lines import print_status, span
+from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import plan_with
+
+NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+
+def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
+    """What the engine tells when b has left after so many rounds of 60 seconds of ten."""
+    told: dict[str, Any] = {}
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=10))
+        stage.engine.start()
+        streams = {name: stage.connect(BehavingSite(name)) for name in "abc"}
+        while stage.engine.status()["run"]["rounds_made"] < made:
+            for stream in list(stage.streams):
+                stage._deliver_one(stream)
+        run = stage.engine._run
+        assert run is not None
+        run.seconds = [60.0] * made
+        for name in "abc":
+            stage.engine.contacts.saw(name)
+        await asyncio.sleep(90)
+        pace = pace_facts(run, NOON)
+        stage.cut(streams["b"])
+        told.update(json.loads(json.dumps(stage.engine.status() | {"pace": pace})))
+
+    play(scene())
+    return told
+
+
+def printed(answer: dict[str, Any]) -> str:
+    """The words of the command, in a wide window."""
+    out = io.StringIO()
+    print_status(answer, Console(file=out, width=160))
+    return out.getvalue()
+
+
+def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
+    """How far, how fast, until when, who is waited for, who was heard of when, and what expires."""
+    answer = status_in_round(tmp_path, 4)
+    answer["coordinator_certificate_days"] = 3.25
+    for days, site in enumerate(answer["sites"].values()):
+        site["certificate_days"] = 20.0 * days
+
+    text = printed(answer)
+
+    assert "round 4 of 10" in text
+    assert "A round takes 1 min; ends about 2026-05-01T12:06:00+00:00, in 6 min" in text
+    assert "Waits for: " in text
+    assert "b" in text.partition("Waits for: ")[2].partition("\n")[0]
+    assert "3.2 days left" in text
+    assert text.count("2 min ago") == 3
+    assert ("no time left" in text, "20 days left" in text, "40 days left" in text) == (True, True, True)
+
+
+def test_a_coordinator_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
+    """What it does not tell is left out, and nothing fails."""
+    answer = status_in_round(tmp_path, 1)
+    for key in ("pace", "waits_for", "yet_to_hear_of_the_end", "happened"):
+        del answer[key]
+    for site in answer["sites"].values():
+        del site["last_contact_seconds"]
+
+    assert "round 1 of 10" in printed(answer)
+
+
+def test_after_the_end_it_tells_who_has_not_heard() -> None:
+    """Without a run there is nothing to count; who is still waited for is named."""
+    answer = {"run": None, "runs_over": 1, "runs_waiting": 0, "sites": {}, "yet_to_hear_of_the_end": ["c"]}
+
+    assert "yet to hear so: c" in printed(answer)
+    assert shown(answer) == ("all is over; yet to hear so: c", 0, 1)
+
+
+def test_only_a_terminal_is_drawn_on(tmp_path: Path) -> None:
+    """On a terminal the bar has run, phase, who is waited for and the rounds; elsewhere there is nothing."""
+    answer, drawn = status_in_round(tmp_path, 4), {}
+    for is_terminal in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=is_terminal, width=160)
+
+        async def look(console: Console = console) -> None:
+            drawn_on(console)(lambda: answer)
+            await asyncio.sleep(0)
+
+        asyncio.run(look())
+        drawn[is_terminal] = out.getvalue()
+
+    assert drawn[False] == ""
+    for word in ("study-v1", "waits for", "4/10"):
+        assert word in drawn[True]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.25, "0.25 s"), (59, "59 s"), (61, "1 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min"), (2e6, "23 d 4 h")],
+)
+def test_a_length_of_time_is_told_in_the_units_that_matter(seconds: float, words: str) -> None:
+    """A person at night reads two units at most."""
+    assert span(seconds) == words
