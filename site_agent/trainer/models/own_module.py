@@ -59,7 +59,7 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
         ConfigurationError: other accounts can change the file, its code fails, or the module is not what
             the plan and this site's table need.
     """
-    source = _read(path)
+    source = read_source(path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = _built(path, source, columns, outputs)
@@ -100,7 +100,12 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
         )
 
 
-def _read(path: Path) -> bytes:
+def read_source(path: Path) -> bytes:
+    """The file's bytes, once it is sure that nobody but their owners can write it or exchange it.
+
+    Raises:
+        ConfigurationError: others can, or it cannot be read.
+    """
     try:
         real = path.resolve(strict=True)
         for folder in real.parents:
