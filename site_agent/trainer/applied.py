@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from protos.manifest import manifest_of
 from site_agent.config import Training
@@ -44,6 +45,11 @@ class AppliedModel:
             self._flat.load(model.values)
         except ValueError as cause:
             raise other_version(run) from cause
+
+    @property
+    def network(self) -> nn.Module:
+        """The network alone, with its values, in evaluation."""
+        return self._flat.network.eval()
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """What model and expert say of rows, float32 of shape (rows, outputs).

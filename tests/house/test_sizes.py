@@ -28,8 +28,12 @@ ATTRIBUTES_OF_CODE = {
     ("os", "system"),
     ("os", "popen"),
 }
-# The one file that runs code which is not this program's: the hospital's own, from its own disk.
-OWN_CODE = {"site_agent.trainer.models.own_module": ["exec", "compile"]}
+# What runs code that is not this program's: the hospital's own, from its own disk; and the loader of an export, which
+# runs that same file where its SHA-256 is the one of the export.
+OWN_CODE = {
+    "site_agent.trainer.models.own_module": ["exec", "compile"],
+    "site_agent.trainer.export.loader": ["exec", "compile"],
+}
 MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 PROGRAMS = [*FILES.values(), *(HOUSE / "deploy").rglob("*.py")]
 SOURCES = [*PROGRAMS, *(HOUSE / "tests").rglob("*.py")]

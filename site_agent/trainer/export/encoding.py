@@ -1,8 +1,4 @@
-"""Preprocessing as operations: from numbers and positions of codes, float64 (rows, features), to encoded columns.
-
-A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
-date the interval in its unit.
-"""
+"""Preprocessing as operations: from the inputs of inputs.py, float64 (rows, inputs), to encoded columns."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ from typing import assert_never
 
 import numpy as np
 
-from site_agent.trainer.data.columns import CategoricalFeature, Feature
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.encodings import (
     EmbeddingEncoding,
     Encoding,
@@ -23,6 +20,7 @@ from site_agent.trainer.data.encodings import (
 )
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.export.graph import INPUT, Graph
+from site_agent.trainer.export.inputs import interval
 
 
 def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
@@ -32,8 +30,21 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
         zip(preprocessing.contract.features, preprocessing.encodings, strict=True)
     ):
         value = graph.columns(INPUT, place, place + 1)
+        if isinstance(feature, DateFeature):
+            value = _counted(graph, preprocessing.contract, feature, value)
         parts.append(graph.apply("cast", _feature(graph, feature, encoding, value), to="float32"))
     return parts[0] if len(parts) == 1 else graph.apply("concatenate", *parts, axis=1)
+
+
+def _counted(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:
+    """The interval of a date, from days since 1970-01-01; see `intervals.interval_of`."""
+    one = interval(contract, feature)
+    if one.column is None:
+        other = graph.constant([[one.day]], "float64")
+    else:
+        other = graph.columns(INPUT, one.column, one.column + 1)
+    days = graph.apply("subtract", own, other) if one.sign > 0 else graph.apply("subtract", other, own)
+    return graph.apply("divide", days, graph.constant([[one.divisor]], "float64"))
 
 
 def _feature(graph: Graph, feature: Feature, encoding: Encoding, value: str) -> str:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 Attribute: TypeAlias = int | str | Sequence[int]
 INPUT: Final = "values"
+# Tensors of a hospital's own module stand among the constants under this and their own name.
+MODULE: Final = "module."
 NAMES: Final = frozenset(
     {
         "add",
@@ -46,6 +48,7 @@ NAMES: Final = frozenset(
         "slice",
         "gather",
         "forest",
+        "module",
     }
 )
 

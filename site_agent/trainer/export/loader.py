@@ -5,7 +5,8 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-A row has what the table has, by the columns' names; a date is given as the interval that model.json names, in its unit.
+A row has what the table has, by the columns' names. A date is text as model.json says how it is written (`pattern`), a
+datetime.date, or a number: days since 1970-01-01.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
 or a number in the target's unit; None where a column or a value is missing that the model needs, or a value leaves
 what the training rows had. Research software: not a medical device.
@@ -13,16 +14,27 @@ what the training rows had. Research software: not a medical device.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
+import sys
 from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_TYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
+_TYPES = {
+    "F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+_MODULE = "module."
+_FIRST_DAY = date(1970, 1, 1).toordinal()
+_TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "subtract": torch.sub,
@@ -47,21 +59,47 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
 
 
 def load(folder: str | Path) -> Exported:
-    """The model in a folder with model.json and model.safetensors."""
+    """The model in a folder with model.json and model.safetensors.
+
+    Where the network is a hospital's own, its file is run, if it is the one that the model was exported with.
+
+    Raises:
+        ValueError: it is another file.
+    """
     facts = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
-    return Exported(facts, _tensors((Path(folder) / "model.safetensors").read_bytes()))
+    tensors = _tensors((Path(folder) / "model.safetensors").read_bytes())
+    said = facts.get("module")
+    module = None if said is None else module_of(said, (Path(folder) / said["file"]).read_bytes(), tensors)
+    return Exported(facts, tensors, module)
+
+
+def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -> torch.nn.Module:
+    """A hospital's own network, from its file's bytes, with the values of the export."""
+    if hashlib.sha256(source).hexdigest() != said["sha256"]:
+        raise ValueError(f"{said['file']} is not the file that this model was exported with: its SHA-256 is another")
+    space = ModuleType("own_module")
+    sys.modules[space.__name__] = space  # dataclasses look their module up by name
+    exec(compile(source, said["file"], "exec"), space.__dict__)  # noqa: S102  # checked by its SHA-256 just now
+    network: torch.nn.Module = space.build(said["columns"], said["outputs"])
+    kept = dict(network.named_parameters()) | dict(network.named_buffers())
+    with torch.no_grad():
+        for name, inner in kept.items():
+            inner.copy_(tensors[f"{_MODULE}{name}"])
+    return network.eval()
 
 
 class Exported:
     """An exported model."""
 
-    def __init__(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.facts, self._tensors = facts, tensors
+    def __init__(
+        self, facts: dict[str, Any], tensors: dict[str, Tensor], module: torch.nn.Module | None = None
+    ) -> None:
+        self.facts, self._tensors, self._module = facts, tensors, module
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
         """An answer for each row, in order; see above."""
-        found = [[_cell(column, row) for column in self.facts["features"]] for row in rows]
-        usable = [place for place, values in enumerate(found) if None not in values]
+        found = [_inputs(self.facts, row) for row in rows]
+        usable = [place for place, values in enumerate(found) if values is not None]
         answers: list[Any] = [None] * len(rows)
         if usable:
             said = self.scores(torch.tensor([found[place] for place in usable], dtype=torch.float64)).tolist()
@@ -70,12 +108,19 @@ class Exported:
         return answers
 
     def scores(self, values: Tensor) -> Tensor:
-        """Float64 (rows, features), NaN and -1 for what is missing, to float64 (rows, 1) or (rows, classes)."""
+        """Float64 (rows, inputs) to float64 (rows, 1) or (rows, classes).
+
+        The inputs are the features and then the days of model.json, in its order: a number, NaN where missing; of a
+        code its position, -1 where unknown; of a date the days since 1970-01-01, NaN where missing.
+        """
         known = dict(self._tensors, values=values)
         with torch.no_grad():
             for step in self.facts["operations"]:
                 inputs = [known[name] for name in step["inputs"]]
-                known[step["output"]] = _computed(step["name"], inputs, step["attributes"])
+                if step["name"] == "module" and self._module is not None:
+                    known[step["output"]] = self._module(*inputs)
+                else:
+                    known[step["output"]] = _computed(step["name"], inputs, step["attributes"])
         return known[self.facts["result"]]
 
 
@@ -117,10 +162,66 @@ def _forest(
         at = then
 
 
+def _inputs(facts: dict[str, Any], row: dict[str, Any]) -> list[float] | None:
+    """A row as the model reads it; None where it must not answer."""
+    columns = [*facts["features"], *facts.get("days", [])]
+    cells = {column["name"]: _cell(column, row) for column in columns}
+    found = [cell for cell in cells.values() if cell is not None]
+    is_whole = len(found) == len(columns) and all(_is_within(column, cells) for column in facts["features"])
+    return found if is_whole else None
+
+
 def _cell(column: dict[str, Any], row: dict[str, Any]) -> float | None:
-    """A row's cell as the model reads it; None also where the row lacks a column that the contract requires."""
+    """A row's cell; None also where the row lacks a column that the contract requires."""
     name = column["name"]
-    return None if name not in row and column.get("required", True) else _number(column, row.get(name))
+    if name not in row and column.get("required", True):
+        return None
+    return _number(column, row.get(name)) if column.get("date") is None else _day(column, row.get(name))
+
+
+def _day(column: dict[str, Any], cell: Any) -> float | None:
+    """Days since 1970-01-01; whether the date may be missing is decided by the interval."""
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        day = float(cell)
+    elif isinstance(cell, date):
+        day = float(cell.toordinal() - _FIRST_DAY)
+    else:
+        text = "" if cell is None else str(cell).strip()
+        if text in column["missing"]:
+            return math.nan
+        found = _written(text, column["date"]["pattern"])
+        if found is None:
+            return None
+        day = float(found.toordinal() - _FIRST_DAY)
+    is_future = column["date"]["future"] == "refuse" and day > date.today().toordinal() - _FIRST_DAY
+    return None if is_future or math.isinf(day) else day
+
+
+def _written(text: str, pattern: str) -> date | None:
+    """A date as the pattern writes it; where that is 2020-01-31, a time may follow."""
+    is_plain = pattern == "%Y-%m-%d"
+    if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
+        return None
+    try:
+        return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
+    except ValueError:
+        return None
+
+
+def _is_within(column: dict[str, Any], cells: dict[str, float | None]) -> bool:
+    """Whether a date's interval may be used; of other columns the cell has been looked at."""
+    said = column.get("date")
+    own = cells[column["name"]]
+    if said is None or own is None:
+        return True
+    other = said["day"] if said["other"] is None else cells[said["other"]]
+    if other is None:
+        return False
+    length = said["sign"] * (own - other) / said["divisor"]
+    if math.isnan(length):
+        return not column["refuses_missing"]
+    low, high = column["low"], column["high"]
+    return (low is None or length >= low) and (high is None or length <= high)
 
 
 def _number(column: dict[str, Any], cell: Any) -> float | None:

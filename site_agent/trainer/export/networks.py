@@ -1,7 +1,7 @@
 """Every network of the catalogue as operations: encoded rows (rows, columns) to outputs (rows, outputs).
 
 The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
-module is Python code that this program cannot write down, so it has no export.
+module is Python code, which nobody can write down: its tensors go with the export, and one operation asks it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protos.architecture import (
     NamedTensors,
     ParallelNetwork,
 )
-from protos.errors import ConfigurationError
+from site_agent.trainer.export.graph import MODULE
 from site_agent.trainer.export.layers import Layers
 
 
@@ -30,9 +30,6 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
         rows: the encoded rows, (rows, columns).
         columns: how many the network reads.
         common: the first so many are common to all sites.
-
-    Raises:
-        ConfigurationError: the network is a hospital's own module.
     """
     match architecture:
         case GlobalLayersNetwork():
@@ -51,11 +48,8 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
         case FeatureTokensNetwork():
             return _feature_tokens(layers, architecture, rows, columns)
         case NamedTensors():
-            raise ConfigurationError(
-                what="The network is the hospital's own module, which is Python code and cannot be written down.",
-                consequence="Nothing was exported, and nothing left this site.",
-                remedy="Use `site-agent predict`, or load the saved tensors into the module itself.",
-            )
+            layers.graph.constants.update({f"{MODULE}{name}": array for name, array in layers.tensors.items()})
+            return layers.graph.apply("module", rows)
         case _:
             assert_never(architecture)
 

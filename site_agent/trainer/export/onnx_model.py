@@ -1,7 +1,7 @@
 """An export as an ONNX model, for programs that have no PyTorch; needs the extra `onnx`.
 
-Nodes are written one by one from the same operations that the loader computes, so torch's own exporter, and the
-package onnxscript that it needs, take no part. Input `values`: float64 (rows, features); output `scores`: float64.
+Nodes are written one by one from the same operations that the loader computes; torch's own exporter is asked only for a
+hospital's own module. Input `values`: float64 (rows, inputs), see inputs.py; output `scores`: float64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError
-from site_agent.trainer.export.graph import INPUT, Graph, Operation
+from site_agent.trainer.export.graph import INPUT, MODULE, Graph, Operation
+from site_agent.trainer.export.own_network import OwnNetwork, traced
 
 OUTPUT: Final = "scores"
 LARGEST_DIFFERENCE: Final = 1e-5
@@ -27,18 +28,19 @@ _PLAIN: Final = {
 }  # fmt: skip
 
 
-def onnx_bytes(graph: Graph, features: int, outputs: int) -> bytes:
-    """The model's file, checked by ONNX's own checker.
+def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None = None) -> bytes:
+    """The model's file, checked by ONNX's own checker; `own` is the hospital's own module where the graph asks it.
 
     Raises:
-        ConfigurationError: the package onnx is not installed.
+        ConfigurationError: the package onnx is not installed, or the module cannot be written down.
     """
     try:
         import onnx
         from onnx import helper, numpy_helper
     except ImportError as cause:
         raise _missing("onnx", cause) from cause
-    made = _Writer(graph, helper, onnx.TensorProto, numpy_helper)
+    module = None if own is None else _module(onnx, own)
+    made = _Writer(graph, helper, onnx.TensorProto, numpy_helper, module)
     for operation in graph.operations:
         made.write(operation)
     made.nodes.append(helper.make_node("Identity", [graph.result], [OUTPUT]))
@@ -46,7 +48,7 @@ def onnx_bytes(graph: Graph, features: int, outputs: int) -> bytes:
     whole = helper.make_graph(
         made.nodes,
         "global-layers",
-        [helper.make_tensor_value_info(INPUT, double, ["rows", features])],
+        [helper.make_tensor_value_info(INPUT, double, ["rows", inputs])],
         [helper.make_tensor_value_info(OUTPUT, double, ["rows", outputs])],
         made.initializers(),
     )
@@ -57,7 +59,7 @@ def onnx_bytes(graph: Graph, features: int, outputs: int) -> bytes:
 
 
 def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What onnxruntime makes of float64 rows (rows, features).
+    """What onnxruntime makes of float64 rows (rows, inputs).
 
     Raises:
         ConfigurationError: the package onnxruntime is not installed.
@@ -73,10 +75,10 @@ def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.
 class _Writer:
     """Operations to nodes; numbers that ONNX wants as inputs become initialisers."""
 
-    def __init__(self, graph: Graph, helper: Any, types: Any, numpy_helper: Any) -> None:
+    def __init__(self, graph: Graph, helper: Any, types: Any, numpy_helper: Any, module: Any) -> None:
         self.nodes: list[Any] = []
-        self._helper, self._types, self._numpy = helper, types, numpy_helper
-        self._constants = dict(graph.constants)
+        self._helper, self._types, self._numpy, self._own = helper, types, numpy_helper, module
+        self._constants = {name: array for name, array in graph.constants.items() if not name.startswith(MODULE)}
         self._dropped: set[str] = set()
 
     def write(self, operation: Operation) -> None:
@@ -101,13 +103,15 @@ class _Writer:
                 "cast": self._cast,
                 "slice": self._slice,
                 "forest": self._forest,
+                "module": self._module,
             }
             writers[operation.name](operation)
 
     def initializers(self) -> list[Any]:
         """All constants that a node reads."""
         kept = {name: array for name, array in self._constants.items() if name not in self._dropped}
-        return [self._numpy.from_array(array, name) for name, array in kept.items()]
+        own = [] if self._own is None else list(self._own.initializer)
+        return [*(self._numpy.from_array(array, name) for name, array in kept.items()), *own]
 
     def _node(self, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> None:
         self.nodes.append(self._helper.make_node(kind, list(inputs), [output], **attributes))
@@ -124,6 +128,12 @@ class _Writer:
     def _slice(self, one: Operation) -> None:
         ends = [self._whole([one.attributes[key]]) for key in ("start", "stop", "axis")]
         self._node("Slice", (*one.inputs, *ends), one.output)
+
+    def _module(self, one: Operation) -> None:
+        """The nodes that torch wrote, between our names and theirs."""
+        self._node("Identity", one.inputs, self._own.input[0].name)
+        self.nodes.extend(self._own.node)
+        self._node("Identity", (self._own.output[0].name,), one.output)
 
     def _forest(self, one: Operation) -> None:
         """ONNX's own trees, whose nodes count within each tree and whose leaves list their answers."""
@@ -148,6 +158,13 @@ class _Writer:
             target_weights=(values[is_leaf] / len(roots)).reshape(-1).astype(np.float32).tolist(),
         )  # fmt: skip
         self._node("Cast", (f"{one.output}.sum",), one.output, to=self._types.DOUBLE)
+
+
+def _module(onnx: Any, own: OwnNetwork) -> Any:
+    """The graph of the hospital's own module, its names apart from ours."""
+    from onnx import compose
+
+    return compose.add_prefix(onnx.load_from_string(traced(own, _OPSET)), "own/").graph
 
 
 def _whole(one: Operation, key: str) -> list[int]:

@@ -21,11 +21,7 @@ _TINIEST = 1e-8  # as in calibration.py
 
 
 def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
-    """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes).
-
-    Raises:
-        ConfigurationError: the network is a hospital's own module.
-    """
+    """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
     rows = _placed(graph, model, own)

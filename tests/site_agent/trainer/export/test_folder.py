@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protos.errors import UsageError
+from protos.errors import ConfigurationError, OperatorError, UsageError
+from site_agent.config import Hospital
 from site_agent.trainer import experts
 from site_agent.trainer.export.folder import LARGEST_DIFFERENCE, export_model
 from site_agent.trainer.prediction import predict_table
@@ -40,3 +41,80 @@ def test_the_folder_answers_as_predictions_do(tmp_path: Path, monkeypatch: pytes
             assert ([answer] if table == "breast-cancer" else answer) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
     with pytest.raises(UsageError, match="in use"):
         export_model(hospital, tmp_path / "exported", None, has_onnx=False)
+
+
+OWN = """
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, columns, outputs):
+        super().__init__()
+        self.entry = nn.Linear(columns, 4)
+        self.normalisation = nn.BatchNorm1d(4)
+        self.shared = nn.Linear(4, 4)
+        self.exit = nn.Linear(4, outputs)
+
+    def forward(self, rows):
+        hidden = torch.nn.functional.gelu(self.shared(self.normalisation(self.entry(rows))))
+        return self.exit(hidden{more})
+
+
+def build(columns, outputs):
+    return Own(columns, outputs)
+"""
+LISTED = {
+    "name": "named-tensors",
+    "tensors": [
+        {"name": "shared.weight", "shape": [4, 4], "bound": 0.5},
+        {"name": "shared.bias", "shape": [4], "bound": 0.5},
+    ],
+}
+# What torch can follow; what it follows for the rows it is shown alone; and what it cannot write down.
+PLAIN, BY_VALUES, UNKNOWN = "", " * (-1 if rows[0, 0] > 0 else 1)", " * torch.special.i0(hidden)"
+
+
+def _site_with_own_network(folder: Path, more: str) -> Hospital:
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN.replace("{more}", more))
+    (folder / "own.py").chmod(0o600)
+    plan = make_plan(architecture=LISTED)
+    return site_after_run(folder, plan=plan, siloed_baseline=False, own_module="own.py")
+
+
+def test_a_hospitals_own_network_is_exported_with_its_file(tmp_path: Path) -> None:
+    """Loader and ONNX answer as predictions do; the loader runs the file only as it was exported."""
+    pytest.importorskip("onnxruntime")
+    hospital = _site_with_own_network(tmp_path / "site", PLAIN)
+    own, folder = Path(hospital.data.table), tmp_path / "exported"
+
+    made = export_model(hospital, folder, None, has_onnx=True)
+    predict_table(hospital, own, tmp_path / "out.csv", None)
+    load = runpy.run_path(str(folder / "loader.py"))["load"]
+    answers = load(folder).predict(list(csv.DictReader(own.read_text().splitlines())))
+    lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    (folder / "own_network.py").write_text(OWN.replace("{more}", "* 2"))
+
+    assert made.onnx_difference is not None
+    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    for answer, line in zip(answers, lines, strict=True):
+        assert (answer is None) == bool(line["abstained"])
+        assert answer is None or answer == pytest.approx(float(line["probability"]), abs=LARGEST_DIFFERENCE)
+    with pytest.raises(ValueError, match="not the file that this model was exported with"):
+        load(folder)
+
+
+@pytest.mark.parametrize(("more", "words"), [(BY_VALUES, "answer otherwise"), (UNKNOWN, "cannot be written down")])
+def test_a_network_that_onnx_cannot_hold_is_refused_for_onnx_alone(tmp_path: Path, more: str, words: str) -> None:
+    """Whether torch fails or writes down half of it, no file is written; the loader's export is unharmed."""
+    pytest.importorskip("onnxruntime")
+    hospital = _site_with_own_network(tmp_path / "site", more)
+
+    with pytest.raises(OperatorError, match=words) as error:
+        export_model(hospital, tmp_path / "refused", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None, has_onnx=False)
+
+    assert isinstance(error.value, ConfigurationError) == (more is UNKNOWN)
+    assert not (tmp_path / "refused").exists()
+    assert made.loader_difference <= LARGEST_DIFFERENCE

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from protos.architecture import network_tensors
-from protos.errors import ConfigurationError
 from site_agent.config import Training
 from site_agent.trainer.advice import added_columns
 from site_agent.trainer.applied import AppliedModel
+from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.profile import profile_of
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.export import loader
-from site_agent.trainer.export.folder import LARGEST_DIFFERENCE, answers, description_of, made_up_values
+from site_agent.trainer.export.folder import LARGEST_DIFFERENCE, answers, description_of, loader_of
+from site_agent.trainer.export.inputs import FIRST_DAY, input_names, made_up_values
 from site_agent.trainer.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.trainer.export.written import written_down
 from site_agent.trainer.saved_model import SavedModel
+from site_agent.trainer.use.new_rows import read_new_rows
 from site_agent.trainer.use.recalibration import IsotonicMap, PlattMap, Recalibration
 from tests.site_agent.trainer.sites import SMALL, make_plan
 
@@ -102,14 +108,12 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=saved.profile)
 
 
-def differences(saved: SavedModel, changed: Recalibration | None = None) -> tuple[float, float]:
+def differences(saved: SavedModel, changed: Recalibration | None = None, seed: int = 1) -> tuple[float, float]:
     """By how much the loader and ONNX differ from what `predict` computes."""
-    values = made_up_values(saved, rows=64)
+    values = made_up_values(saved.preprocessing.contract, saved.profile, 64, seed)
     graph = written_down(saved, changed)
     said = answers(AppliedModel(saved, "law-1", Training()), values, changed)
-    facts = json.loads(json.dumps(description_of(saved, graph, "law-1"), allow_nan=False))
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
-    loaded = loader.Exported(facts, tensors).scores(torch.from_numpy(values)).numpy()
+    loaded = loader_of(description_of(saved, graph, "law-1"), graph, None).scores(torch.from_numpy(values)).numpy()
     onnx = run_onnx(onnx_bytes(graph, values.shape[1], saved.outputs), values)
     scale = saved.preprocessing.target_scale
     unit = 1.0 if scale is None else scale.deviation
@@ -151,15 +155,120 @@ def test_a_recalibration_is_written_down(task: str, one: PlattMap | IsotonicMap)
     assert max(differences(model(task=task), changed)) <= LARGEST_DIFFERENCE
 
 
-def test_a_hospitals_own_module_cannot_be_written_down() -> None:
-    """It is code; the operator is told, and what to do instead."""
-    tensors = [{"name": "shared.weight", "shape": [4, 4], "bound": 0.5}]
-    saved = model()
-    own = make_plan(architecture={"name": "named-tensors", "tensors": tensors})
-    changed = SavedModel(plan=own, preprocessing=saved.preprocessing, values={}, report={}, profile=saved.profile)
+def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, object]:
+    """A feature of any kind, with any encoding and any treatment of missing values."""
+    feature: dict[str, object] = {"name": f"f{place}", "role": "feature"}
+    match generator.integers(4):
+        case 0 | 1 as kind:
+            feature["missing"] = str(generator.choice(["refuse", "median", "median-and-flag"]))
+            feature["encoding"] = str(generator.choice(["standard", "quantile", "piecewise-linear"]))
+            feature["bins"] = int(generator.integers(2, 6))
+            if kind == 0:
+                return feature | {"type": "numeric"}
+            end = str(generator.choice(["since", "until"]))
+            other = str(generator.choice(["seen", "left", "2001-02-03", "f0"] if place else ["seen", "2001-02-03"]))
+            unit = str(generator.choice(["days", "years"]))
+            pattern = str(generator.choice(["%Y-%m-%d", "%d.%m.%Y"]))
+            return feature | {"type": "date", end: other, "unit": unit, "pattern": pattern, "future": "allow"}
+        case _:
+            codes = [f"k{code}" for code in range(int(generator.integers(1, 6)))]
+            choices = ["unknown", "refuse", "most-common", "most-common-and-flag"]
+            return feature | {
+                "type": "categorical",
+                "codes": codes,
+                "encoding": str(generator.choice(["ordinal", "one-hot", "embedding"])),
+                "width": int(generator.integers(1, 4)),
+                "missing": str(generator.choice(choices)),
+                "fewest_rows": int(generator.integers(1, 20)),
+            }
 
-    with pytest.raises(ConfigurationError, match="own module"):
-        written_down(changed, None)
+
+def drawn_contract(generator: np.random.Generator) -> Contract:
+    """Some features, the days that dates are counted from, and a binary outcome."""
+    features = [drawn_feature(generator, place) for place in range(int(generator.integers(2, 7)))]
+    if features[0]["type"] != "date":  # nothing else can be counted from
+        features = [one | {end: "seen" for end in ("since", "until") if one.get(end) == "f0"} for one in features]
+    days = [{"name": "seen", "role": "date"}, {"name": "left", "role": "date", "pattern": "%d.%m.%Y"}]
+    target = {"name": "y", "role": "target", "task": "binary", "positive": ["1"]}
+    columns = [*features, *days, target]
+    return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+
+
+def drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.float64]]:
+    """What a table has for each feature; the last code of each is rare or not there, many numbers are equal."""
+    features: dict[str, npt.NDArray[np.float64]] = {}
+    for feature in declared.features:
+        if isinstance(feature, CategoricalFeature):
+            first = 0 if feature.missing == "refuse" else -1
+            features[feature.name] = generator.integers(first, max(1, len(feature.codes) - 1), rows) * 1.0
+        else:
+            drawn = np.round(generator.normal(100, 30, rows), int(generator.integers(-1, 3)))
+            is_missing = (generator.random(rows) < 0.2) & (feature.missing != "refuse")
+            features[feature.name] = np.where(is_missing, np.nan, drawn)
+    return features
+
+
+def drawn_model(generator: np.random.Generator) -> SavedModel:
+    """A logistic regression on a drawn contract, fitted to drawn rows, in which anything may be missing or unseen."""
+    declared = drawn_contract(generator)
+    features = drawn_rows(declared, generator, 80)
+    target = generator.integers(0, 2, 80) * 1.0
+    table, rows = Table(contract=declared, rows=80, features=features, target=target, patients=None), np.arange(60)
+    preprocessing = fit(declared, table, rows)
+    profile = profile_of(declared, table, rows)
+    plan = make_plan(method={"name": "local"}, architecture=NETWORKS["logistic"])
+    tensors = network_tensors(plan.architecture, columns=len(preprocessing.columns), outputs=1, common=None)
+    values = {one.name: generator.normal(0, 0.5, one.shape).astype(np.float32) for one in tensors}
+    return SavedModel(plan=plan, preprocessing=preprocessing, values=values, report={}, profile=profile)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_encoding_is_written_down(seed: int) -> None:
+    """Numbers, dates and codes however encoded, missing, rare and unseen values among them: three ways, one answer."""
+    pytest.importorskip("onnxruntime")
+
+    assert max(differences(drawn_model(np.random.default_rng(seed)), seed=seed)) <= LARGEST_DIFFERENCE
+
+
+def as_text(feature: Feature | DayColumn, value: float, generator: np.random.Generator) -> str:
+    """An input as a hospital's table has it."""
+    if isinstance(feature, CategoricalFeature):
+        return str(generator.choice(["", "never heard of"])) if value < 0 else feature.codes[int(value)]
+    if np.isnan(value):
+        return ""
+    if isinstance(feature, NumericFeature):
+        return repr(float(value))
+    return date.fromordinal(int(value) + FIRST_DAY).strftime(feature.pattern)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_table_is_answered_by_predictions_as_by_the_loader(seed: int, tmp_path: Path) -> None:
+    """Cells as text through `site-agent predict`'s reading and through the loader: equal answers, equal silences."""
+    generator = np.random.default_rng(1000 + seed)
+    saved = drawn_model(generator)
+    declared = saved.preprocessing.contract
+    values, graph = made_up_values(declared, saved.profile, 40, seed), written_down(saved, None)
+    columns = {column.name: column for column in declared.columns}
+    names = [*dict.fromkeys([*input_names(declared), "seen", "left"])]
+    wide = {name: values[:, place] for place, name in enumerate(input_names(declared))}
+    rows = [
+        {name: as_text(columns[name], wide.get(name, np.full(40, np.nan))[row], generator) for name in names}  # type: ignore[arg-type]  # features and days
+        for row in range(40)
+    ]
+    path = tmp_path / "new.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+    new = read_new_rows(path, declared, saved.profile)
+    usable = new.usable
+    applied = AppliedModel(saved, "law-1", Training())
+    predicted = applied.scores(saved.preprocessing.encode(new.table, usable)) if len(usable) else np.empty(0)
+    answered = loader_of(description_of(saved, graph, "law-1"), graph, None).predict(rows)
+
+    assert [place for place, answer in enumerate(answered) if answer is not None] == usable.tolist()
+    np.testing.assert_allclose([answered[place] for place in usable], predicted, atol=LARGEST_DIFFERENCE)
 
 
 def test_the_loader_needs_torch_alone(tmp_path: Path) -> None:
@@ -168,4 +277,4 @@ def test_the_loader_needs_torch_alone(tmp_path: Path) -> None:
 
     outside = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
 
-    assert outside == {"__future__", "json", "math", "collections", "pathlib", "typing", "torch"}
+    assert outside - set(sys.stdlib_module_names) == {"torch"}

@@ -1,0 +1,82 @@
+"""A hospital's own module in an export: its file, with the SHA-256 that the loader checks, and its trace for ONNX.
+
+The file is the hospital's, so it goes into the folder as it is. For ONNX torch follows the module over rows of zeros
+and writes down what it computed. Code that decides by its values would be written down for those rows only, so
+the export is compared with the model, in parts of several sizes, as every other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import nn
+
+from protos.errors import ConfigurationError
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.models.own_module import read_source
+
+FILE: Final = "own_network.py"
+_TRACED_ROWS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnNetwork:
+    """A hospital's own module: its file's bytes, the network with its values, and what `build` is given."""
+
+    source: bytes
+    network: nn.Module
+    columns: int
+    outputs: int
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """What model.json says of it."""
+        digest = hashlib.sha256(self.source).hexdigest()
+        return {"file": FILE, "sha256": digest, "columns": self.columns, "outputs": self.outputs}
+
+
+def own_network(path: str | None, network: nn.Module, columns: int, outputs: int) -> OwnNetwork:
+    """The module whose file hospital.yaml names.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or others may write it.
+    """
+    if path is None:
+        raise ValueError("a network of named tensors is built from a file")
+    return OwnNetwork(source=read_source(Path(path)), network=network, columns=columns, outputs=outputs)
+
+
+def traced(own: OwnNetwork, opset: int) -> bytes:
+    """The module as an ONNX model: `rows`, float32 (rows, columns), to `outputs`.
+
+    Raises:
+        ConfigurationError: torch cannot write down what it computes, or the package onnx is not installed.
+    """
+    try:
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+            warnings.simplefilter("ignore")  # of the exporter's age, and of what it cannot follow, which is compared
+            torch.onnx.export(
+                own.network,
+                (torch.zeros(_TRACED_ROWS, own.columns),),
+                Path(folder) / "traced.onnx",
+                input_names=["rows"],
+                output_names=["outputs"],
+                dynamic_axes={"rows": {0: "rows"}, "outputs": {0: "rows"}},
+                opset_version=opset,
+                # The newer exporter needs one more package, and writes operations of its own where this one writes
+                # those of the standard.
+                dynamo=False,
+            )
+            return (Path(folder) / "traced.onnx").read_bytes()
+    except Exception as cause:  # whatever torch raises where it meets code that it does not know
+        raise ConfigurationError(
+            what=f"The hospital's own network cannot be written down as ONNX: {type(cause).__name__}.",
+            consequence="Nothing was exported, and nothing left this site.",
+            remedy="Export without --onnx: the loader runs the network's own file.",
+        ) from cause
