@@ -83,9 +83,7 @@ def monitor_page(facts: Facts) -> str:
         ),
     ]
     label = "population stability index"
-    rows = [
-        Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"]) for one in facts["columns"]
-    ]
+    rows = [_row(one) for one in facts["columns"]]
     keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
@@ -96,6 +94,11 @@ def monitor_page(facts: Facts) -> str:
     ]
     sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts["quality"]))]
     return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
+
+
+def _row(one: Facts) -> Row:
+    words = None if one["by_chance"] is None else f"by chance to {one['by_chance']:.3f}"
+    return Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"], words=words)
 
 
 def _indices(label: str, rows: list[Row]) -> str:

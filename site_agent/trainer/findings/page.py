@@ -241,5 +241,6 @@ def _row(label: str, value: float | None, interval: Sequence[float] | None) -> R
 def _figure(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
     if value is None:
         return None
-    text = f"{value:{sign}.3f}"
-    return text if interval is None else f"{text} ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})"
+    # Rounded before it is written, as -0.0004 would stand there as -0.000.
+    text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
+    return f"{text} ({' to '.join(span)})" if span else text

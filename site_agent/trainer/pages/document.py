@@ -40,7 +40,7 @@ td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}.dot.c4{fill:var(--c4)}
 .dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
 .d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}.d4{stroke-dasharray:4 4}
-.d5{stroke-dasharray:1 3}.d6{stroke-dasharray:12 3}.d7{stroke-dasharray:6 2 2 2 2 2}
+.d5{stroke-dasharray:12 3 2 3 2 3}.d6{stroke-dasharray:14 4}.d7{stroke-dasharray:3 2 9 2}
 .all{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:10 2 1 2}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
 .key{display:inline-flex;align-items:center;gap:.35rem}

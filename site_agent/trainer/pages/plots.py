@@ -29,8 +29,10 @@ _RIGHT: Final = 12
 _TOP: Final = 12
 _BOTTOM: Final = 46
 _ROW: Final = 26
-_LABELS: Final = 190
-_FIGURES: Final = 170
+_SHORTEST_LABELS: Final = 120
+_LONGEST_LABEL: Final = 48  # characters
+_CHARACTER: Final = 7.8  # the width of one, where many are wide
+_FIGURES: Final = 190
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +64,16 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a figure, and its interval where there is one."""
+    """One row of an interval plot: a figure, and its interval where there is one.
+
+    `words` stands in place of the interval's limits, where these are no interval of the figure.
+    """
 
     label: str
     value: float | None
     low: float | None = None
     high: float | None = None
+    words: str | None = None
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
@@ -85,8 +91,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     for one in series:
         parts.extend(_drawn(one, x, y))
     legend = "".join(
-        f'<span class="key"><svg width="26" height="10" aria-hidden="true"><path class="{_style(one)}" d="M1 5H25"/>'
-        f"</svg>{escape(one.label)}</span>"
+        f'<span class="key"><svg width="26" height="10" aria-hidden="true">{_mark(one)}</svg>{escape(one.label)}</span>'
         for one in series
         if one.label
     )
@@ -104,21 +109,23 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
     """
     shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
     low, high = _room([*shown, *([] if reference is None else [reference])])
-    width, height = _LABELS + 340 + _FIGURES, _ROW * len(rows) + 52
+    longest = min(_LONGEST_LABEL, max((len(row.label) for row in rows), default=0))
+    left = max(_SHORTEST_LABELS, round(_CHARACTER * longest) + 14)
+    width, height = left + 340 + _FIGURES, _ROW * len(rows) + 52
     floor = height - 44
 
     def place(value: float) -> float:
-        return _LABELS + 340 * (value - low) / (high - low)
+        return left + 340 * (value - low) / (high - low)
 
-    parts = [f'<path class="axis" d="M{_LABELS} {floor}H{_LABELS + 340}"/>']
+    parts = [f'<path class="axis" d="M{left} {floor}H{left + 340}"/>']
     for tick in ticks(low, high):
         parts.append(f'<path class="grid" d="M{place(tick):.1f} 4V{floor}"/>')
         parts.append(f'<text class="tick" x="{place(tick):.1f}" y="{floor + 16}" text-anchor="middle">{tick:g}</text>')
     if reference is not None:
         parts.append(f'<path class="reference" d="M{place(reference):.1f} 4V{floor}"/>')
     for number, row in enumerate(rows):
-        parts.extend(_interval_row(row, 18 + _ROW * number, place))
-    parts.append(_words(_LABELS + 170, height - 8, label, "middle"))
+        parts.extend(_interval_row(row, 18 + _ROW * number, left, place))
+    parts.append(_words(left + 170, height - 8, label, "middle"))
     return _svg(about, width, height, parts)
 
 
@@ -212,16 +219,17 @@ def _drawn(one: Series, x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _interval_row(row: Row, middle: int, place: Callable[[float], float]) -> list[str]:
-    parts = [_words(_LABELS - 10, middle + 4, row.label, "end")]
+def _interval_row(row: Row, middle: int, left: int, place: Callable[[float], float]) -> list[str]:
+    label = row.label if len(row.label) <= _LONGEST_LABEL else f"{row.label[: _LONGEST_LABEL - 1]}…"
+    parts = [_words(left - 10, middle + 4, label, "end")]
     if row.value is None:
-        return [*parts, _words(_LABELS + 350, middle + 4, "not defined", "start")]
+        return [*parts, _words(left + 350, middle + 4, "not defined", "start")]
     figures = _short(row.value)
     if row.low is not None and row.high is not None:
         parts.append(f'<path class="span" d="M{place(row.low):.1f} {middle}H{place(row.high):.1f}"/>')
-        figures += f" ({_short(row.low)} to {_short(row.high)})"
+        figures += f" ({row.words or f'{_short(row.low)} to {_short(row.high)}'})"
     parts.append(f'<circle class="dot c0" cx="{place(row.value):.1f}" cy="{middle}" r="4"/>')
-    return [*parts, _words(_LABELS + 350, middle + 4, figures, "start")]
+    return [*parts, _words(left + 350, middle + 4, figures, "start")]
 
 
 def _short(value: float) -> str:
@@ -230,6 +238,13 @@ def _short(value: float) -> str:
 
 def _words(across: float, up: float, text: str, anchor: str) -> str:
     return f'<text class="words" x="{across:.0f}" y="{up:.0f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _mark(one: Series) -> str:
+    """What stands beside a name in the legend."""
+    if one.kind == "points":
+        return f'<circle class="dot c{one.colour % COLOURS}" cx="13" cy="5" r="3"/>'
+    return f'<path class="{_style(one)}" d="M1 5H25"/>'
 
 
 def _style(one: Series) -> str:
