@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.errors import UsageError
+from protos.audit_log import Limits
+from protos.errors import ConfigurationError, UsageError
+from site_agent.boundary.audit import AuditLog
 from site_agent.config import Hospital
 from site_agent.trainer.card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.trainer.comparison.calibration import recalibration
@@ -230,6 +234,45 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     assert str(facts["plan_digest"]) in text
     assert SUPPRESSED not in text
     assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
+
+
+def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:
+    """The head is that of the last record over all files, also where the newest is still empty; damage is told."""
+    path, now = hospital.state_path / "audit.log", datetime(2026, 1, 1, tzinfo=UTC)
+    key, limits = Ed25519PrivateKey.generate(), Limits(largest_bytes=1)
+    model = load_model(hospital.state_path, RUN)
+    without = card_facts(hospital, RUN, model)
+
+    log = AuditLog(path, site="ahus", now=lambda: now, identity_key=key, limits=limits)
+    for number in range(3):
+        log.write("tried", number=number)
+    head = log.file.head
+    log.close()
+    found = card_facts(hospital, RUN, model)
+    path.rename(path.with_name(f"audit.log.{head.sequence - 2:010d}"))
+    path.touch()
+    rotated = card_facts(hospital, RUN, model)
+    path.write_text("{}\n")
+    with pytest.raises(ConfigurationError, match="audit verify"):
+        card_facts(hospital, RUN, model)
+    for file in path.parent.glob("audit.log*"):
+        file.unlink()
+
+    assert "no audit log" in card_markdown(without)
+    assert (found["audit_head"], found["audit_records"], found["audit_files"]) == (head.hash, head.sequence, 3)
+    assert (rotated["audit_head"], rotated["audit_records"]) == (head.hash, head.sequence)
+    assert head.hash in card_markdown(found)
+
+
+def test_a_card_tells_with_what_the_model_was_trained(hospital: Hospital) -> None:
+    """The versions of then are kept with the report; where today's differ both are told."""
+    facts = card_facts(hospital, RUN, load_model(hospital.state_path, RUN))
+
+    text = card_markdown({**facts, "trained_with": {**facts["trained_with"], "torch": "1.0"}})  # type: ignore[dict-item]
+
+    assert facts["trained_with"] == facts["versions"]
+    assert f"torch: trained with 1.0, this card is of {facts['versions']['torch']}" in text  # type: ignore[index,call-overload]
+    assert text.count("trained with") == 1
 
 
 def test_a_small_class_cannot_be_told_from_the_others() -> None:
