@@ -37,6 +37,13 @@ def keep_head(folder: Path, signed: SignedHead) -> None:
     _write(_kept_path(folder, signed.owner), head_facts(signed))
 
 
+def put_aside(folder: Path, signed: SignedHead) -> None:
+    """Keep a head of an identity key that its owner has no more under that key's name, beside that of the new key."""
+    owner = signed.owner.replace("/", "-")
+    _write(folder / f"former-{owner}-{signed.key.hex()[:16]}.json", head_facts(signed))
+    _kept_path(folder, signed.owner).unlink()
+
+
 def own_head(folder: Path) -> SignedHead | None:
     """The last head of the own log that somebody countersigned."""
     facts = _read(folder / _OWN)

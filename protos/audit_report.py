@@ -46,6 +46,7 @@ _WORDS: Final = {
     "head_countersigned": "The witness confirmed this log up to record {size}.",
     "log_witnessed": "The log of {owner} was confirmed up to record {size}.",
     "log_refused": "The log of {owner} was not confirmed: {reason}.",
+    "identity_replaced": "{owner} has a new identity key; its log under the former one was confirmed up to {size}.",
     "log_continued": "The log goes on in a new file.",
     "log_began_anew": "{by} began this log anew: {reason}.",
     "log_file_deleted": "An old file of this log is deleted: {file}.",

@@ -6,7 +6,9 @@ the owner's next record. One head is under way at a time. The rules:
 
 * what a witness signs is on its disk, remembered and recorded, before the signature leaves;
 * a witness that has forgotten is shown again what it asks for; an owner whose log does not stand where it once
-  signed it to be stops.
+  signed it to be stops;
+* a member with a new identity key, after its host died with the old one, begins a new log; what was kept of the old
+  one is put aside, on record.
 """
 
 from __future__ import annotations
@@ -59,6 +61,20 @@ class LogParty:
         """A head of the own log, signed."""
         return sign_head(self.owner, self.log.epoch, head, self._now(), self._key)
 
+    def kept_of(self, owner: str, key: bytes) -> SignedHead | None:
+        """The last head of another's log under this identity key (raw, 32 bytes) that was countersigned here.
+
+        Raises:
+            HeadRefused: what was kept cannot be read.
+        """
+        kept = audit_memory.kept_head(self.folder, owner)
+        if kept is None or kept.key == key:
+            return kept
+        # Nobody but the register says which key is a member's, and it learns of another one only from people.
+        self.write("identity_replaced", {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()})
+        audit_memory.put_aside(self.folder, kept)
+        return None
+
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCountersignature:
         """Link another's log, remember and record where it stands, and countersign it.
 
@@ -67,7 +83,7 @@ class LogParty:
         """
         try:
             check_head(grown.head, owner, key)
-            follow(audit_memory.kept_head(self.folder, owner), grown.head, grown.start, grown.leaves)
+            follow(self.kept_of(owner, key), grown.head, grown.start, grown.leaves)
         except HeadRefused as refused:
             self.write("log_refused", {"owner": owner, "size": grown.head.size, "reason": str(refused)})
             raise
@@ -91,7 +107,7 @@ class LogSession:
         Raises:
             HeadRefused: what was kept cannot be read.
         """
-        return LogStanding(self._party.public_key, audit_memory.kept_head(self._party.folder, self._peer))
+        return LogStanding(self._party.public_key, self._party.kept_of(self._peer, self._peer_key))
 
     def heard(self, message: LogMessage) -> list[LogMessage]:
         """Take in a message; what is to be answered.

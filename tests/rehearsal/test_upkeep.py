@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -147,6 +148,33 @@ def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path:
 
     asyncio.run(scene())
     site.audit.close()
+
+
+def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_anew(tmp_path: Path, office: Office) -> None:
+    """Revoked and invited again it begins a new log; what was confirmed of the old one is kept aside, and on record."""
+    lost = Site.of(office, "a", tmp_path / "a")
+    lost.audit.write("plan_approved", by="A. Jones")
+
+    async def scene(site: Site, size: int) -> None:
+        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
+            heard = await site.talk(office, running.address, "a", until=3)
+            assert not any(isinstance(message, Farewell) for message in heard)
+            assert [facts["size"] for facts in running.log.file.records("identity_replaced")] == [size] * (size > 0)
+
+    asyncio.run(scene(lost, 0))
+    size = json.loads((tmp_path / "state" / "witness" / "kept-site-a.json").read_text())["size"]
+    lost.audit.close()
+    office.revoke("a")
+    (office.folder / "a").rename(tmp_path / "dead host")
+    office.identities["a"] = office.enrol("a").identity_fingerprint()
+    found = Site.of(office, "a", tmp_path / "another computer")
+    found.audit.write("enrolled")
+    asyncio.run(scene(found, size))
+
+    (former,) = (tmp_path / "state" / "witness").glob("former-site-a-*.json")
+    assert json.loads(former.read_text())["size"] == size
+    assert not list(found.audit.records("log_refused"))
+    found.audit.close()
 
 
 def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_path: Path, office: Office) -> None:
