@@ -102,9 +102,9 @@ def staged_chain(keys: SiteKeys) -> bytes | None:
     return store.read_public(place) if place.exists() else None
 
 
-def has_waiting_key(keys: SiteKeys) -> bool:
-    """Whether a key waits for a certificate."""
-    return _requested(keys.tls_key_path).exists()
+def waiting_key_path(keys: SiteKeys) -> Path:
+    """The key that waits for a certificate, mode 0600, if there is one."""
+    return _requested(keys.tls_key_path)
 
 
 def put_in_force(keys: SiteKeys) -> None:

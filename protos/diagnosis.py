@@ -30,7 +30,8 @@ AILMENTS: Final = (
     Entry(
         "D404",
         "certificate",
-        "Certificates live 90 days and are renewed from day 30 while program and federation run.",
+        "The federation's certificates live 90 days and are renewed from day 30 while program and federation run; "
+        "those of a hospital's own authority are renewed by people.",
         "A site: start the agent; the office: `pki renew`. After the end the office has to help.",
     ),
     Entry("D405", "disk", "Nothing leaves a site whose audit log cannot be written.", "Make room."),
@@ -182,11 +183,11 @@ def judge_disk(free_bytes: int) -> Finding:
     return fine("D405", says)
 
 
-def judge_days(owner: str, days_left: float, renewal: str) -> Finding:
-    """A certificate's remaining days; `renewal` is how its owner gets a new one."""
+def judge_days(owner: str, days_left: float, renewal: str, late_days: float = RENEWAL_IS_LATE_DAYS) -> Finding:
+    """A certificate's remaining days; `renewal` is how its owner gets a new one, who is warned below `late_days`."""
     if days_left <= 0:
         return failure("D404", f"{owner} ended {-days_left:.0f} days ago.", renewal)
-    if days_left < RENEWAL_IS_LATE_DAYS:
+    if days_left < late_days:
         return warning("D404", f"{owner} ends in {days_left:.0f} days.", renewal)
     return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pki import store
 from pki.authority import Authority
 from pki.chain import certificates_in
-from pki.expiries import certificate_ends
+from pki.doctoring.own import judge_sites
 from pki.invitation import Invitation
 from pki.register import Register
 from protos.diagnosis import Finding, failure, fine, judge_days, warning
@@ -103,18 +103,14 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_members(directory: Path, now: datetime) -> list[Finding]:
-    """The root's days, those of every site's certificate, and invitations that were never used."""
+    """The root's days, those of every site's certificate and own authority, and a change of the authority."""
     try:
         authority = Authority.load(directory)
-        ends = certificate_ends(authority.register_path)
+        members = judge_sites(authority, now)
     except OperatorError:
         return []  # told by judge_authority already
     renewal = "Run `pki rotate begin` years before, and let it take its time."
-    found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now)]
-    for site, end in sorted(ends.items()):
-        days = (end - now).total_seconds() / 86400
-        renewal = "Ask the site to start its agent, which renews by itself."
-        found.append(judge_days(f"The certificate of {site}", days, renewal))
+    found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():
         says = "A change of the authority is under way."
         found.append(warning("D420", says, "`pki rotate status` says which step is next."))

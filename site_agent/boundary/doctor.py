@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from pki import store
-from pki.doctoring import files, host, reach
+from pki import own_keys, store
+from pki.doctoring import files, host, own, reach
 from pki.invitation import Invitation
 from pki.names import Address
 from pki.site_keys import SiteKeys
@@ -45,14 +45,14 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     now = datetime.now(UTC)
     keys = SiteKeys(hospital.state_path / "keys")
     found = [files.judge_directory(hospital.state_path), judge_disk(host.free_bytes(hospital.state_path))]
-    found += files.judge_secrets((keys.tls_key_path, keys.identity_key_path))
+    found += files.judge_secrets((keys.tls_key_path, keys.identity_key_path, own_keys.waiting_key_path(keys)))
     found += _policy(hospital)
     found.append(judge_address_rules(host.enforces_address_rules()))
     found += await _program(hospital)
     apart: float | None = None
     try:
         if keys.is_enrolled():
-            found.append(files.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now))
+            found += _certificate(keys, now)
             found += _audit(hospital.state_path)
             reached, apart = await _coordinator(hospital, keys, environment)
             found += reached
@@ -63,6 +63,15 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
         found.append(failure("D403", getattr(cause, "what", "The keys cannot be read."), remedy))
     found.append(judge_clock(host.is_clock_synchronised(), apart))
     return found
+
+
+def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
+    """The certificate in force, and one that waits."""
+    usual = files.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
+    try:
+        return [*(own.judge_own(keys, now) or [usual]), *own.judge_waiting(keys)]
+    except OperatorError:  # unreadable, and told so already
+        return [usual]
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
