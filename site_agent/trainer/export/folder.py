@@ -170,6 +170,7 @@ def _features(model: SavedModel) -> list[Json]:
                 "refuses_missing": feature.missing == "refuse",
                 "low": None if is_code else low,
                 "high": None if is_code else high,
+                "decimal": contract.format.decimal,
                 "date": _date(contract, feature),
             }
         )

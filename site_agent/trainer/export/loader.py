@@ -34,6 +34,7 @@ _TYPES = {
 }  # fmt: skip
 _MODULE = "module."
 _FIRST_DAY = date(1970, 1, 1).toordinal()
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -226,8 +227,12 @@ def _is_within(column: dict[str, Any], cells: dict[str, float | None]) -> bool:
 
 def _number(column: dict[str, Any], cell: Any) -> float | None:
     """A cell as the model reads it; None where it must not answer."""
+    if isinstance(cell, float) and math.isnan(cell):
+        cell = None
     text = "" if cell is None else str(cell).strip()
-    number = _plain(text)
+    # What stands between whole and fraction in the table, where the cell is text of it.
+    decimal = column.get("decimal", ".") if isinstance(cell, str) else "."
+    number = _plain(text if decimal == "." else text.replace(".", " ").replace(decimal, "."))
     is_missing = text in column["missing"] or (number is not None and number in map(_plain, column["missing"]))
     if column["codes"] is not None:
         spelt = [
@@ -247,10 +252,7 @@ def _number(column: dict[str, Any], cell: Any) -> float | None:
 
 
 def _plain(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else None
 
 

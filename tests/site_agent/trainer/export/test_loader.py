@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 
+import numpy as np
 import pyarrow as arrow
 import torch
 
@@ -41,3 +43,35 @@ def test_an_undeclared_code_is_refused_where_a_missing_one_is() -> None:
 
         assert list(parsed.flaws) == ([UNDECLARED.words] if place is None else [])
         assert loader._number(column, "z") == place
+
+
+def test_a_date_is_text_a_date_or_days_since_1970() -> None:
+    """The same day in each spelling is the same input; a day that nobody can have is no input."""
+    date_of = {"pattern": "%d.%m.%Y", "future": "refuse"}
+    column = {"name": "born", "missing": ["", "?"], "date": date_of}
+    plain = column | {"date": {"pattern": "%Y-%m-%d", "future": "refuse"}}
+
+    same = [
+        loader._day(column, "02.01.1970"),
+        loader._day(column, date(1970, 1, 2)),
+        loader._day(column, 1),
+        loader._day(plain, "1970-01-02"),
+        loader._day(plain, "1970-01-02 23:59"),
+    ]
+    absent = [loader._day(column, cell) for cell in (None, "?", float("nan"))]
+    refused = [loader._day(column, cell) for cell in ("1970-01-02", "30.02.1970", "01.01.9999", float("inf"), True)]
+
+    assert same == [1.0] * 5
+    assert all(cell is not None and np.isnan(cell) for cell in absent)
+    assert refused == [None] * 5
+
+
+def test_a_number_is_read_as_the_table_writes_it() -> None:
+    """With the table's decimal comma where it is text; and only what predictions take for a number."""
+    column = {"codes": None, "missing": ["", "0"], "refuses_missing": False, "low": 0.0, "high": 9.0, "decimal": ","}
+
+    assert [loader._number(column, cell) for cell in ("1,5", 1.5, "1.5", "1_0", "nan", "٣", "9,1")] == [
+        *(1.5, 1.5),
+        *(None,) * 5,
+    ]
+    assert np.isnan([loader._number(column, cell) for cell in ("0,0", 0, None, float("nan"))]).all()

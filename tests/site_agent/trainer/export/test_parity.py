@@ -191,7 +191,8 @@ def drawn_contract(generator: np.random.Generator) -> Contract:
     days = [{"name": "seen", "role": "date"}, {"name": "left", "role": "date", "pattern": "%d.%m.%Y"}]
     target = {"name": "y", "role": "target", "task": "binary", "positive": ["1"]}
     columns = [*features, *days, target]
-    return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+    form = {"header": True, "delimiter": ";", "decimal": str(generator.choice([".", ","]))}
+    return Contract.model_validate_json(json.dumps({"format": form, "columns": columns}))
 
 
 def drawn_rows(declared: Contract, generator: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.float64]]:
@@ -230,14 +231,14 @@ def test_every_encoding_is_written_down(seed: int) -> None:
     assert max(differences(drawn_model(np.random.default_rng(seed)), seed=seed)) <= LARGEST_DIFFERENCE
 
 
-def as_text(feature: Feature | DayColumn, value: float, generator: np.random.Generator) -> str:
+def as_text(feature: Feature | DayColumn, value: float, decimal: str, generator: np.random.Generator) -> str:
     """An input as a hospital's table has it."""
     if isinstance(feature, CategoricalFeature):
         return str(generator.choice(["", "never heard of"])) if value < 0 else feature.codes[int(value)]
     if np.isnan(value):
         return ""
     if isinstance(feature, NumericFeature):
-        return repr(float(value))
+        return repr(float(value)).replace(".", decimal)
     return date.fromordinal(int(value) + FIRST_DAY).strftime(feature.pattern)
 
 
@@ -248,16 +249,17 @@ def test_a_table_is_answered_by_predictions_as_by_the_loader(seed: int, tmp_path
     saved = drawn_model(generator)
     declared = saved.preprocessing.contract
     values, graph = made_up_values(declared, saved.profile, 40, seed), written_down(saved, None)
-    columns = {column.name: column for column in declared.columns}
+    columns = {column.name: column for column in (*declared.features, *declared.dates.values())}
     names = [*dict.fromkeys([*input_names(declared), "seen", "left"])]
     wide = {name: values[:, place] for place, name in enumerate(input_names(declared))}
+    decimal, nothing = declared.format.decimal, np.full(40, np.nan)
     rows = [
-        {name: as_text(columns[name], wide.get(name, np.full(40, np.nan))[row], generator) for name in names}  # type: ignore[arg-type]  # features and days
+        {name: as_text(columns[name], wide.get(name, nothing)[row], decimal, generator) for name in names}
         for row in range(40)
     ]
-    path = tmp_path / "new.csv"
+    path = tmp_path / "new.table"  # by another name the format is the contract's
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, names, delimiter=";")
         writer.writeheader()
         writer.writerows(rows)
 
