@@ -15,7 +15,7 @@ from protos.exchange import Exchange
 from protos.messages import Bind
 from protos.plan import Plan
 from site_agent.boundary.policy import forbidden_scalars, forbidden_tensors
-from site_agent.boundary.spent import Spent
+from site_agent.boundary.spent import Release, Spent
 from site_agent.config import Policy
 
 
@@ -56,7 +56,7 @@ class Allowance:
         """Why a contribution may not leave, in one clause, or None."""
         return next(self._reasons(exchange, bind, masked=masked), None)
 
-    def take(self, exchange: Exchange, bind: Bind) -> None:
+    def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
         """It leaves; a round counts once, however often its same bytes are sent.
 
         Raises:
@@ -64,7 +64,11 @@ class Allowance:
         """
         self._bytes[bind.round] = max(self._bytes.get(bind.round, 0), exchange.layout.total_bytes)
         if self._spent is not None:
-            self._spent.take(bind.round, self._bytes[bind.round])
+            stage, layers = exchange.stage.name.lower(), exchange.layers.hex()
+            release = Release(
+                round=bind.round, attempt=bind.attempt, position=position.hex(), stage=stage, offered_layers=layers
+            )
+            self._spent.take(self._bytes[bind.round], release)
 
     def _reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
         policy, plan = self.policy, self._plan

@@ -190,8 +190,8 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
         except grpc.aio.AioRpcError as cause:
             raise UnavailableError(
                 what=f"The enrolment port {address} cannot be reached ({cause.code().name.lower()}).",
-                consequence="Nothing but a connection attempt left this site. An invitation or certificate that it has is as"
-                " good as before.",
+                consequence="Nothing but a connection attempt left this site. An invitation or certificate that it has"
+                " is as good as before.",
                 remedy="Check that the coordinator runs and that this host may reach it, then start again.",
                 code="E022",
             ) from cause

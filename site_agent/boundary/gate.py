@@ -151,7 +151,7 @@ class Gate:
             clipped=contribution.clipped,
             masked=self._masking is not None,
         )
-        self._allowance.take(exchange, bind)
+        self._allowance.take(exchange, bind, contribution.position)
         return self._hand_out(contribution, bind)
 
     def _check_policy(self, exchange: Exchange, bind: Bind) -> None:

@@ -28,7 +28,7 @@ class Itinerary:
     """What was offered to this site in a run, and what therefore may come next."""
 
     def __init__(self, run: str, plan: Plan, manifest: Manifest, released: Iterable[Mapping[str, Any]]) -> None:
-        """`released` are the audit log's records of what left this site in this run, oldest first."""
+        """`released` is what left this site in this run, oldest first, in the words of the audit log."""
         self._run, self._plan = run, plan
         self._exchanges = Exchanges(plan, manifest)
         self._known: dict[int, tuple[int, bytes]] = {}  # of each round the newest attempt, and its position

@@ -5,8 +5,8 @@ disk before a byte leaves, so that neither a restart nor an earlier backup makes
 for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
 rule stands here beside the ledger's own:
 
-* a memory that does not know of everything in the audit log is none: a file that was deleted or restored
-  is refused.
+* a memory that does not know of everything in the audit log, or of the run's last release where the log no longer
+  has it (spent.py), is none: a file that was deleted or restored is refused.
 """
 
 from __future__ import annotations
@@ -86,6 +86,14 @@ class SiteMasking:
         self._transcript = b""
         self._highest_epoch = 0
         self.epoch = 0
+
+    def require_memory(self, step: int, attempt: int) -> None:
+        """Return if this memory knows of something that left, as somebody else than the audit log has kept it.
+
+        Raises:
+            MaskingRefused: it was rolled back, or is missing.
+        """
+        self._ledger.refuse_if_older(Mark(step, attempt))
 
     def open(self, message: EpochOpen) -> KeyAdvert:
         """Fresh keys for a new epoch; those of the one before are forgotten.

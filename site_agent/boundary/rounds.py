@@ -109,6 +109,8 @@ class Rounds:
         released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
         self._spent, clock = Spent(consent.state, run), datetime.now
         self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
+        if masking is not None and (newest := self._spent.newest) is not None:
+            masking.require_memory(newest.round, newest.attempt)
         self.consent = consent
         self._gate = Gate(run, plan, manifest, audit=audit, masking=masking, allowance=self._allowance, consent=consent)
         self._download: Download | None = None
@@ -119,7 +121,7 @@ class Rounds:
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_redraw = 0
         self._contribution: Contribution | None = None
-        self._itinerary = Itinerary(run, plan, manifest, released)
+        self._itinerary = Itinerary(run, plan, manifest, [*released, *self._spent.beyond(released)])
         self._is_concluded, self._result_sha256 = False, ""
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0

@@ -1,13 +1,15 @@
 """What has left in one run, and when it was finished, outside of the audit log: limits outlast the log's files.
 
-A file of the log is deleted after its time, and a log can be begun anew; a run's limits and its end hold all the
-same. One small file per run, replaced whole and synced before what it announces happens.
+A file of the log is deleted after its time, and a log can be begun anew; a run's limits, its end, and what it has
+come to hold all the same. One small file per run, replaced whole and synced before what it announces happens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.documents import Document
@@ -16,9 +18,20 @@ from protos.errors import RefusedError
 from site_agent.boundary.audit import AuditError
 
 
+class Release(Document):
+    """The contribution that left last, in the words of the audit log."""
+
+    round: int
+    attempt: int
+    position: str
+    stage: str
+    offered_layers: str
+
+
 class _Kept(Document):
     rounds: dict[str, int]
     finished: str | None = None
+    newest: Release | None = None  # a file of an earlier version does not say
 
 
 class Spent:
@@ -43,6 +56,7 @@ class Spent:
                 consequence="Nothing of this run leaves this site.",
                 remedy="Bring the state back from a backup, and tell the data protection officer.",
             ) from cause
+        self._newest = self._kept.newest
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
@@ -54,15 +68,28 @@ class Spent:
         """When the run was finished here, aware, or None."""
         return self._finished
 
-    def take(self, number: int, count: int) -> None:
-        """Record that so many bytes of a round are about to leave.
+    @property
+    def newest(self) -> Release | None:
+        """The contribution that left last, or None."""
+        return self._newest
+
+    def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: whatever JSON holds
+        """What is known here and not in these records of the audit log: the last release, where they end before it."""
+        last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
+        newest = self._newest
+        return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
+
+    def take(self, count: int, release: Release) -> None:
+        """Record that so many bytes are about to leave.
 
         Raises:
             AuditError: it cannot be recorded, so nothing may leave.
         """
-        if self._bytes.get(number, -1) >= count:
+        is_counted = self._bytes.get(release.round, -1) >= count
+        if is_counted and self._newest == release:
             return
-        self._bytes[number] = count
+        self._bytes[release.round] = max(count, self._bytes.get(release.round, 0))
+        self._newest = release
         self._write()
 
     def finish(self, at: datetime) -> None:
@@ -76,7 +103,8 @@ class Spent:
 
     def _write(self) -> None:
         rounds = {str(number): count for number, count in sorted(self._bytes.items())}
-        content = _Kept(rounds=rounds, finished=self._finished.isoformat() if self._finished else None)
+        finished = self._finished.isoformat() if self._finished else None
+        content = _Kept(rounds=rounds, finished=finished, newest=self._newest)
         try:
             _replace(self._path, content.model_dump_json().encode())
         except OSError as cause:
