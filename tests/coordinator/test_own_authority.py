@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +14,14 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from coordinator.enrolment import Membership
 from pki import certificates, own_keys, rotation
 from pki.authority import Authority
 from pki.certificates import certificate_pem, requested_key
+from pki.chain import certificates_in
 from pki.names import SiteName
 from pki.own_authority import authority_fingerprint
 from pki.own_enrolment import own_certificate_request
@@ -379,6 +383,26 @@ def test_the_federations_root_changes_and_the_site_keeps_its_own(
 
     asyncio.run(scene())
     site.audit.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_certificate_with_any_bit_turned_is_refused(office: Office, hospital: Hospital, seed: int) -> None:
+    """A member that signs a garbled certificate with its identity key gets a reply, and nothing new is accepted."""
+    bring(office, "a", hospital)
+    asked, generator = shown(office, hospital), random.Random(seed)
+    good = certificates_in(asked.chain)[0].public_bytes(Encoding.DER)
+
+    def garbled() -> RenewalAsked:
+        turned = bytearray(good)
+        turned[generator.randrange(len(turned))] ^= 1 << generator.randrange(8)
+        text = b"\n".join((b"-----BEGIN CERTIFICATE-----", base64.b64encode(turned), b"-----END CERTIFICATE-----", b""))
+        return resigned(office, replace(asked, chain=text + hospital.issuing.pem), asked.signing_request)
+
+    refusals, events = at_the_desk(office, *(garbled() for _ in range(50)))
+
+    assert all(refusals)
+    assert "own_certificate_accepted" not in events
+    assert at_the_desk(office, asked)[0] == [""]
 
 
 # At the site
