@@ -56,7 +56,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     structlog.reset_defaults()
 
 
-def _table(folder: Path) -> Path:
+def write_patients(folder: Path) -> Path:
     """A clinic's table: a pressure with zeros for not known, a sex, a stay that follows from the outcome."""
     generator = np.random.default_rng(3)
     lines = ["patient,age,sex,pressure,stay,outcome"]
@@ -70,7 +70,8 @@ def _table(folder: Path) -> Path:
     return path
 
 
-def _hospital(folder: Path, **data: object) -> Path:
+def write_hospital(folder: Path, **data: object) -> Path:
+    """The hospital's file of that clinic."""
     document = {
         "site": "st-mary",
         "state": "state",
@@ -91,7 +92,7 @@ def _hospital(folder: Path, **data: object) -> Path:
 
 def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) -> None:
     """Describe, two edits, check, accept, check: each says what is next, and no patient is in any word of it."""
-    table, config, contract = _table(tmp_path), _hospital(tmp_path), tmp_path / "contract.yaml"
+    table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
 
     drafted = run("data", "describe", table, "--output", contract)
     assert drafted.returncode == 0, drafted.stderr
@@ -101,7 +102,7 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     first = run("data", "check", "--config", config)
     assert first.returncode == 78
     assert "WARNING: column stay: on its own it predicts the outcome" in first.stdout
-    assert "Nobody has accepted the 1 warnings" in first.stderr
+    assert "Nobody has accepted the 1 warning about" in first.stderr
     digest = re.findall(r"digest of this examination is ([0-9a-f]{16})", first.stdout)[0]
     wrong = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", "0" * 16)
     assert wrong.returncode == 2
@@ -124,9 +125,9 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
 
 def test_a_rehearsal_needs_nobodys_data(run: Run, tmp_path: Path) -> None:
     """`invent` writes a table that `check` finds no error in, and does not write over another."""
-    _table(tmp_path)
+    write_patients(tmp_path)
     run("data", "describe", tmp_path / "patients.csv", "--output", tmp_path / "contract.yaml")
-    config = _hospital(tmp_path, table="invented.csv", unaccepted_warnings="tell")
+    config = write_hospital(tmp_path, table="invented.csv", unaccepted_warnings="tell")
     words = ["data", "invent", "--contract", tmp_path / "contract.yaml", "--output", tmp_path / "invented.csv"]
 
     invented = run(*words)
@@ -144,8 +145,8 @@ def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeyp
     (contract,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     typed = [shlex.split(line) for block in blocks for line in block.splitlines()]
-    assert _table(tmp_path).name == "patients.csv"
-    _hospital(tmp_path)
+    assert write_patients(tmp_path).name == "patients.csv"
+    write_hospital(tmp_path)
     monkeypatch.chdir(tmp_path)
     digest, statuses = "", []
 
@@ -171,7 +172,9 @@ def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeyp
 
 def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
     """As it is started by a person, it gives the network up and writes the draft to the terminal."""
-    done = subprocess.run([PROGRAM, "data", "describe", _table(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROGRAM, "data", "describe", write_patients(tmp_path)], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert "role: target" in done.stdout
@@ -180,7 +183,7 @@ def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
 @pytest.fixture
 def hospital(tmp_path: Path) -> Hospital:
     """A hospital whose table has one warning."""
-    _table(tmp_path)
+    write_patients(tmp_path)
     (tmp_path / "contract.yaml").write_text(
         "format: {header: true}\ncolumns:\n  - {name: patient, role: patient}\n"
         "  - {name: age, role: feature, type: numeric}\n"
@@ -189,7 +192,7 @@ def hospital(tmp_path: Path) -> Hospital:
         "  - {name: stay, role: feature, type: numeric}\n"
         '  - {name: outcome, role: target, task: binary, positive: ["dead"], negative: ["alive"]}\n'
     )
-    return read_hospital(_hospital(tmp_path))
+    return read_hospital(write_hospital(tmp_path))
 
 
 def _accept(hospital: Hospital) -> None:
@@ -200,7 +203,7 @@ def _accept(hospital: Hospital) -> None:
 
 def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(hospital: Hospital) -> None:
     """The trainer's own way in asks for the acceptance, unless the hospital's file says that telling is enough."""
-    with pytest.raises(DataError, match="Nobody has accepted the 1 warnings") as stopped:
+    with pytest.raises(DataError, match="Nobody has accepted the 1 warning about") as stopped:
         admit(hospital)
     told = hospital.model_copy(update={"data": hospital.data.model_copy(update={"unaccepted_warnings": "tell"})})
 

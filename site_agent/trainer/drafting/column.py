@@ -162,7 +162,12 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
         words.append("range: widen it to what is possible in a patient; unit: name it")
     if own:
         shown = " and ".join(f"{marker:g}" for marker in own)
-        words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
+        if len(true):
+            words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
+        else:
+            words.append(
+                f"suspicious: every value is {shown}, as a marker for not known; if so, give it the role ignore"
+            )
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
     if column.other_texts:
         words.append(f"{column.other_texts} cells hold text that is no number")

@@ -15,6 +15,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import survey_table
 from site_agent.trainer.examination.acceptance import find_acceptance
 from site_agent.trainer.examination.examine import Examination, examine
+from site_agent.trainer.examination.finding import counted
 
 _SHOWN_WARNINGS = 5
 
@@ -60,7 +61,7 @@ def check_admitted(hospital: Hospital, examination: Examination) -> None:
         if len(warnings) > len(lines):
             lines.append(f"    and {len(warnings) - len(lines)} others")
         raise DataError(
-            what=f"Nobody has accepted the {len(warnings)} warnings about this table:\n" + "\n".join(lines),
+            what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
             consequence="Nothing was trained and nothing left this site.",
             remedy="Read them with `site-agent data check`, then mend the table or run `site-agent data accept`.",
         )

@@ -36,9 +36,8 @@ def column_findings(table: Table) -> Iterator[Finding]:
         share = float(absent.mean()) if len(absent) else 1.0
         there = values[~absent]
         if not len(there):
-            yield Finding(
-                level="error", key=f"empty:{feature.name}", words=f"column {feature.name}: no row has a value"
-            )
+            words = f"column {feature.name}: no row has a value; give it the role ignore"
+            yield Finding(level="error", key=f"empty:{feature.name}", words=words)
             continue
         if there.min() == there.max():
             words = f"column {feature.name}: every row that has a value has the same one"

@@ -25,3 +25,8 @@ class Finding:
     words: str
     rows: tuple[int, ...] = ()
     count: int = 0
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its word: 1 error, 2 errors."""
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.examination.examine import Examination
-from site_agent.trainer.examination.finding import Finding
+from site_agent.trainer.examination.finding import Finding, counted
 from site_agent.trainer.pages.document import Section, page, paragraph, table
 
 _MOST_COLUMNS = 1000
@@ -44,17 +44,12 @@ def verdict(examination: Examination, accepted_by: str | None) -> str:
     if examination.patients is not None:
         size += f" of {examination.patients} patients"
     if errors:
-        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before they are mended."
+        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before it is mended."
     if warnings and accepted_by is None:
         return f"{size}. {counted(warnings, 'warning')}: a person has to agree before anything is trained."
     if warnings:
         return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
     return f"{size}. Nothing stands in the way of training."
-
-
-def counted(number: int, word: str) -> str:
-    """A number with its word: 1 error, 2 errors."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _findings(heading: str, findings: list[Finding]) -> Section:
