@@ -7,9 +7,9 @@ agrees to what was warned of, `invent` makes up a table for a rehearsal. Each gi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +18,6 @@ from site_agent.commands.options import config_option
 from site_agent.config import Hospital, read_hospital
 from site_agent.counted_rows import CountedRows, counted_rows_path
 from site_agent.trainer.isolation import give_up_network
-
-if TYPE_CHECKING:
-    from site_agent.trainer.examination.examine import Examination
 
 
 @click.group()
@@ -79,7 +76,7 @@ def check(path: Path, html: Path | None) -> None:
     place = html or folder / "check.html"
     write_result(place, examination_page(examination, site=hospital.site, accepted_by=by).encode())
     write_result(folder / "check.json", json.dumps(examination.to_json(), indent=2, allow_nan=False).encode())
-    _keep_counts(hospital, examination)
+    _keep_counts(hospital, {part.name: part.rows for part in examination.parts or ()})
     click.echo(f"{hospital.site}: {verdict(examination, by)}")
     for line in finding_lines(examination):
         click.echo(line)
@@ -144,15 +141,14 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
     click.echo(f"{rows} rows of nobody in {output}.")
 
 
-def _keep_counts(hospital: Hospital, examination: Examination) -> None:
+def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
     """Let `review` compare plans with the table's size; counts of a table that cannot be split do not stay."""
     from site_agent.trainer.results import write_result
 
-    path, parts = counted_rows_path(hospital.state_path), examination.parts
-    if parts is None:
+    path = counted_rows_path(hospital.state_path)
+    if not rows:
         path.unlink(missing_ok=True)
         return
-    rows = {part.name: part.rows for part in parts}
     at = datetime.now(UTC).isoformat(timespec="minutes")
     counted = CountedRows(training=rows["training"], validation=rows["validation"], test=rows["test"], at=at)
     write_result(path, counted.content)

@@ -16,6 +16,7 @@ the plan's seed and the site's name, so that training can be repeated to the bit
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ import torch
 from torch import Tensor
 
 from protos.architecture import TensorSpec
-from protos.errors import ConfigurationError
 from protos.exchange import Exchange, Exchanges, is_measured
 from protos.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
 from protos.manifest import manifest_of, slices_of
@@ -38,6 +38,7 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
+from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
@@ -114,7 +115,7 @@ class Study:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
         self.plan, self.own, self.site, self.own_module = plan, dataset, site, own_module
-        self._check_outputs()
+        check_fit(plan, dataset)
         self.manifest = manifest_of(plan)
         self._exchanges = Exchanges(plan, self.manifest)
         columns, common = input_columns(plan, dataset.columns)
@@ -135,6 +136,8 @@ class Study:
         self._trains = plan.tier_of(site) == "training"
         self._redrawn: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
+        # Is told of each round that was measured, and changes nothing.
+        self.watch: Callable[[int, SiteTraining, Choice], None] = lambda *_: None
 
     @property
     def rows(self) -> int:
@@ -335,18 +338,11 @@ class Study:
 
     def _measure(self, round_number: int) -> None:
         self.choice.consider(round_number, float(self._training.validation_losses()), self._training.local.evaluated())
+        self.watch(round_number, self._training, self.choice)
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         rows = rows_of(self.dataset, self.advice)
         return begin_training(self.networks, self.plan.ingredients, federated, rows, self._seeds)
-
-    def _check_outputs(self) -> None:
-        if self.plan.outputs not in (None, self.own.outputs):
-            raise ConfigurationError(
-                what=f"The plan has {self.plan.outputs} outputs, this site's outcome needs {self.own.outputs}.",
-                consequence="Nothing was trained and nothing left this site.",
-                remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
-            )
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from protos.architecture import ColumnsNetwork, ParallelNetwork
 from protos.errors import ConfigurationError, DataError
+from protos.nearest import nearest_name
 from protos.plan import Plan
 from site_agent.config import Split
 from site_agent.trainer.data.contract import Contract, Task
@@ -181,13 +182,26 @@ def place_columns(features: Features, own: Sequence[str], columns: Sequence[str]
     places = {name: place for place, name in enumerate(columns)}
     if len(places) != len(columns):
         raise ValueError("a column is listed twice")
-    strangers = [name for name in own if name not in places]
-    if strangers:
-        raise ConfigurationError(
-            what=f"The agreed list of columns does not have this site's: {', '.join(strangers[:5])}.",
-            consequence="Training did not start and nothing left this site.",
-            remedy="Have the list extended by the federation, or give these columns the role ignore in the contract.",
-        )
+    check_columns(own, columns)
     placed = np.zeros((len(features), len(columns)), dtype=np.float32)
     placed[:, [places[name] for name in own]] = features
     return placed
+
+
+def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse columns of a site that stand in no list that the sites agreed on; the nearest that do are named.
+
+    Raises:
+        ConfigurationError: a column of `own` is not in `columns`.
+    """
+    agreed, mine = set(columns), set(own)
+    strangers = [name for name in own if name not in agreed]
+    if strangers:
+        free = [name for name in columns if name not in mine]
+        near = [(name, nearest_name(name, free)) for name in strangers[:5]]
+        told = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
+        raise ConfigurationError(
+            what=f"The agreed list of columns does not have this site's: {told}.",
+            consequence="Training did not start and nothing left this site.",
+            remedy="Have the list extended by the federation, or give these columns the role ignore in the contract.",
+        )

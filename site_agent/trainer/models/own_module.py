@@ -20,7 +20,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final, NoReturn
@@ -31,11 +31,13 @@ from torch.nn.parameter import is_lazy
 
 from protos.architecture import TensorSpec
 from protos.errors import ConfigurationError
+from protos.nearest import nearest_name
 from site_agent.trainer.failures import ModuleDiffers
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "own_module"
 _DRY_ROWS: Final = 2
+_MOST_DIFFERENCES: Final = 10
 _CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 
 
@@ -166,20 +168,28 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
                 f"The parameter {name} of the module in {path} is not a float32 tensor on the CPU that is trained.",
                 "Give it its shape and type in build, or register it as a buffer if it is not to be trained.",
             )
+    _check_federated(path, {name: tuple(values.shape) for name, values in found.items()}, tensors)
+
+
+def _check_federated(path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec]) -> None:
+    """Refuse a module that lacks tensors of the plan or has them in another shape; the federation is told the first."""
+    differences, remedies = dict[str, str](), []
+    free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:
         if tensor.name not in found:
-            raise ModuleDiffers(
-                f"The module in {path} has no parameter {tensor.name}, which the plan federates.",
-                f"Name its parts as in the plan; it has {_some(list(found))}.",
-                tensor=tensor.name,
-            )
-        shape = tuple(found[tensor.name].shape)
-        if shape != tensor.shape:
-            raise ModuleDiffers(
-                f"The parameter {tensor.name} of the module in {path} has shape {shape}, the plan says {tensor.shape}.",
-                "Give the shared layers the plan's widths.",
-                tensor=tensor.name,
-            )
+            near = nearest_name(tensor.name, free)
+            hint = f"; did you mean {near}?" if near is not None else "."
+            subject = f"The module in {path} has no parameter {tensor.name}"
+            differences[tensor.name] = f"{subject}, which the plan federates{hint}"
+            remedies.append(f"Name its parts as in the plan; it has {_some(list(found))}.")
+        elif found[tensor.name] != tensor.shape:
+            subject = f"The parameter {tensor.name} of the module in {path}"
+            differences[tensor.name] = f"{subject} has shape {found[tensor.name]}, the plan says {tensor.shape}."
+            remedies.append("Give the shared layers the plan's widths.")
+    if differences:
+        told, more = list(differences.values())[:_MOST_DIFFERENCES], len(differences) - _MOST_DIFFERENCES
+        what = "\n    ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+        raise ModuleDiffers(what, " ".join(dict.fromkeys(remedies)), tensor=next(iter(differences)))
 
 
 def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:

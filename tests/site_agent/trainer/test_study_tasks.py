@@ -108,6 +108,22 @@ def test_one_network_for_different_outcomes_is_refused(tmp_path: Path) -> None:
         make_study(config, make_plan(method={"name": "fedavg"}, columns=list(columns), outputs=1))
 
 
+def test_all_that_does_not_fit_a_table_is_told_at_once(tmp_path: Path) -> None:
+    """Another outcome, a column that the plan spells otherwise, and too few rows: one refusal, three reasons."""
+    config = make_site(tmp_path, table="wine")
+    columns = list(read_contract(Path(read_hospital(config).data.contract)).encoded_columns)
+    misspelt = [f"{columns[0]}s", *columns[1:]]
+    many = {"aggregate": "every-epoch", "epochs": 1, "batches_per_epoch": 1000}
+
+    with pytest.raises(ConfigurationError) as refusal:
+        make_study(config, make_plan(method={"name": "fedavg"}, columns=misspelt, outputs=1, schedule=many))
+
+    for reason in ("1 outputs", f"{columns[0]} (did you mean {misspelt[0]}?)", "1000 batches an epoch"):
+        assert reason in refusal.value.what
+    for remedy in ("agree on one outcome", "Have the list extended", "bring more rows"):
+        assert remedy in refusal.value.remedy
+
+
 def test_tensors_without_the_hospitals_module_are_refused(tmp_path: Path) -> None:
     """Named tensors serve modules of a hospital's own; hospital.yaml has to say where that is."""
     architecture = {"name": "named-tensors", "tensors": [{"name": "a", "shape": [2], "bound": 1.0}]}

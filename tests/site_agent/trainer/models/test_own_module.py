@@ -9,6 +9,7 @@ import torch
 
 from protos.architecture import NamedTensor, NamedTensors, TensorSpec, body_tensors
 from protos.errors import ConfigurationError
+from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.network import Represents
 from site_agent.trainer.models.own_module import build_own_module, check_batch
 
@@ -216,6 +217,16 @@ def test_a_tensor_that_does_not_fit_the_plan_is_named(
     error = refusal(written(tmp_path, GOOD), federated(**tensors))
 
     assert shown in error.what
+
+
+def test_all_tensors_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
+    """A slip in a name is answered with the module's own, another shape with both; the federation hears the first."""
+    error = refusal(written(tmp_path, GOOD), federated(shared_wieght=(4, 4), shared_bias=(5,)))
+
+    assert "no parameter shared.wieght, which the plan federates; did you mean shared.weight?" in error.what
+    assert "has shape (4,), the plan says (5,)" in error.what
+    assert isinstance(error, ModuleDiffers)
+    assert error.tensor == "shared.wieght"
 
 
 @pytest.mark.parametrize(
