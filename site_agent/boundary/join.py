@@ -77,7 +77,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
     audit = AuditLog(state / "audit.log", site=hospital.site, now=now, limits=hospital.audit.limits)
-    tell_separation(hospital)
+    standing.may_read_patients = not tell_separation(hospital)
     told = Told(hospital.site, state, standing, version("global-layers"), now)
     watch(standing)
     async with telling(state, told, standing), monitored(hospital.metrics_listen, pages_of(told, state)):

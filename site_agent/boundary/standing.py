@@ -61,6 +61,7 @@ class Standing:
         self._offers: deque[tuple[int, datetime]] = deque(maxlen=_NEWEST + 1)
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
+        self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
         """A study is prepared and joined."""
@@ -160,6 +161,7 @@ class Standing:
             "ends": _iso(self._ends()),
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,
+            "agent_may_read_patients": self.may_read_patients,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},
         }
 

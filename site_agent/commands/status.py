@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -15,6 +15,12 @@ from rich.table import Table
 from protos.errors import UnavailableError
 from site_agent.commands.options import config_option
 from site_agent.config import read_hospital
+
+_SEPARATION: Final = {
+    False: "kept from the agent by the kernel: the table belongs to another user",
+    True: "the agent's user may read the table; only the program itself keeps away",
+    None: "not known",
+}
 
 
 @click.command()
@@ -60,6 +66,7 @@ def _table(facts: dict[str, Any]) -> Table:
         ("pace", "not known yet" if pace is None else f"{pace:.3g} seconds a round"),
         ("ends about", facts.get("ends") or "not known"),
         ("trainer", facts["trainer"]),
+        ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
         ("audit log", f"{audit['records']} records, {audit['not_countersigned']} not countersigned"),

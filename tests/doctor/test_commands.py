@@ -161,6 +161,7 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         assert 89 < told["certificate_days_left"] <= 90
         assert told["left"] == {"contributions": 0, "bytes": 0}
         assert told["trainer"] == "idle"
+        assert told["agent_may_read_patients"]  # started by hand, so agent and trainer are one user
         assert "global_layers_site_connected 1.0" in read(scene.metrics["site"], "/metrics")
         assert read(scene.metrics["site"], "/ready") == "connected\n"
         assert "global_layers_coordinator_sites_connected 1.0" in read(scene.metrics["metrics"], "/metrics")
