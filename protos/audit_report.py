@@ -53,7 +53,7 @@ _WORDS: Final = {
     "coordinator_started": "The coordinator was started.",
     "site_connected": "{site} connected.",
     "peer_refused": "A peer was refused: {reason}.",
-    "site_revoked": "{site} was revoked, and its connection ended.",
+    "site_revoked": "The certificate of {site} is not accepted any more; its connection was ended.",
     "enrolment_answered": "A request to enrol was answered: {outcome}.",
     "refusals_counted": "{count} more requests were refused within a minute; they are not recorded one by one.",
     "parameters_released": "The parameters of {run} are handed out to {recipient}.",

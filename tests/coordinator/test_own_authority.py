@@ -438,7 +438,7 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
     assert own_keys.staged_chain(keys) is None
 
 
-@pytest.mark.parametrize("step", range(9))
+@pytest.mark.parametrize("step", range(12))
 def test_a_power_cut_while_changing_over_leaves_a_pair_that_fits(
     office: Office, hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -465,7 +465,8 @@ def test_a_power_cut_while_changing_over_leaves_a_pair_that_fits(
             own_keys.put_in_force(keys)
 
     loaded = SiteKeys.load(keys.directory)  # refuses a pair that does not fit
-    own_keys.put_in_force(loaded)
+    if own_keys.staged_chain(loaded) is not None:
+        own_keys.put_in_force(loaded)
     assert loaded.certificate_path.read_bytes() == chain
     assert loaded._previous(loaded.tls_key_path).read_bytes() == before
     assert SiteKeys.load(keys.directory).certificate_sha256() == loaded.certificate_sha256()
