@@ -30,6 +30,7 @@ from site_agent.trainer.data.cells import (
     UNKNOWN_POSITION,
     BlockParser,
     Numbers,
+    Parsed,
     Spelling,
     date_parser,
     feature_parser,
@@ -257,6 +258,9 @@ class _Reading:
         rows, dates = block.rows, self.dates
         self.rows.append(rows)
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
+        # A date that may be absent and is makes every interval from it unknown.
+        unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
+        days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
             column = dates.get(name)
             if isinstance(column, DateFeature):

@@ -75,7 +75,6 @@ def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
     if arrow.types.is_string(cells.type) and not cells.null_count:
         return cells
     try:
-        cells.validate(full=True)  # a file may call bytes text that are none
         encoded = cells if arrow.types.is_dictionary(cells.type) else cells.dictionary_encode()
         values, places = encoded.dictionary.to_pylist(), encoded.indices
     except arrow.ArrowNotImplementedError:  # lists and the like

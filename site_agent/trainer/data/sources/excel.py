@@ -5,8 +5,10 @@ Of a formula the value that Excel saved is read; nothing is computed here and no
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import zipfile
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
@@ -21,7 +23,10 @@ from site_agent.trainer.data.sources.records import Record, text_of
 
 # A workbook is a packed archive. A small one can be made that unpacks to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
-_DAMAGED: Final = (zipfile.BadZipFile, InvalidFileException, KeyError, ValueError, ParseError, EOFError, IndexError)
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, NotImplementedError),
+    *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError),
+)
 
 
 def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None]:
@@ -53,6 +58,8 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
         try:
             if form.sheet is not None and form.sheet not in workbook.sheetnames:
                 refuse([f"the workbook has no sheet of the declared name, but {len(workbook.sheetnames)} others"])
+            if not workbook.worksheets:
+                refuse(["the workbook has no sheet"])
             sheet = workbook[form.sheet] if form.sheet is not None else workbook.worksheets[0]
             yield from _rows(sheet.iter_rows(values_only=True))
         finally:
@@ -61,7 +68,10 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
 
 def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
     width = 0
-    for row, values in enumerate(rows, start=1):
+    for row in itertools.count(1):
+        values = _next(rows)
+        if values is None:
+            return
         cells = [text_of(value) for value in values]
         while cells and cells[-1] == "":
             cells.pop()  # empty cells at the end of a row are there or not, as the sheet was edited
@@ -72,3 +82,12 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
         if len(texts) < len(cells):
             refuse([f"row {row}: a cell holds something that is neither text, number nor date"])
         yield row, texts + [""] * (width - len(texts))
+
+
+def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
+    """The next row, None behind the last one; a sheet is unpacked only now, so only now its damage is met."""
+    try:
+        return next(rows, None)
+    except _DAMAGED:
+        pass  # whose words quote what stands there
+    return refuse(["the sheet is damaged"])

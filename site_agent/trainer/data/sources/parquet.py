@@ -83,7 +83,11 @@ def _is_number(kind: arrow.DataType) -> bool:
 
 
 def _texts(place: int, column: arrow.Array) -> arrow.StringArray:
-    texts = texts_of(column)
+    try:
+        column.validate(full=True)  # a file may call bytes text that are none
+        texts = texts_of(column)
+    except arrow.ArrowException:
+        texts = None
     if texts is None:
         refuse([f"the column number {place + 1} holds something that is neither text, number nor date"])
     return texts

@@ -183,6 +183,21 @@ def test_an_absent_column_that_may_be_absent_is_missing(write: Write) -> None:
     assert np.isnan(table.features["b"]).all()
 
 
+def test_an_interval_from_a_date_that_may_be_absent_is_missing(write: Write) -> None:
+    """Where a hospital leaves out the date that another one is counted from, nobody knows the interval."""
+    contract = contract_from(
+        "format: {header: true}\ncolumns:\n"
+        '  - {name: a, role: feature, type: date, since: "2020-01-01", required: false, missing: median}\n'
+        "  - {name: b, role: feature, type: date, since: a, missing: median}\n"
+        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
+    )
+
+    table = read_table(write([["2020-02-01", str(i % 2)] for i in range(12)], ["b", "y"]), contract, today=TODAY)
+
+    assert np.isnan(table.features["a"]).all()
+    assert np.isnan(table.features["b"]).all()
+
+
 _MEASURE = """
 import resource, sys
 from pathlib import Path

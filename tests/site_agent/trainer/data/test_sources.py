@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
+import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +24,7 @@ from openpyxl import Workbook
 from protos.errors import ConfigurationError, DataError, OperatorError
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.sources.records import text_of
-from site_agent.trainer.data.tables import Table, read_table
+from site_agent.trainer.data.tables import Table, read_table, survey_table
 
 from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
 
@@ -87,6 +92,76 @@ def test_a_parquet_file_is_the_same_table(tmp_path: Path, plain: Table) -> None:
     table = read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
 
     _assert_same(plain, table)
+
+
+def test_numbers_of_a_parquet_file_are_read_as_text_would_be(tmp_path: Path, small_contract: Contract) -> None:
+    """Integers, floats of both widths, decimals, truth, dictionaries and nulls: as the same cells in a text file."""
+    rows = 12
+    columns: dict[str, arrow.Array] = {
+        "Age": arrow.array([63.1] * (rows - 2) + [None, float("inf")], arrow.float32()),
+        "chol": arrow.array([Decimal("233.50")] * (rows - 1) + [None]),
+        "cp": arrow.array([1.0, 2.0, 3.0] * 4),
+        "smoker": arrow.array(["yes", None] * 6).dictionary_encode(),
+        "note": arrow.array([[1]] * rows),  # nobody reads it
+        "sick": arrow.array([0, 1] * 6, arrow.int8()),
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "table.parquet")
+    cells = {name: [text_of(value) or "" for value in column.to_pylist()] for name, column in columns.items()}
+    lines = [",".join(SMALL_HEADER), *(",".join(cells[name][row] for name in SMALL_HEADER) for row in range(rows))]
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+
+    found = survey_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
+    wanted = survey_table(tmp_path / "table.csv", small_contract)
+
+    _assert_same(wanted.table, found.table)
+    assert found.mistakes == wanted.mistakes
+
+
+DAMAGED_SHEETS = {
+    "half a sheet": (rb"(?s)(<row r=.3.).*", rb"\1"),
+    "an unknown entity": (rb"<sheetData>", rb"<sheetData>&Zebra;"),
+    "no place": (rb'r="A3"', rb'r="Zebra"'),
+    "no column": (rb'r="A3"', rb'r="3"'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_SHEETS)
+def test_a_damaged_sheet_is_refused_without_a_cell(tmp_path: Path, damage: str) -> None:
+    """A sheet is unpacked row by row, and its parser's errors quote what they met."""
+    workbook = Workbook()
+    sheet = workbook.create_sheet("Patients", 0)
+    for row in [SMALL_HEADER, *SMALL_ROWS]:
+        sheet.append(row)
+    workbook.save(tmp_path / "whole.xlsx")
+    pattern, replacement = DAMAGED_SHEETS[damage]
+    with zipfile.ZipFile(tmp_path / "whole.xlsx") as whole, zipfile.ZipFile(tmp_path / "table.xlsx", "w") as damaged:
+        for name in whole.namelist():
+            content = whole.read(name)
+            is_sheet = name == "xl/worksheets/sheet1.xml"
+            damaged.writestr(name, re.sub(pattern, replacement, content) if is_sheet else content)
+
+    with pytest.raises(DataError, match="sheet is damaged") as error:
+        read_table(tmp_path / "table.xlsx", _with_format("{kind: excel}"))
+
+    assert "Zebra" not in "".join(traceback.format_exception(error.value))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+    """Whatever bytes are changed, nothing but three sentences comes of it, and no cell stands in them."""
+    generator = np.random.default_rng(seed)
+    cells = {name: [row[place] for row in SMALL_ROWS] for place, name in enumerate(SMALL_HEADER)}
+    parquet.write_table(arrow.table(cells), tmp_path / "table.parquet", compression="none")
+    raw = bytearray((tmp_path / "table.parquet").read_bytes())
+    for place in generator.integers(0, len(raw), 3):
+        raw[place] = generator.integers(0, 256)
+    (tmp_path / "table.parquet").write_bytes(raw)
+
+    try:
+        read_table(tmp_path / "table.parquet", _with_format("{kind: parquet}"))
+    except OperatorError as error:
+        told = "".join(traceback.format_exception(error))
+        assert "Zebra" not in told  # it may as well be read
 
 
 @pytest.mark.parametrize("kind", ["excel", "parquet"])
@@ -161,13 +236,10 @@ def test_a_server_that_is_not_there_is_told_without_its_password(tmp_path: Path)
 
 
 @pytest.fixture
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+def postgres(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """A real server behind a socket; called with SQL, it runs that and gives the file with its URL."""
-    folder = tmp_path_factory.mktemp("pg")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)
-    home = folder / "server"
-    home.mkdir()
+    # Not below pytest's own folder, which every other run of pytest closes to other accounts.
+    home = Path(tempfile.mkdtemp(prefix="postgresql-"))
     shutil.chown(home, "nobody")
     programs = max(POSTGRES.glob("*/bin"))
 
@@ -178,7 +250,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     settings = f"-k {home} -c listen_addresses= -c fsync=off"
     run(programs / "initdb", "-D", home / "data", "-U", "nobody", "--auth=trust", "--no-sync")
     run(programs / "pg_ctl", "-D", home / "data", "-l", home / "log", "-o", settings, "-w", "start")
-    url = folder / "database.url"
+    url = tmp_path / "database.url"
     url.write_text(f"postgresql://nobody@/postgres?host={home}\n")
 
     def fill(statements: str) -> Path:
@@ -189,27 +261,39 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         yield fill
     finally:
         run(programs / "pg_ctl", "-D", home / "data", "-m", "immediate", "-w", "stop")
+        shutil.rmtree(home)
+
+
+WRITES = (
+    "WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone",
+    "SELECT nextval('numbers')",
+    "SELECT writes()",
+    "SELECT set_config('transaction_read_only', 'off', false), nextval('numbers')",
+)
 
 
 @needs_postgres
 @pytest.mark.slow
 def test_a_query_to_postgresql_is_the_same_table_and_cannot_write(
-    postgres: Callable[[str], Path], plain: Table, tmp_path: Path
+    postgres: Callable[[str], Path], plain: Table
 ) -> None:
-    """Through a Unix socket of a real server: equal values, and a deleting query changes nothing."""
+    """Through a Unix socket of a real server: equal values; what deletes, counts on or calls what writes is stopped."""
     rows = ", ".join(
         "(" + ", ".join("NULL" if not cell else f"'{cell.strip()}'" for cell in row) + ")" for row in SMALL_ROWS
     )
     columns = ", ".join(f'"{name}" text' for name in SMALL_HEADER)
-    url = postgres(f"CREATE TABLE visits ({columns}); INSERT INTO visits VALUES {rows}")
+    body = "CREATE FUNCTION writes() RETURNS int LANGUAGE sql AS 'DELETE FROM visits RETURNING 1'"
+    url = postgres(
+        f"CREATE TABLE visits ({columns}); INSERT INTO visits VALUES {rows}; CREATE SEQUENCE numbers; {body}"
+    )
     reading = _with_format('{kind: sql, query: "SELECT * FROM visits"}')
-    writing = "WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone"
 
-    table = read_table(url, reading)
-    with pytest.raises(DataError, match="does not run the contract's query"):
-        read_table(url, _with_format(f'{{kind: sql, query: "{writing}"}}'))
+    found = read_table(url, reading)
+    for query in WRITES:
+        with pytest.raises(DataError, match="does not run the contract's query"):
+            read_table(url, _with_format(f'{{kind: sql, query: "{query}"}}'))
 
-    _assert_same(plain, table)
+    _assert_same(plain, found)
     _assert_same(plain, read_table(url, reading))
 
 
@@ -222,25 +306,24 @@ CREATE TABLE death (person_id INTEGER, death_date TEXT);
 """
 
 
-def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:
-    """The example's query makes one row of each patient: age at the first visit, sex, a pressure, death."""
-    with closing(sqlite3.connect(tmp_path / "omop.sqlite")) as database:
-        database.executescript(OMOP)
-        for number in range(1, 21):
-            database.execute("INSERT INTO person VALUES (?, ?, ?)", (number, "1950-06-01", 8507 + 25 * (number % 2)))
-            for day in ("2020-06-01", "2021-01-01"):
-                database.execute("INSERT INTO visit_occurrence VALUES (?, ?, 9201)", (number, day))
-            if number > 1:
-                pressure = (number, 3004249, 100.0 + number, "2020-06-01")
-                database.execute("INSERT INTO measurement VALUES (?, ?, ?, ?)", pressure)
-            if number % 4 == 0:
-                database.execute("INSERT INTO death VALUES (?, '2022-01-01')", (number,))
-        database.commit()
+OMOP_CONTRACT = REPOSITORY / "deploy" / "examples" / "contract-omop.yaml"
 
-    table = read_table(
-        tmp_path / "omop.sqlite", read_contract(REPOSITORY / "deploy" / "examples" / "contract-omop.yaml")
-    )
 
+def _omop_rows() -> list[str]:
+    """Twenty patients with two visits each; all but the first with a pressure, every fourth dead."""
+    statements = []
+    for number in range(1, 21):
+        statements.append(f"INSERT INTO person VALUES ({number}, '1950-06-01', {8507 + 25 * (number % 2)})")
+        for day in ("2020-06-01", "2021-01-01"):
+            statements.append(f"INSERT INTO visit_occurrence VALUES ({number}, '{day}', 9201)")
+        if number > 1:
+            statements.append(f"INSERT INTO measurement VALUES ({number}, 3004249, {100 + number}, '2020-06-01')")
+        if number % 4 == 0:
+            statements.append(f"INSERT INTO death VALUES ({number}, '2022-01-01')")
+    return statements
+
+
+def _assert_filled(table: Table) -> None:
     assert table.rows == 20
     np.testing.assert_allclose(table.features["born"], 70, atol=0.01)
     assert np.isnan(table.features["systolic"][0])
@@ -248,6 +331,25 @@ def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:
     assert table.target is not None
     assert table.target.sum() == 5
     assert table.groups["sex"][:2] == ("female", "male")
+
+
+def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:
+    """The example's query makes one row of each patient: age at the first visit, sex, a pressure, death."""
+    with closing(sqlite3.connect(tmp_path / "omop.sqlite")) as database:
+        database.executescript(";".join([OMOP, *_omop_rows()]))
+        database.commit()
+
+    _assert_filled(read_table(tmp_path / "omop.sqlite", read_contract(OMOP_CONTRACT)))
+
+
+@needs_postgres
+@pytest.mark.slow
+def test_omop_tables_of_a_postgresql_fill_the_same_contract(postgres: Callable[[str], Path]) -> None:
+    """With the types of the model's own definition: dates, a time of birth, numbers of any precision."""
+    typed = OMOP.replace("birth_datetime TEXT", "birth_datetime TIMESTAMP").replace("date TEXT", "date DATE")
+    url = postgres(";".join([typed.replace("REAL", "NUMERIC"), *_omop_rows()]))
+
+    _assert_filled(read_table(url, read_contract(OMOP_CONTRACT)))
 
 
 def test_values_of_other_programs_are_spelt_as_in_a_text_file() -> None:
