@@ -82,6 +82,8 @@ class OwnAuthorities:
                 raise _refused("the fingerprint that was typed is that of another certificate")
             if any(one.certificate == certificate for one in mine):
                 raise _refused(f"this authority counts for {site} already")
+            if any(not _told_apart(one.certificate, certificate) for one in mine):
+                raise _refused(f"it has the name of {site}'s present authority, and no key identifiers tell them apart")
             if len(mine) >= MOST_OF_A_SITE:
                 raise _refused(f"{site} has {MOST_OF_A_SITE} authorities already; remove the older one first")
             database.execute(
@@ -127,6 +129,19 @@ class OwnAuthorities:
 def _all(database: sqlite3.Connection) -> tuple[OwnAuthority, ...]:
     rows = database.execute("SELECT site, certificate_pem FROM own_authorities ORDER BY site, rowid DESC").fetchall()
     return tuple(OwnAuthority(SiteName(site), certificates_in(bytes(pem))[0]) for site, pem in rows)
+
+
+def _told_apart(one: x509.Certificate, other: x509.Certificate) -> bool:
+    """Whether TLS, which looks an issuer up by its name, finds the right one of two."""
+    return (
+        one.subject != other.subject
+        or one.public_key() == other.public_key()
+        or (_has_identifier(one) and _has_identifier(other))
+    )
+
+
+def _has_identifier(certificate: x509.Certificate) -> bool:
+    return any(isinstance(one.value, x509.SubjectKeyIdentifier) for one in certificate.extensions)
 
 
 def _state(database: sqlite3.Connection, site: SiteName) -> str | None:

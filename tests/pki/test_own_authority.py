@@ -286,6 +286,26 @@ def test_a_hospital_changes_its_authority_with_both_in_force(
         own.remove(A)
 
 
+def test_an_authority_with_a_new_key_under_its_old_name_needs_key_identifiers(
+    own: OwnAuthorities, authority: Authority, now: datetime
+) -> None:
+    """Without them TLS would try one of the two alone; with them, or with the key that it had, both count."""
+    keys = small_key(), small_key()
+    named = [(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False) for key in keys]
+    present, following = (
+        found(Wanted(start=now, extensions=(one,)), key) for one, key in zip(named, keys, strict=True)
+    )
+    add(own, authority, A, present, now)
+
+    with pytest.raises(RefusedError, match="no key identifiers tell them apart"):
+        add(own, authority, A, found(Wanted(start=now)), now)
+    add(own, authority, A, following, now)
+    own.remove(A, authority_fingerprint(following.certificate))
+    add(own, authority, A, found(Wanted(start=now), keys[0]), now)
+
+    assert len(own.all()) == 2
+
+
 def accept(own: OwnAuthorities, authority: Authority, one: HospitalAuthority, now: datetime) -> None:
     """Site a's certificate below this authority is accepted."""
     sha256 = one.pem.decode()[-90:-30]
