@@ -7,6 +7,7 @@ packages to be tried instead, revisions 1 and 2 of the site's.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "deploy"))
 
-from tests.institutions.federation import HOSPITALS, OFFICE, Federation
+from tests.institutions.federation import HOSPITALS, OFFICE, OFFICE_NAME, Federation
 from tests.institutions.machines import Institutions, why_not
 
 ROOT: Final = Path(__file__).parents[2]
@@ -50,8 +51,9 @@ table inet hospital {
 }
 """
 EVERY_ROUND: Final = ("round_closed", "contribution_released", "pam_unix")
-# A watchdog of its own that barks sooner, so that a test of it ends sooner.
-WATCHDOG: Final = "[Service]\nWatchdogSec=8\nTimeoutAbortSec=5\n"
+# Watchdogs that bark sooner, so that a test of them ends sooner; the trainer has to load torch between two beats.
+WATCHDOG: Final = "[Service]\nWatchdogSec={seconds}\nTimeoutAbortSec=2\n"
+WATCHDOG_SECONDS: Final = {"coordinator": 8, "site-agent": 8, "site-trainer": 15}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,14 +71,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def cache() -> Path:
-    """Where what takes long is kept."""
+def cache() -> Iterator[Path]:
+    """Where what takes long is kept; one run at a time has it, since each takes older packages and systems away."""
     reason = why_not()
     if reason:
         pytest.skip(f"{reason}, so no institution is booted")
     place = Path(os.environ.get("INSTITUTIONS_CACHE") or Path.home() / ".cache/global-layers")
     place.mkdir(parents=True, exist_ok=True)
-    return place
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield place
 
 
 @pytest.fixture(scope="session")
@@ -100,21 +104,31 @@ def packages(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def base(cache: Path, packages: Path) -> Path:
-    """A root file system with Debian and both packages, which every institution shares."""
+def debian(cache: Path) -> Path:
+    """A root file system of Debian, as one file; made from the mirror that this computer itself uses."""
     tar = cache / "debian.tar"
     if not tar.exists():
-        sources = sorted(Path("/etc/apt/sources.list.d").glob("*.sources")) or [Path("/etc/apt/sources.list")]
+        found = [*sorted(Path("/etc/apt").glob("sources.list.d/*.sources")), Path("/etc/apt/sources.list")]
+        sources = [path for path in found if path.is_file() and "bookworm" in path.read_text()]
+        if not sources:
+            pytest.skip("this computer knows no mirror of Debian 12, so no institution is booted")
         partial = tar.with_name("debian.partial.tar")
         command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={DEBIAN}", "bookworm", partial, sources[0]]
-        subprocess.run([str(word) for word in command], check=True)
+        if subprocess.run([str(word) for word in command], check=False).returncode:
+            pytest.skip("mmdebstrap could make no Debian 12, see above, so no institution is booted")
         partial.rename(tar)
+    return tar
+
+
+@pytest.fixture(scope="session")
+def base(cache: Path, debian: Path, packages: Path) -> Path:
+    """A root file system with Debian and both packages, which every institution shares."""
     root = cache / f"root-{hashlib.sha256((packages / 'SHA256SUMS').read_bytes()).hexdigest()[:16]}"
     if not (root / "complete").exists():
         for older in cache.glob("root-*"):
             shutil.rmtree(older)
         root.mkdir()
-        subprocess.run(["tar", "-C", root, "-xf", tar], check=True)
+        subprocess.run(["tar", "-C", root, "-xf", debian], check=True)
         for package in packages.glob("*-1_*.deb"):
             shutil.copyfile(package, root / "tmp" / package.name)
         install = "dpkg --force-unsafe-io --install /tmp/*.deb && rm /tmp/*.deb"
@@ -134,9 +148,11 @@ def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFact
         # A small disk of its own, so that it can be filled.
         return [*bound, "--tmpfs=/var/lib/global-layers:size=64M"] if name == HOSPITALS[2] else bound
 
-    with Institutions(base, tmp_path_factory.mktemp("institutions"), arguments=arguments) as institutions:
-        names = {OFFICE: "coordinator.example.org"}
-        found = Federation(institutions.boot([OFFICE, *HOSPITALS], _prepare, names))
+    work = tmp_path_factory.mktemp("institutions")
+    names = {OFFICE: OFFICE_NAME}
+    with Institutions(base, work, prepare=_prepare, further_names=names, arguments=arguments) as institutions:
+        institutions.boot(OFFICE, *HOSPITALS)
+        found = Federation(institutions)
         found.bring_tables()
         yield found
 
@@ -153,10 +169,10 @@ def _prepare(root: Path, name: str) -> None:
     for unit in MASKED:
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
-    for service in ("coordinator", "site-agent"):
+    for service, seconds in WATCHDOG_SECONDS.items():
         folder = units / f"{service}.service.d"
         folder.mkdir(exist_ok=True)
-        (folder / "watchdog.conf").write_text(WATCHDOG)
+        (folder / "watchdog.conf").write_text(WATCHDOG.format(seconds=seconds))
     if name in HOSPITALS:
         (root / "etc/nftables.conf").write_text(FIREWALL)
         wanted = units / "sysinit.target.wants"

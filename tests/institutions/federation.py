@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,31 +14,55 @@ from typing import Any, Final
 import yaml
 
 from quickstart.hospitals import dealt_hospitals
-from tests.institutions.machines import Machine, wait_until
+from tests.institutions.machines import Institutions, Machine, wait_until
 from tests.institutions.runbook import Commands, File, is_answered, steps
 
 COORDINATOR_FILE: Final = "/etc/global-layers/coordinator.yaml"
 HOSPITAL_FILE: Final = "/etc/global-layers/hospital.yaml"
 SITE: Final = "/var/lib/global-layers/site"
 OFFICE: Final = "coordinator"
+NEW_OFFICE: Final = "new-office"
+OFFICE_NAME: Final = "coordinator.example.org"
+REGISTRY: Final = "registry"
+# What the runbook says of commands that need not succeed.
+MAY_FAIL: Final = ("refused", "whatever it says")
 HOSPITALS: Final = ("st-mary", "riverside", "northfield")
 # The hospital that the runbook speaks of; where it speaks to all, the others do the same under their own names.
 EXAMPLE: Final = HOSPITALS[0]
-PATIENCE_SECONDS: Final = 240.0
 
 
 @dataclass
 class Federation:
-    """The office, its hospitals, and what their people do."""
+    """The office, its hospitals, and what their people do.
 
-    machines: Mapping[str, Machine]
+    Attributes:
+        institutions: the booted systems.
+        identities: fingerprints that were read aloud, by hospital.
+        safe: what the office keeps apart from its computer, by name.
+        study: the long study.
+        office_name: which machine is the office.
+    """
+
+    institutions: Institutions
     identities: dict[str, str] = field(default_factory=dict)
+    safe: dict[str, bytes] = field(default_factory=dict)
     study: str = ""
+    office_name: str = OFFICE
+
+    @property
+    def machines(self) -> dict[str, Machine]:
+        """All that run, by name."""
+        return self.institutions.machines
 
     @property
     def office(self) -> Machine:
         """The coordinator's machine."""
-        return self.machines[OFFICE]
+        return self.machines[self.office_name]
+
+    @property
+    def hospitals(self) -> list[Machine]:
+        """Those of the hospitals."""
+        return [self.machines[name] for name in HOSPITALS]
 
     def status(self) -> dict[str, Any]:
         """What `coordinator status --json` says; empty while none answers."""
@@ -51,9 +77,9 @@ class Federation:
 
     def goes_on(self, *, by: int = 2) -> None:
         """Wait until the long study has made further rounds."""
-        wait_until(lambda: self.rounds_made() >= 0, "the long study is under way", seconds=PATIENCE_SECONDS)
+        wait_until(lambda: self.rounds_made() >= 0, "the long study is under way")
         goal = self.rounds_made() + by
-        wait_until(lambda: self.rounds_made() >= goal, f"round {goal} is made", seconds=PATIENCE_SECONDS)
+        wait_until(lambda: self.rounds_made() >= goal, f"round {goal} is made")
 
     def follow(self, heading: str, *, everywhere: bool = False, only: str = "") -> None:
         """Do what a section of the runbook says, and hold every answer against what it promises.
@@ -64,20 +90,27 @@ class Federation:
             only: of the section, what is done at this place.
         """
         for step in steps(heading):
-            if step.where == "the new office" or (only and step.where != only):
-                continue
-            for machine in self._at(step.where, everywhere=everywhere):
-                if isinstance(step, File):
-                    self._write(step, machine)
-                else:
-                    self._type(step, machine)
+            if not only or step.where == only:
+                together(lambda machine: self._do(step, machine), self._at(step.where, everywhere=everywhere))  # noqa: B023
 
     def bring_tables(self) -> None:
         """Each hospital's data manager has a table and its contract ready."""
         with tempfile.TemporaryDirectory() as folder:
             for name, data in zip(HOSPITALS, dealt_hospitals(len(HOSPITALS), Path(folder), seed=0), strict=True):
-                self.machines[name].place("/srv/patients.csv", data.table.read_bytes())
-                self.machines[name].place("/srv/contract.yaml", data.contract.read_bytes())
+                self.safe[f"{name}: patients.csv"] = data.table.read_bytes()
+                self.safe[f"{name}: contract.yaml"] = data.contract.read_bytes()
+                self.bring(name, "patients.csv", "contract.yaml")
+
+    def bring(self, name: str, *files: str) -> None:
+        """Put what is kept elsewhere within a hospital's reach."""
+        for file in files:
+            self.machines[name].place(f"/srv/{file}", self.safe[f"{name}: {file}"], mode="0600")
+
+    def call_office(self, machine: Machine) -> None:
+        """The office's name leads to this machine from now on."""
+        addresses = {other.name: other.address for other in self.machines.values()}
+        hosts = self.institutions.hosts(addresses, {machine.name: OFFICE_NAME})
+        together(lambda each: each.place("/etc/hosts", hosts.encode()), [*self.hospitals, machine])
 
     def begin_long_study(self, name: str) -> None:
         """A further study that goes on for as long as the tests disturb it."""
@@ -87,10 +120,13 @@ class Federation:
         plan["schedule"] |= {"epochs": 20_000}
         content = yaml.safe_dump(plan, sort_keys=False).encode()
         self.office.place(f"/etc/global-layers/{name}.yaml", content)
-        for hospital in HOSPITALS:
-            self.machines[hospital].place("/srv/further.yaml", content)
-            words = ("approve", "--config", HOSPITAL_FILE, "--plan", "/srv/further.yaml", "--by", "A. Jones")
-            self.machines[hospital].run("site-agent", *words, user="site-agent")
+        words = ("approve", "--config", HOSPITAL_FILE, "--plan", "/srv/further.yaml", "--by", "A. Jones")
+
+        def approve(hospital: Machine) -> None:
+            hospital.place("/srv/further.yaml", content)
+            hospital.run("site-agent", *words, user="site-agent")
+
+        together(approve, self.hospitals)
         configuration = yaml.safe_load(self.office.run("cat", COORDINATOR_FILE)) | {"plans": [f"{name}.yaml"]}
         self.office.place(COORDINATOR_FILE, yaml.safe_dump(configuration, sort_keys=False).encode())
         self.follow("Another study")
@@ -100,8 +136,14 @@ class Federation:
         if where == "the office":
             return [self.office]
         if where == "each hospital" or (where == EXAMPLE and everywhere):
-            return [self.machines[name] for name in HOSPITALS]
-        return [self.machines[where]]
+            return self.hospitals
+        return [self.machines[where.replace(" ", "-").removeprefix("the-")]]
+
+    def _do(self, step: File | Commands, machine: Machine) -> None:
+        if isinstance(step, File):
+            self._write(step, machine)
+        else:
+            self._type(step, machine)
 
     def _write(self, step: File, machine: Machine) -> None:
         content = self._filled(step.content, machine).encode()
@@ -115,9 +157,11 @@ class Federation:
         for line in step.lines:
             words = self._filled(line, machine)
             if " pki approve " in words:
-                self._await_request(words.split()[6])
+                self._await(self.machines[words.split()[6]], "enrolment_awaits_approval", words)
+            if " site-agent approve " in words and " --plan " not in words:
+                self._await(machine, "approval_awaited", words)
             folder = "/srv/packages" if ".deb" in words else "/srv"
-            said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=bool(step.how), seconds=600))
+            said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=step.how in MAY_FAIL, seconds=600))
             self._afterwards(words, said[-1], machine)
         answer = self._filled(step.answer, machine)
         text = "\n".join(part for part in said if part)
@@ -125,23 +169,31 @@ class Federation:
             raise AssertionError(f"{machine.name}: {step.lines}\nThe runbook promises:\n{answer}\nIt said:\n{text}")
 
     def _afterwards(self, words: str, said: str, machine: Machine) -> None:
-        """What people do between the lines: send an invitation, read a fingerprint aloud."""
+        """What people do between the lines: send an invitation, read a fingerprint aloud, take the root key away."""
+        if " pki init " in words and REGISTRY not in words:
+            sealed = f"{words.split()[-1]}/root.key.sealed"
+            self.safe["root.key.sealed"] = machine.run("cat", sealed).encode()
+            self.safe["passphrase"] = re.findall("shown this once: (.*)", said)[0].encode()
+            machine.run("rm", sealed)
         if " pki invite " in words:
             name, paper = words.split()[6], words.split()[-1]
             self.machines[name].place(f"/srv/{name}.invitation", machine.run("cat", paper).encode(), mode="0600")
         if " site-agent identity " in words:
             self.identities[machine.name] = said.splitlines()[-1]
 
-    def _await_request(self, name: str) -> None:
-        machine = self.machines[name]
-        wait_until(
-            lambda: "enrolment_awaits_approval" in machine.journal("site-agent"),
-            f"{name} asks for its certificate",
-            seconds=PATIENCE_SECONDS,
-        )
+    def _await(self, machine: Machine, event: str, words: str) -> None:
+        """A person looks into the journal before typing."""
+        unit = f"site-agent@{REGISTRY}" if REGISTRY in words else "site-agent"
+        wait_until(lambda: event in machine.journal(unit), f"{event} at {machine.name}")
 
     def _filled(self, text: str, machine: Machine) -> str:
         """The runbook's words with what differs: real fingerprints, and the hospital's own name."""
         for name, identity in self.identities.items():
             text = text.replace(f"fingerprint-of-{name}", identity)
-        return text if machine.name == OFFICE else text.replace(EXAMPLE, machine.name)
+        return text.replace(EXAMPLE, machine.name) if machine.name in HOSPITALS else text
+
+
+def together(act: Callable[[Machine], None], machines: Iterable[Machine]) -> None:
+    """Several people at once, each at a machine; the first failure is everybody's."""
+    with ThreadPoolExecutor() as people:
+        list(people.map(act, machines))

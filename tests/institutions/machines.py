@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -19,7 +20,20 @@ from typing import Final
 
 PROGRAMS: Final = ("systemd-nspawn", "ip", "nsenter", "unshare", "mmdebstrap", "dpkg-deb")
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
-BOOT_SECONDS: Final = 60.0
+BOOT_SECONDS: Final = 120.0
+# Long enough for a computer that others keep busy; nothing waits so long that works.
+PATIENCE_SECONDS: Final = 240.0
+FREE_BYTES: Final = 10 << 30
+# All that has to be allowed: layers, hierarchies of control groups, namespaces and pairs of network devices.
+_TRY: Final = """
+cd "$1"
+mkdir lower upper work root groups
+mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work root
+mount -t cgroup2 none groups
+mkdir groups/try-institutions
+rmdir groups/try-institutions
+ip link add try0 type veth peer name try1
+"""
 # Gives the container a pure hierarchy of control groups, also where the host still has the old ones.
 _BOOT: Final = """
 if [ "$(stat -fc %T /sys/fs/cgroup)" != cgroup2fs ]; then
@@ -43,13 +57,22 @@ done
 
 def why_not() -> str:
     """Why no system can be booted here; empty where it can."""
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if os.geteuid() != 0:
         return "booting institutions needs root"
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return "these tests follow one another; run them in one process, with --numprocesses 0"
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         packages = "systemd-container iproute2 util-linux mmdebstrap dpkg"
         return f"{', '.join(missing)} not installed (Debian: apt install {packages})"
-    return ""
+    with tempfile.TemporaryDirectory() as folder:
+        if shutil.disk_usage(folder).free < FREE_BYTES:
+            return f"less than {FREE_BYTES >> 30} GB are free for temporary files"
+        tried = subprocess.run(
+            ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-euc", _TRY, "try", folder],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    return f"this computer does not let root: {tried.stderr.strip()[-200:]}" if tried.returncode else ""
 
 
 @dataclass
@@ -61,12 +84,14 @@ class Machine:
         address: its only address beside loopback.
         root: its root file system, as the host sees it.
         process: the container's own process on the host.
+        group: its group of processes, on the host.
     """
 
     name: str
     address: str
     root: Path
     process: subprocess.Popen[bytes]
+    group: str
 
     def run(self, *words: object, user: str = "root", may_fail: bool = False, seconds: float = 60.0) -> str:
         """Run a command inside to its end, and give back what it printed on both channels."""
@@ -113,11 +138,32 @@ class Machine:
 
 
 class Institutions:
-    """Systems on one bridge. Use as a context; leaving it ends them and removes what was made."""
+    """Systems on one bridge. Use as a context; leaving it ends them and removes what was made.
 
-    def __init__(self, base: Path, work: Path, *, arguments: Callable[[str], list[str]] = lambda _: []) -> None:
-        """`base` is the shared root file system, `work` an empty folder, `arguments` adds to a container's own."""
-        self._base, self._work, self._arguments = base, work, arguments
+    Attributes:
+        machines: those that run, by name.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        work: Path,
+        *,
+        prepare: Callable[[Path, str], None],
+        further_names: Mapping[str, str],
+        arguments: Callable[[str], list[str]] = lambda _: [],
+    ) -> None:
+        """Set the place up.
+
+        Args:
+            base: the shared root file system.
+            work: an empty folder.
+            prepare: changes a root file system before it is booted.
+            further_names: of a machine, by its name.
+            arguments: adds to a container's own.
+        """
+        self._base, self._work, self._prepare = base, work, prepare
+        self._further_names, self._arguments = further_names, arguments
         self._hub = f"hub{os.getpid()}"
         self._stack = ExitStack()
         self.machines: dict[str, Machine] = {}
@@ -134,25 +180,36 @@ class Institutions:
             _power_off(machine)
         self._stack.close()
 
-    def boot(
-        self, names: list[str], prepare: Callable[[Path, str], None], further_names: Mapping[str, str]
-    ) -> dict[str, Machine]:
-        """Boot systems of these names; `prepare` changes a root file system before."""
-        addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
-        hosts = "".join(f"{address} {name} {further_names.get(name, '')}\n" for name, address in addresses.items())
+    def boot(self, *names: str) -> None:
+        """Boot systems of these names, all at once."""
+        first = len(self.machines) + 1
+        addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=first)}
         for name, address in addresses.items():
-            root = self._layer(name)
-            (root / "etc/hostname").write_text(f"{name}\n")
-            (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-            prepare(root, name)
             self._connect(name, address)
-            self.machines[name] = Machine(name, address, root, self._start(name, root))
-        for machine in self.machines.values():
-            wait_until(machine.is_up, f"{machine.name} has booted", seconds=BOOT_SECONDS)
-        return self.machines
+        known = {machine.name: machine.address for machine in self.machines.values()} | addresses
+        for name, address in addresses.items():
+            self.machines[name] = self._start(name, address, self.hosts(known))
+        for name in names:
+            wait_until(self.machines[name].is_up, f"{name} has booted", seconds=BOOT_SECONDS)
 
-    def _layer(self, name: str) -> Path:
-        folder = self._work / name
+    def replace(self, name: str) -> Machine:
+        """A computer is lost with all that is on it; another takes its name and address, freshly installed."""
+        lost = self.machines[name]
+        os.killpg(lost.process.pid, signal.SIGKILL)
+        lost.process.wait()
+        wait_until(lambda: not _has_processes(lost.group), f"{name} is gone", seconds=BOOT_SECONDS)
+        known = {machine.name: machine.address for machine in self.machines.values()}
+        self.machines[name] = self._start(name, lost.address, self.hosts(known), group=f"{lost.group}-again")
+        wait_until(self.machines[name].is_up, f"the new {name} has booted", seconds=BOOT_SECONDS)
+        return self.machines[name]
+
+    def hosts(self, addresses: Mapping[str, str], further_names: Mapping[str, str] | None = None) -> str:
+        """What /etc/hosts says everywhere."""
+        further = self._further_names if further_names is None else further_names
+        lines = (f"{address} {name} {further.get(name, '')}\n" for name, address in addresses.items())
+        return "127.0.0.1 localhost\n" + "".join(lines)
+
+    def _layer(self, folder: Path) -> Path:
         for part in ("upper", "work", "root"):
             (folder / part).mkdir(parents=True)
         options = f"lowerdir={self._base},upperdir={folder / 'upper'},workdir={folder / 'work'}"
@@ -171,23 +228,29 @@ class Institutions:
         _call("ip", "-n", space, "addr", "add", f"{address}/24", "dev", "host0")
         _call("ip", "-n", space, "link", "set", "host0", "up")
 
-    def _start(self, name: str, root: Path) -> subprocess.Popen[bytes]:
-        group = f"{self._hub}-{name}"
+    def _start(self, name: str, address: str, hosts: str, *, group: str = "") -> Machine:
+        space = f"{self._hub}-{name}"
+        group = group or space
+        root = self._layer(self._work / group)
+        (root / "etc/hostname").write_text(f"{name}\n")
+        (root / "etc/hosts").write_text(hosts)
+        self._prepare(root, name)
         self._stack.callback(_remove_groups, group)
         command = [
             "unshare", "--mount", "--propagation", "private", "bash", "-c", _BOOT, "boot", group,
             "systemd-nspawn", "--quiet", "--directory", root, "--boot", "--hostname", name, "--machine", group,
-            "--register=no", "--keep-unit", f"--network-namespace-path=/run/netns/{group}", "--link-journal=no",
+            "--register=no", "--keep-unit", f"--network-namespace-path=/run/netns/{space}", "--link-journal=no",
             "--console=pipe", "--capability=CAP_NET_ADMIN,CAP_BPF", "--system-call-filter=bpf",
             "--resolv-conf=off", "--timezone=off", *self._arguments(name),
         ]  # fmt: skip
-        with (self._work / name / "console").open("wb") as console:
-            return subprocess.Popen(
+        with (root.parent / "console").open("wb") as console:
+            process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True
             )
+        return Machine(name, address, root, process, group)
 
 
-def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float) -> float:
+def wait_until(is_so: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> float:
     """Wait for something to become so; how many seconds it took. Fails when it does not."""
     began = time.monotonic()
     while not is_so():
@@ -215,9 +278,18 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _remove_groups(name: str) -> None:
+def _group(name: str) -> Path:
     unified = CONTROL_GROUPS / "unified"
-    top = (unified if unified.is_dir() else CONTROL_GROUPS) / name
+    return (unified if unified.is_dir() else CONTROL_GROUPS) / name
+
+
+def _has_processes(name: str) -> bool:
+    events = _group(name) / "cgroup.events"
+    return events.exists() and "populated 1" in events.read_text()
+
+
+def _remove_groups(name: str) -> None:
+    top = _group(name)
     for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
         folder.rmdir()
     if top.is_dir():

@@ -26,7 +26,7 @@ class File:
 class Commands:
     """Lines that somebody types at an institution, and what they answer; `...` stands for anything.
 
-    `how` says what else there is to say of it: `refused` for a failure that is meant.
+    `how` says what else there is to say of it, as `on a new computer`, or `refused` for a failure that is meant.
     """
 
     where: str
