@@ -31,13 +31,14 @@ from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside,
 from benchmarks.experiments.tables.catalogue import TABLES, table_named
 from benchmarks.experiments.variants import Row
 from protos.errors import OperatorError
+from protos.nearest import did_you_mean, nearest_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 
 RESULTS: Final = Path(__file__).parent / "results" / "papers"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("table", type=click.Choice(sorted(TABLES)))
+@click.argument("table", metavar=f"[{'|'.join(sorted(TABLES))}]")
 @click.option(
     "--data",
     "folder",
@@ -55,11 +56,15 @@ def main(
     table: str, folder: Path, seeds: str, chosen: tuple[str, ...], jobs: int, results: Path, render_only: bool
 ) -> None:
     """Compute a table of the papers, or what of it is missing, and write it beside the published figures."""
+    if table not in TABLES:
+        raise click.UsageError(f"No table {table!r}; {did_you_mean(table, TABLES)}")
     definition, path = table_named(table), results / f"{table}.csv"
     names = [variant.name for variant in definition.variants()]
     strangers = [name for name in chosen if name not in names]
     if strangers:
-        raise click.UsageError(f"No variant {strangers[0]!r}; there are: {', '.join(map(repr, names))}.")
+        there = f"there are: {', '.join(map(repr, names))}"
+        near = nearest_name(strangers[0], names)
+        raise click.UsageError(f"No variant {strangers[0]!r}; {f'did you mean {near!r}? ' if near else ''}{there}.")
     if not render_only:
         wanted = seeds_of(seeds) if seeds else list(definition.seeds)
         done = {(row.variant, row.seed) for row in read_rows(path)}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from protos.errors import UsageError
+from protos.nearest import nearest_name
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,11 @@ def identify(
     return process
 
 
+def _nearest(entries: Sequence[Entry], wanted: str) -> str:
+    near = nearest_name(wanted, [word for entry in entries for word in (entry.identifier, entry.name)])
+    return f"did you mean {near}?" if near is not None else "none is like it."
+
+
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
     """The help on an identifier or an event's name, or a list of all.
 
@@ -242,7 +248,7 @@ def explained(entries: Sequence[Entry], wanted: str | None) -> str:
         if wanted.upper() == entry.identifier or wanted == entry.name:
             return entry.lines
     raise UsageError(
-        what=f"There is no {wanted} in this program's catalogue.",
+        what=f"There is no {wanted} in this program's catalogue; {_nearest(entries, wanted)}",
         consequence="Nothing was done.",
         remedy="Run `explain` without an identifier to see all of them.",
     )
