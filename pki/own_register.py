@@ -77,7 +77,7 @@ class OwnAuthorities:
             present = _all(database)
             mine = [one for one in present if one.site == site]
             others = [(f"the authority of {one.site}", one.certificate) for one in present if one.site != site]
-            certificate = own_authority_in(pem, [*kin, *others], federation, now)
+            certificate = own_authority_in(pem, [*kin, *others, *_between(database, site)], federation, now)
             if not is_same_fingerprint(fingerprint, authority_fingerprint(certificate)):
                 raise _refused("the fingerprint that was typed is that of another certificate")
             if any(one.certificate == certificate for one in mine):
@@ -129,6 +129,16 @@ class OwnAuthorities:
 def _all(database: sqlite3.Connection) -> tuple[OwnAuthority, ...]:
     rows = database.execute("SELECT site, certificate_pem FROM own_authorities ORDER BY site, rowid DESC").fetchall()
     return tuple(OwnAuthority(SiteName(site), certificates_in(bytes(pem))[0]) for site, pem in rows)
+
+
+def _between(database: sqlite3.Connection, site: SiteName) -> list[tuple[str, x509.Certificate]]:
+    """What stands between the other sites' certificates and their authorities: a namesake of it would lock them out."""
+    rows = database.execute(
+        "SELECT site, chain_pem FROM certificates JOIN own_certificates USING (sha256)"
+        " WHERE is_accepted = 1 AND site <> ?",
+        (site,),
+    ).fetchall()
+    return [(f"an authority of {other}", one) for other, pem in rows for one in certificates_in(bytes(pem))[1:]]
 
 
 def _told_apart(one: x509.Certificate, other: x509.Certificate) -> bool:

@@ -405,6 +405,18 @@ def test_a_certificate_with_any_bit_turned_is_refused(office: Office, hospital: 
     assert at_the_desk(office, asked)[0] == [""]
 
 
+def test_nobody_calls_himself_like_what_stands_below_another_hospitals_authority(
+    office: Office, hospital: Hospital
+) -> None:
+    """TLS would take the namesake for the issuer of the other site's certificate, and keep that site out."""
+    bring(office, "a", hospital)
+    assert at_the_desk(office, shown(office, hospital))[0] == [""]
+    namesake = found(Wanted(start=utc_now(), name="St Mary CA issuing"))
+
+    with pytest.raises(RefusedError, match="has the name of an authority of a"):
+        bring(office, "b", Hospital(namesake, namesake))
+
+
 # At the site
 
 
