@@ -60,6 +60,9 @@ class PageFacts:
         now: when this was put together.
         is_running: whether a coordinator answered.
         run: its run as `coordinator status --json` has it; None where there is none.
+        pace: how fast its newest rounds were, as the status has it; None where nothing is known.
+        waits_for: the sites without which it does not go on at this moment.
+        unaware: the sites that have yet to hear that all studies are over.
         sites: every site of the register, or of the run.
         rounds: the newest rounds, newest first.
         curve: measured rounds and mean validation losses.
@@ -73,6 +76,9 @@ class PageFacts:
     is_running: bool
     is_paused: bool
     run: Mapping[str, Any] | None
+    pace: Mapping[str, Any] | None
+    waits_for: tuple[str, ...]
+    unaware: tuple[str, ...]
     sites: tuple[SiteRow, ...]
     rounds: tuple[RoundRow, ...]
     curve: tuple[tuple[int, float], ...]

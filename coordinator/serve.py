@@ -99,9 +99,7 @@ async def serve(
     """Run all plans; whether each was completed or ended by a person.
 
     Args:
-        configuration: as read.
-        plans: in their order.
-        path: the configuration's, which is read again on SIGHUP.
+        configuration, plans: as read; `path` is the configuration's, which is read again on SIGHUP.
         watch_status: is given what tells the status, for a display.
 
     Raises:
@@ -113,8 +111,7 @@ async def serve(
     with ExitStack() as stack:
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers
-        status = await _status_server(lambda: _told(engine, parts.authority), state)
-        control = await control_server(engine, state)
+        status, control = await _status_server(parts, state), await control_server(engine, state)
         for server in servers:
             await server.start()
         if plans:
@@ -123,11 +120,9 @@ async def serve(
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
         watch_status(engine.status)
-        watching = _watch(parts, notifier)
-        watch = asyncio.create_task(_observed(configuration, engine, parts.authority, watching))
+        watch = asyncio.create_task(_observed(configuration, engine, parts.authority, _watch(parts, notifier)))
         stop = _stop_on_signals()
-        reload = Reloading(path, configuration, plans, engine.add)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
         try:
             await _until_over(engine, stop, watch, configuration.stay_seconds)
         finally:
@@ -138,6 +133,10 @@ async def serve(
             for local, place in ((status, status_path(state)), (control, control_path(state))):
                 local.close()
                 place.unlink(missing_ok=True)
+    return _ended_well(engine)
+
+
+def _ended_well(engine: Engine) -> bool:
     if engine.failure is not None:
         raise engine.failure
     if not engine.finished.is_set():
@@ -253,9 +252,9 @@ def _days(left: timedelta) -> float:
     return round(left.total_seconds() / 86400, 2)
 
 
-async def _status_server(told: Callable[[], dict[str, Any]], state: Path) -> asyncio.Server:
+async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(told()).encode())
+        writer.write(json.dumps(_told(parts.engine, parts.authority)).encode())
         await writer.drain()
         writer.close()
 

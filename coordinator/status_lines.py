@@ -15,7 +15,7 @@ _FEW_DAYS: Final = 7.0
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: whatever JSON holds
     """Print what a running coordinator told; one of an earlier version tells less."""
     for line in status_lines(answer):
-        console.print(line)
+        console.print(line, soft_wrap=True)
     if answer["sites"]:
         console.print(_table(answer["sites"]))
     for text in answer.get("taken_out", ()):

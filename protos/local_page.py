@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final
+from typing import Final, TypeAlias
 
 REFRESH_SECONDS: Final = 2
+Points: TypeAlias = Sequence[tuple[int, float]]  # round and value
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--card:#f6f8fa;--rule:#d0d7de;--line:#0072b2;
---good:#116329;--bad:#a40e26}
+--other:#b34700;--good:#116329;--bad:#a40e26}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--card:#161b22;--rule:#30363d;
---line:#56b4e9;--good:#56d364;--bad:#ff9492}}
+--line:#56b4e9;--other:#f0883e;--good:#56d364;--bad:#ff9492}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:68rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--ground)}
@@ -28,13 +29,19 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:.5rem;
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.95rem}
 caption{text-align:left;color:var(--soft);padding-bottom:.3rem}
 th,td{padding:.3rem .8rem .3rem 0;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}
+td.number+td,th.number+td,th.number+th:not(.number){padding-left:1.2rem}
 th{font-weight:600}td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem 1rem;margin:0}
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.1rem;overflow-wrap:anywhere}
 progress{width:100%;height:.8rem;accent-color:var(--line)}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:13px system-ui,sans-serif}
 @media(max-width:40rem){svg text{font-size:20px}}
-.curve{fill:none;stroke:var(--line);stroke-width:2}.best{fill:var(--line)}.axis{stroke:var(--rule);fill:none}
+.curve{fill:none;stroke:var(--line);stroke-width:2}.curve.second{stroke:var(--other);stroke-dasharray:6 4}
+.best{fill:var(--line)}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;color:var(--soft);margin:.2rem 0 0}
+.key::before{content:"";display:inline-block;width:1.8em;border-top:3px solid var(--line);margin-right:.4em;
+vertical-align:middle}.key.second::before{border-top:3px dashed var(--other)}
+.axis{stroke:var(--rule);fill:none}
 """
 _SCRIPT: Final = """
 "use strict";
@@ -66,7 +73,7 @@ class Frame:
 
     width: float = 640.0
     height: float = 200.0
-    left: float = 64.0
+    left: float = 76.0
     bottom: float = 24.0
     top: float = 10.0
     right: float = 12.0
@@ -111,41 +118,83 @@ def is_asked_here(request: bytes) -> bool:
     return False
 
 
-def curve(points: Sequence[tuple[int, float]], *, what: str, frame: Frame = Frame()) -> str:
+def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
     """A line over rounds as SVG, with its lowest point marked; empty where there are fewer than two points.
 
     Args:
         points: round and value, in the order of rounds.
         what: of what it is, in words, for those who do not see it.
+        frame: the size.
     """
-    if len(points) < 2:
+    return curves({"": points}, what=what, lowest_is_best=True, frame=frame)
+
+
+def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, frame: Frame = Frame()) -> str:
+    """One or two lines over the same rounds as SVG; the first one's best point is marked, and names make a legend.
+
+    Args:
+        lines: name -> round and value, in the order of rounds; what has fewer than two points is left out.
+        what: of what they are, in words.
+        lowest_is_best: otherwise the highest is.
+        frame: the size.
+
+    Returns:
+        markup; empty where nothing can be drawn.
+    """
+    drawn = [(name, points) for name, points in lines.items() if len(points) > 1]
+    if not drawn:
         return ""
-    rounds, values = [point[0] for point in points], [point[1] for point in points]
+    first = min(points[0][0] for _, points in drawn)
+    last = max(points[-1][0] for _, points in drawn)
+    values = [value for _, points in drawn for _, value in points]
     low, high = min(values), max(values)
-    height = (high - low) or 1.0
     wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
-    places = [
-        (
-            frame.left + wide * (number - rounds[0]) / max(1, rounds[-1] - rounds[0]),
-            frame.top + tall * (high - value) / height,
+
+    def place(point: tuple[int, float]) -> tuple[float, float]:
+        number, value = point
+        down = tall * (high - value) / ((high - low) or 1.0)
+        return frame.left + wide * (number - first) / max(1, last - first), frame.top + down
+
+    parts, words = [], []
+    for (name, points), style in zip(drawn, ("curve", "curve second"), strict=False):
+        best = (min if lowest_is_best else max)(points, key=lambda point: point[1])
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, points))
+        parts.append(f'<polyline class="{style}" points="{line}"/>')
+        if style == "curve":
+            x, y = place(best)
+            parts.append(f'<circle class="best" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
+        kind = "lowest" if lowest_is_best else "highest"
+        words.append(
+            f"{f'{what}, {name}' if name else what}: from {points[0][1]:.4g} in round {points[0][0]} to "
+            f"{points[-1][1]:.4g} in round {points[-1][0]}; {kind} {best[1]:.4g} in round {best[0]}."
         )
-        for number, value in points
-    ]
-    best = places[values.index(low)]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    bottom, right = frame.height - frame.bottom, frame.width - frame.right
-    best_round = rounds[values.index(low)]
-    words = f"{what}: from {values[0]:.4g} in round {rounds[0]} to {values[-1]:.4g} in round {rounds[-1]}"
+    axes = _axes(frame, (low, high), (first, last))
+    names = [name for name, _ in drawn if name]
     return (
-        f'<svg viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="'
-        f'{escape(words)}; lowest {low:.4g} in round {best_round}.">'
-        f'<path class="axis" d="M{frame.left:g} {frame.top:g}V{bottom:g}H{right:g}"/>'
-        f'<polyline class="curve" points="{line}"/><circle class="best" cx="{best[0]:.1f}" cy="{best[1]:.1f}" r="4"/>'
-        f'<text x="{frame.left - 6:g}" y="{frame.top + 10:g}" text-anchor="end">{high:.4g}</text>'
-        f'<text x="{frame.left - 6:g}" y="{bottom:g}" text-anchor="end">{low:.4g}</text>'
-        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">round {rounds[0]}</text>'
-        f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">round {rounds[-1]}</text></svg>'
+        f'<svg viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="{escape(" ".join(words))}">'
+        f"{axes}{''.join(parts)}</svg>{_legend(names)}"
     )
+
+
+def _axes(frame: Frame, values: tuple[float, float], rounds: tuple[int, int]) -> str:
+    bottom, right = frame.height - frame.bottom, frame.width - frame.right
+    return (
+        f'<path class="axis" d="M{frame.left:g} {frame.top:g}V{bottom:g}H{right:g}"/>'
+        f'<text x="{frame.left - 6:g}" y="{frame.top + 10:g}" text-anchor="end">{values[1]:.3g}</text>'
+        f'<text x="{frame.left - 6:g}" y="{bottom:g}" text-anchor="end">{values[0]:.3g}</text>'
+        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">round {rounds[0]}</text>'
+        f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">round {rounds[1]}</text>'
+    )
+
+
+def _legend(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    keys = (
+        f'<span class="key {style}">{escape(name)}</span>'
+        for name, style in zip(names, ("first", "second"), strict=False)
+    )
+    return f'<p class="legend">{"".join(keys)}</p>'
 
 
 def _digest(text: str) -> str:

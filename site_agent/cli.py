@@ -23,6 +23,7 @@ from protos.command_line import finish
 from site_agent.commands.approval import approve, review, withdraw
 from site_agent.commands.audit import audit
 from site_agent.commands.backup import backup, restore
+from site_agent.commands.curves import curves
 from site_agent.commands.data import data
 from site_agent.commands.doctor import doctor
 from site_agent.commands.explain import explain
@@ -116,6 +117,7 @@ cli.add_command(monitor)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(maintenance)
+cli.add_command(curves)
 cli.add_command(data)
 cli.add_command(doctor)
 cli.add_command(explain)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +139,8 @@ class Worker:
             self._plan, self._run, self._report = plan, run, None
             return Prepared(approved)
         study, self._preprocessing = begin_study(self._hospital, plan)
+        if self._rehearsal:
+            study.watch = lambda *_: None  # nothing of it is kept
         self._check_rows(plan, study)
         found = study.manifest.digest.hex()
         if found != approved:
@@ -281,6 +284,7 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.examination.admission import admit
+    from site_agent.trainer.live_curves import LiveCurves
     from site_agent.trainer.study import Study
 
     dataset, preprocessing = admit(hospital)
@@ -292,6 +296,7 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
         redraw_budget=hospital.policy.lost_site_budget,
         own_module=Path(own_module) if own_module else None,
     )
+    study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
 
 

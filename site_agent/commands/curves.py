@@ -1,0 +1,54 @@
+"""`site-agent curves`: how this site's own models do, round by round, for a browser on this computer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from protos.errors import ConfigurationError, UsageError
+from protos.fields import LocalAddress
+from site_agent.commands.options import config_option
+from site_agent.config import Hospital, read_hospital
+
+
+@click.command()
+@config_option
+@click.option("--listen", default="127.0.0.1:8482", show_default=True, help="Loopback HOST:PORT, or unix:/path.")
+def curves(path: Path, listen: str) -> None:
+    """Serve a live page of this site's own losses and metric in each round, until it is ended.
+
+    Run it as the trainer's user, whose reports it reads: the agent has no part in it, and nothing leaves this computer.
+
+    Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
+    """
+    hospital = read_hospital(path)
+    try:
+        TypeAdapter(LocalAddress).validate_python(listen)
+    except ValidationError as cause:
+        raise UsageError(
+            what=f"--listen {listen} is no address of this computer alone.",
+            consequence="Nothing was started; nothing left this site.",
+            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path.",
+        ) from cause
+    asyncio.run(_serve(hospital, listen))
+
+
+async def _serve(hospital: Hospital, listen: str) -> None:
+    from pki.local_server import serve_locally
+    from site_agent.trainer.live_page import LivePage
+
+    try:
+        server = await serve_locally(listen, LivePage(hospital.site, hospital.state_path).respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The page cannot be served on {listen}: {cause.strerror or cause}.",
+            consequence="Nothing was started; a study that trains is not touched.",
+            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
+        ) from cause
+    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
+    click.echo(f"The page is at {shown}", err=True)
+    async with server:
+        await server.serve_forever()

@@ -1,0 +1,92 @@
+"""How this site's own models do, round by round, on disk while a study trains: for people at this site alone.
+
+The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read, so the agent,
+which has the network, sees none of it. Measuring takes at most a twentieth of the time. Nothing depends on the file:
+it is replaced whole, not synced, and a disk that does not take it ends no study.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.comparison.gain import headline_metric
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import HeldOutRows, scores_of, validation_rows
+from site_agent.trainer.live_page import live_path
+from site_agent.trainer.site_training import SiteTraining
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.local import predict, validation_loss
+
+# So many training rows, the first ones of the part, tell the loss well enough to be drawn.
+_MOST_ROWS: Final = 2048
+_SHARE: Final = 1 / 20
+_LEAST_SECONDS: Final = 0.2
+_SAMPLED: Final = ("training", "values")
+
+
+class LiveCurves:
+    """One study's curves."""
+
+    def __init__(
+        self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
+    ) -> None:
+        """`state` is the site's folder; `clock` gives monotonic seconds."""
+        self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
+        self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
+        self._metric = headline_metric(dataset.task)
+        self._facts: dict[str, Any] = {"run": run, "metric": self._metric, "training": [], "values": []}
+        self._next = -math.inf
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found = json.loads(self._path.read_bytes())
+            self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
+
+    def take(self, number: int, training: SiteTraining, choice: Choice) -> None:
+        """A received model was measured; of rounds that are made again the newest figures count.
+
+        Args:
+            number: the round in which it was received.
+            training: holds the model as it was received.
+            choice: has the losses of all rounds on the validation rows.
+        """
+        began = self._clock()
+        if began < self._next:
+            return
+        for key in _SAMPLED:
+            self._facts[key] = [point for point in self._facts[key] if point[0] < number]
+        losses = [[measured.round, measured.loss] for measured in choice.curve if math.isfinite(measured.loss)]
+        flat, rows = training.local.evaluated(), training.rows.training
+        few = Rows(rows.features[:_MOST_ROWS], rows.targets[:_MOST_ROWS])
+        self._keep("training", number, float(validation_loss(flat, few, training.recipe.loss)))
+        outputs = predict(flat, training.rows.validation.features)
+        value = None
+        if np.isfinite(outputs).all():
+            value = self._rows.evaluate(scores_of(self._preprocessing, outputs)).metrics[self._metric]
+        self._keep("values", number, math.nan if value is None else value)
+        self._write(self._facts | {"validation": losses})
+        ended = self._clock()
+        self._next = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
+
+    def _keep(self, key: str, number: int, value: float) -> None:
+        if math.isfinite(value):
+            self._facts[key].append([number, value])
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        # Only a picture for people: where the disk is full, what the study itself saves says so.
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(json.dumps(facts, allow_nan=False).encode())
+            partial.rename(self._path)
