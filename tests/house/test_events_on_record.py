@@ -1,0 +1,62 @@
+"""What the programs write into audit logs is said in plain words, and stands on the page of the officer who reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.audit import _EVENTS as JOURNALLED
+from protos.audit_files import CONTINUED
+from protos.audit_log import COUNTERSIGNED, DELETED, WITNESSED
+from protos.audit_report import _WORDS as WORDS
+
+ROOT = Path(__file__).parents[2]
+# How the rooms call what writes a record; the coordinator's journal is echoed into its log under other names.
+WRITERS = {"site_agent": {"write"}, "coordinator": {"write", "_record", "_note_once"}, "protos": {"write"}}
+JOURNAL = {"note"}
+PAGES = {"site_agent": "data-protection-officer.md", "coordinator": "security-officer.md"}
+# Of both sides; where such words stand on one page, the other leads there.
+BOTH = {COUNTERSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", "identity_replaced", "state_restored"}
+
+
+def first_words(room: str, names: set[str]) -> Iterator[str]:
+    """The first argument of each call of such a method in a room, where it is a name in quotes."""
+    for path in (ROOT / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
+                match node.args:
+                    case [ast.Constant(value=str(word)), *_] if word.isidentifier():
+                        yield word
+
+
+def events_of(room: str) -> set[str]:
+    """Every event that a room writes."""
+    found = set(first_words(room, WRITERS[room]))
+    if room == "coordinator":
+        kinds = {kind for kind in first_words(room, JOURNAL) if kind not in WORDS}
+        found |= {JOURNALLED.get(kind, f"run_{kind}") for kind in kinds if kind != "renewal_refused"}
+    return found
+
+
+@pytest.mark.parametrize("room", ["site_agent", "coordinator"])
+def test_every_event_has_plain_words_and_a_line_on_its_officers_page(room: str) -> None:
+    """An officer who reads a log meets no name that the program and the pages do not explain."""
+    events = events_of(room) | (set() if room == "site_agent" else BOTH)
+    page = (ROOT / "docs" / PAGES[room]).read_text()
+
+    assert len(events) > 20
+    assert sorted(event for event in events if event not in WORDS) == []
+    assert sorted(event for event in events if f"`{event}`" not in page) == []
+
+
+def test_no_words_are_kept_for_an_event_that_nobody_writes() -> None:
+    """What is explained happens: words of an event that has gone are taken out."""
+    written = events_of("site_agent") | events_of("coordinator") | events_of("protos") | BOTH
+    by_name = {"certificate_renewed", "renewal_refused"} | set(JOURNALLED.values())
+    by_journal = {f"run_{kind}" for kind in first_words("coordinator", JOURNAL)} | {"run_restored", "run_ahead"}
+    limited = set(first_words("coordinator", JOURNAL))  # refusals, which are counted
+
+    assert sorted(WORDS.keys() - written - by_name - by_journal - limited) == []
