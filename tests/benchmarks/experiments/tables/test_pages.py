@@ -23,6 +23,7 @@ from benchmarks.experiments.variants import Row
 
 SITES = {
     "heart": tuple(FILES),
+    "heart-readings": tuple(FILES),
     "fed-heart": CENTRES,
     "single-vectors": CENTRES,
     "player": CENTRES,
