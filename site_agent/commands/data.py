@@ -102,6 +102,7 @@ def accept(path: Path, by: str, digest: str) -> None:
     from site_agent.trainer.examination.acceptance import Acceptance, moment
     from site_agent.trainer.examination.acceptance import accept as record
     from site_agent.trainer.examination.admission import check_errors, examined
+    from site_agent.trainer.examination.finding import counted
 
     examination = examined(hospital)
     check_errors(examination)
@@ -117,7 +118,8 @@ def accept(path: Path, by: str, digest: str) -> None:
     query = examination.query_digest
     acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))
     record(hospital.state_path, acceptance)
-    click.echo(f"{by} accepted {len(warnings)} warnings about the table with the digest {examination.digest[:16]}.")
+    told = counted(len(warnings), "warning")
+    click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
 
 
 @data.command()

@@ -1,4 +1,9 @@
-"""One walkthrough: from a raw table to a printed report, a prediction and monitoring, word for word from the page."""
+"""One walkthrough: from a raw table to a printed report, a prediction and monitoring, word for word from two pages.
+
+The data manager's page and the clinician's are one path over one table, the clinic's `patients.csv`: what the first
+page leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation
+around it is typed from docs/walkthrough.md in test_walkthrough.py.
+"""
 
 from __future__ import annotations
 
@@ -6,87 +11,119 @@ import csv
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from sklearn.datasets import load_breast_cancer
 
-from site_agent.config import read_hospital
 from site_agent.trainer.report import make_report
 from tests.deploy.test_documentation import ROOT, fenced
-from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
+from tests.site_agent.test_data_commands import write_hospital, write_patients
+from tests.site_agent.trainer.sites import at_the_end, make_plan, prepare, run_rounds
 
-PAGE = ROOT / "docs" / "clinician.md"
-FEATURES = ("mean_radius", "mean_texture")
+BEFORE, AFTER = ROOT / "docs" / "data-manager.md", ROOT / "docs" / "clinician.md"
+SITES = [
+    {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
+    for name, letter in zip(("st-mary", "riverside", "northfield"), "abc", strict=True)
+]
 PROGRAM = "from site_agent.cli import main; main()"
+DIGEST = "0123456789abcdef"
+BROWSER = shutil.which("chromium")
 
 
-def run(folder: Path, *words: str) -> str:
+def typed(page: Path) -> list[list[str]]:
+    """Every command of a page, in its order."""
+    lines = [shlex.split(line) for block in fenced(page, "console") for line in block.splitlines()]
+    assert all(words[0] == "site-agent" for words in lines)
+    return [words[1:] for words in lines]
+
+
+def run(folder: Path, *words: str, status: int = 0) -> str:
     """A command as it is typed in the hospital's folder; what it says."""
     command = [sys.executable, "-c", PROGRAM, *words]
     paths = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True, check=False, timeout=250)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-def raw_table(path: Path) -> None:
-    """The breast cancer patients of scikit-learn as a hospital would export them: two columns and the outcome."""
-    bunch = load_breast_cancer()
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["who", *FEATURES, "outcome"])
-        for number, (row, label) in enumerate(zip(bunch.data, bunch.target, strict=True)):
-            writer.writerow([f"P{number:04d}", row[0], row[1], "benign" if label else "malignant"])
+def connect(folder: Path) -> dict[str, str]:
+    """Type the data manager's page; the contract that the page shows is what the person makes of the draft."""
+    (contract,) = fenced(BEFORE, "yaml")
+    digest, said = DIGEST, dict[str, str]()
+    for words in typed(BEFORE):
+        name = " ".join(words[:2])
+        is_stopped = name == "data check" and name not in said
+        said[name] = run(
+            folder, *(digest if word == DIGEST else word for word in words), status=78 if is_stopped else 0
+        )
+        digest = next(iter(re.findall(r"digest of this examination is ([0-9a-f]{16})", said[name])), digest)
+        if name == "data describe":
+            assert "suspicious: 0 lies far from all other values" in (folder / "contract.yaml").read_text()
+            (folder / "contract.yaml").write_text(contract)
+    return said
 
 
-def persons_contract() -> str:
-    """The draft as the data manager leaves it."""
-    measured = [{"name": name, "role": "feature", "type": "numeric", "range": [0, 100]} for name in FEATURES]
-    target = {"name": "outcome", "role": "target", "task": "binary", "positive": ["malignant"], "negative": ["benign"]}
-    columns = [{"name": "who", "role": "patient", "one_row_per_patient": True}, *measured, target]
-    return yaml.safe_dump({"format": {"header": True}, "columns": columns}, sort_keys=False)
+def take_part(config: Path) -> None:
+    """The run between the pages."""
+    plan = make_plan(sites=SITES)
+    hospital, study, preprocessing = prepare(config, plan)
+    study.close(at_the_end(plan), run_rounds(plan, [study]))
+    make_report(hospital, study, preprocessing, "walkthrough-1")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
-    """Describe, correct, check and train, then every command of the page in its order, and its lines of Python."""
-    config = make_site(tmp_path)
-    raw_table(tmp_path / "table.csv")
-    (tmp_path / "contract.yaml").unlink()
-    run(tmp_path, "data", "describe", "table.csv", "--output", "contract.yaml")
-    assert "mean_radius" in (tmp_path / "contract.yaml").read_text()
-    (tmp_path / "contract.yaml").write_text(persons_contract())
-    run(tmp_path, "data", "check", "--config", config.name)
-    plan = make_plan()
-    hospital, study, preprocessing = prepare(config, plan)
-    study.close(at_the_end(plan), run_rounds(plan, [study]))
-    make_report(hospital, study, preprocessing, "walkthrough-1")
-    (tmp_path / "new.csv").write_bytes((tmp_path / "table.csv").read_bytes())
+    """Describe, correct, check, accept and train, then the clinician's page with its lines of Python."""
+    raw = write_patients(tmp_path, rows=400)  # as many as the page says
+    config = write_hospital(tmp_path)
+    before = connect(tmp_path)
+    take_part(config)
+    shutil.copy(raw, tmp_path / "new.csv")
 
-    said = {}
-    for block in fenced(PAGE, "console"):
-        for line in block.splitlines():
-            words = shlex.split(line)
-            assert words[0] == "site-agent"
-            said[words[1]] = run(tmp_path, *words[1:])
-    (lines,) = fenced(PAGE, "python")
+    said = {words[0]: run(tmp_path, *words) for words in typed(AFTER)}
+    (lines,) = fenced(AFTER, "python")
     loaded = subprocess.run(
         [sys.executable, "-c", lines], cwd=tmp_path / "exported-model", capture_output=True, text=True, check=True
     )
 
+    assert "st-mary: 400 rows of 400 patients. 1 warning" in before["data check"]
+    assert "accepted by A. Jones" in before["data check"]
     assert list(said) == ["report", "predict", "recalibrate", "export", "card", "monitor"]
     assert "federated" in said["report"]
     assert "<svg" in (tmp_path / "report.html").read_text()
-    assert "569 rows predicted" in said["predict"]
+    assert "400 rows predicted" in said["predict"]
     assert "is recalibrated (platt)" in said["recalibrate"]
     assert re.search(r"loader differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
     assert (tmp_path / "card.md").read_text().startswith("# Model card")
     assert "auroc" in said["monitor"]
     (probability,) = yaml.safe_load(loaded.stdout)
     assert 0.0 < probability < 1.0
-    assert read_hospital(config).site == "ahus"
+    first = next(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))
+    assert first["patient"] == "Zebra0"
+    assert "Zebra" not in "".join([*before.values(), *said.values(), (tmp_path / "report.html").read_text()])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser here to print with")
+def test_the_report_fits_on_paper(tmp_path: Path) -> None:
+    """A browser that may reach nothing prints the page to PDF, A4, with its plots."""
+    write_patients(tmp_path)
+    config = write_hospital(tmp_path, unaccepted_warnings="tell")
+    (contract,) = fenced(BEFORE, "yaml")
+    (tmp_path / "contract.yaml").write_text(contract)
+    take_part(config)
+    run(tmp_path, "report", "--config", config.name, "--html", "report.html")
+
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", "--print-to-pdf=report.pdf"]
+    place = f"file://{tmp_path}/report.html"
+    subprocess.run([str(BROWSER), *words, place], cwd=tmp_path, capture_output=True, check=True, timeout=200)
+
+    printed = (tmp_path / "report.pdf").read_bytes()
+    assert printed.startswith(b"%PDF")
+    (size,) = set(re.findall(rb"/MediaBox \[0 0 ([0-9.]+) ([0-9.]+)\]", printed))
+    assert [round(float(side)) for side in size] == [595, 842]

@@ -56,11 +56,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     structlog.reset_defaults()
 
 
-def write_patients(folder: Path) -> Path:
+def write_patients(folder: Path, rows: int = 200) -> Path:
     """A clinic's table: a pressure with zeros for not known, a sex, a stay that follows from the outcome."""
     generator = np.random.default_rng(3)
     lines = ["patient,age,sex,pressure,stay,outcome"]
-    for row in range(200):
+    for row in range(rows):
         ill = row % 2
         pressure = 0 if row % 29 == 0 else round(float(generator.normal(125 + 10 * ill, 15)))
         age, stay = round(float(generator.normal(60, 12))), round(float(generator.normal(5 + 9 * ill, 1.5)), 1)
