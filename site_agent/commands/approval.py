@@ -233,9 +233,9 @@ def _log(hospital: Hospital) -> AuditLog:
     return AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
 
 
-def _facts(plan: Plan, by: str) -> dict[str, str]:
-    account = _account()
-    return {"plan": plan.digest.hex(), "manifest": manifest_of(plan).digest.hex(), "by": by, "account": account}
+def _facts(plan: Plan, by: str) -> dict[str, str | int]:
+    digests = {"plan": plan.digest.hex(), "manifest": manifest_of(plan).digest.hex()}
+    return {"study": plan.study, "version": plan.version, **digests, "by": by, "account": _account()}
 
 
 def _account() -> str:

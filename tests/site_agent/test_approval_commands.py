@@ -14,6 +14,7 @@ import structlog
 import yaml
 
 from pki.site_keys import SiteKeys
+from protos.audit_report import in_words
 from protos.plan import Plan
 from site_agent.approval import find_approval, why_not
 from site_agent.cli import main
@@ -189,6 +190,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert site("withdraw", "--by", "B. Smith") == 0
     assert site.events()[-1]["event"] == "plan_withdrawn"
     assert site.events()[-1]["by"] == "B. Smith"
+    assert in_words(site.events()[-1]) == f"B. Smith withdrew this site from {plan.study} version {plan.version}."
     assert site.why_not(plan) is not None
     assert site("review") == 0
     assert "Not approved at this site: B. Smith withdrew this site at" in site.out
