@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 from site_agent.trainer.use.new_rows import NewRows, read_new_rows
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_OTHER_SEPARATORS: Final = re.compile(r"[;|\t]")
 _ABSTAINED: Final = "abstained"
 _PARQUET: Final = (".parquet", ".pq")
 
@@ -128,8 +130,16 @@ def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) ->
 def _as_text(lines: list[list[str | float | None]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    quoting = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
     for number, (who, *cells) in enumerate(lines):
-        writer.writerow([harmless(who) if number and isinstance(who, str) else who, *cells])
+        name = harmless(who) if number and isinstance(who, str) else who
+        if isinstance(name, str) and _OTHER_SEPARATORS.search(name):
+            # A spreadsheet that parts cells at semicolons would begin a cell, perhaps a formula, inside this one.
+            quoting.writerow([name])
+            text.write(",")
+            writer.writerow(cells)
+        else:
+            writer.writerow([name, *cells])
     return text.getvalue().encode()
 
 

@@ -169,7 +169,7 @@ def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) 
     assert [row[1] for row in one] == [row[1] for row in two]
 
 
-@pytest.mark.parametrize("who", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A0', "P,7", 'P"7'])
+@pytest.mark.parametrize("who", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A0', "P,7", 'P"7', "P;=1+1", "P|=1"])
 def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
     """A spreadsheet shows it; only an apostrophe is put in front, and a comma stays in its cell."""
     trained = _trained(tmp_path)
@@ -181,6 +181,10 @@ def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
     _, found = _read(tmp_path / "out.csv")
     assert found[3][0] == ("'" + who if who[0] in "=+-@" else who)
     assert not any(row[0].startswith(("=", "+", "-", "@")) for row in found)
+    for separator in ";|\t":  # as a spreadsheet of another country parts the cells
+        with (tmp_path / "out.csv").open(newline="") as file:
+            cells = [cell for row in csv.reader(file, delimiter=separator) for cell in row]
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
