@@ -8,19 +8,17 @@ them too long, and quotation marks only around whole cells, doubled within. All 
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
+import numpy as np
 import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 
-# Python's reader takes cells of up to 131,072 characters. Here a plain one has at most twice a window, and a quoted one
-# as much as a window and forty stretches of a thousand with a doubled mark before each.
+# Python's reader takes cells of up to 131,072 characters; here one may have twice a window.
 _WINDOW: Final = 50_000
-_QUOTED: Final = rb'(?:(?<=[\n%b])|\A)"[^"]{0,%d}+(?:""[^"]{0,1000}+){0,40}+"(?=[\r\n%b]|\Z)'
+_QUOTE: Final = ord('"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +50,13 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
         return None
     if b"\r" in raw and raw.count(b"\r") != raw.count(b"\r\n"):
         return None
-    bare = _quoted(shape.delimiter).sub(b"", raw) if b'"' in raw else raw
-    if b'"' in bare or _may_have_long_cell(bare, shape.delimiter.encode()):
+    has_quotes = b'"' in raw
+    ends = _ends_outside_quotes(raw, shape.delimiter) if has_quotes else raw.count(b"\n")
+    if ends is None or _may_have_long_cell(raw, shape.delimiter.encode()):
         return None
-    lines = bare.count(b"\n") + (not raw.endswith(b"\n"))
+    lines = ends + (not raw.endswith(b"\n"))
     try:
-        table = _read(raw, shape, has_quotes=bare is not raw)
+        table = _read(raw, shape, has_quotes=has_quotes)
     except arrow.ArrowInvalid:
         return None
     if table.num_rows != lines:  # a blank line, which one reader counts
@@ -102,11 +101,24 @@ def _is_decodable(raw: bytes) -> bool:
     return True
 
 
-@cache
-def _quoted(delimiter: str) -> re.Pattern[bytes]:
-    """Whole cells in quotation marks; each begins where a cell begins and ends where one ends."""
-    between = re.escape(delimiter).encode()
-    return re.compile(_QUOTED % (between, _WINDOW, between))
+def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
+    """How many line ends stand outside of quotation marks; None unless these stand around whole cells, or doubled."""
+    characters = np.frombuffer(raw, dtype=np.uint8)
+    quotes = np.flatnonzero(characters == _QUOTE)
+    if len(quotes) % 2:
+        return None
+    opening, closing = quotes[0::2], quotes[1::2]
+    # A mark that closes and one that opens right behind it are a doubled one, inside of a cell.
+    is_doubled = closing[:-1] + 1 == opening[1:]
+    first, last = opening[np.append(True, ~is_doubled)], closing[np.append(~is_doubled, True)]
+    before, after = characters[first[first > 0] - 1], characters[last[last + 1 < len(raw)] + 1]
+    between, end = ord(delimiter), ord("\n")
+    if not (np.isin(before, (between, end)).all() and np.isin(after, (between, end, ord("\r"))).all()):
+        return None
+    if (last - first > 2 * _WINDOW).any():
+        return None
+    ends = np.flatnonzero(characters == end)
+    return int(np.count_nonzero(np.searchsorted(quotes, ends) % 2 == 0))
 
 
 def _may_have_long_cell(raw: bytes, delimiter: bytes) -> bool:
