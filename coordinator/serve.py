@@ -35,6 +35,7 @@ from coordinator.service import FederationService, enrolment_server, federation_
 from coordinator.short_paths import short_path
 from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
+from pki.doctoring.reach import taken_addresses
 from pki.expiries import certificate_ends
 from pki.register import Register
 from pki.store import hold_directory
@@ -61,9 +62,22 @@ class _Parts:
     servers: tuple[Any, ...]
 
 
+def _require_free(configuration: CoordinatorConfiguration) -> None:
+    """Both ports are this program's on every address behind their names, or it does not start."""
+    for listen in (configuration.listen, configuration.enrolment_listen):
+        if listen is not None and (taken := taken_addresses(listen)):
+            raise ConfigurationError(
+                what=f"Another program listens on {listen} already, at {' and '.join(taken)}.",
+                consequence="The coordinator did not start; no site was contacted.",
+                remedy="Find it with `ss -ltnp` and end it, or choose another address in coordinator.yaml.",
+                code="E028",
+            )
+
+
 def _put_together(
     configuration: CoordinatorConfiguration, plans: tuple[Plan, ...], state: Path, stack: ExitStack
 ) -> _Parts:
+    _require_free(configuration)
     authority = Authority.load(Path(configuration.authority))
     register = stack.enter_context(Register(authority.register_path))
     aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))

@@ -6,6 +6,7 @@ certificate alike, so this looks itself.
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Mapping
@@ -20,6 +21,32 @@ from cryptography.x509.oid import NameOID
 from protos.diagnosis import Finding, failure, fine, warning
 
 _LONGEST_ANSWER_BYTES: Final = 8192
+
+
+def taken_addresses(listen: str) -> list[str]:
+    """The addresses behind HOST:PORT on which another program listens already; a name may stand for several.
+
+    A server that gets one of two would say nothing, and whoever calls the other one meets a stranger. A host that
+    is not known here gives none.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return []
+    return [str(place[0]) for family, _, _, _, place in found if _is_taken(family, place)]
+
+
+def _is_taken(family: int, place: tuple[object, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take no port
+        if family == socket.AF_INET6:
+            own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            own.bind(place)
+        except OSError as cause:
+            return cause.errno == errno.EADDRINUSE
+        return False
 
 
 @dataclass(frozen=True)

@@ -347,7 +347,7 @@ class Agent:
                 await self._refuse(reason, tensor)
             case ConsentEnded(because=because):
                 await self._refuse(SiteReason.WITHDRAWN, "", because=because)
-            case TrainerFailed(failed=failed):
+            case TrainerFailed(is_mendable=False, failed=failed):
                 await self._refuse(SiteReason(failed.reason), failed.tensor)
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:

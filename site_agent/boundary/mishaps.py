@@ -6,7 +6,7 @@ from typing import Final
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import CoordinatorReason, Farewell, MalformedMessage
+from protos.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
 from site_agent.boundary.audit import AuditLog
 from site_agent.hatch import Failed
 
@@ -27,6 +27,12 @@ class TrainerFailed(OperatorError):
         )
         self.failed = failed
         self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether a trainer can go on when its operator has made room, say: the run waits, and does not end for all."""
+        is_own = self.failed.reason == SiteReason.TRAINER_FAILED
+        return is_own and self.failed.exit_status == UnavailableError.exit_status
 
 
 def policy_refuses(study: str, reason: str) -> RefusedError:

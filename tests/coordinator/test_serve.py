@@ -20,6 +20,7 @@ import yaml
 
 from coordinator.short_paths import short_path
 from deploy.quickstart.ports import free_port
+from pki.doctoring.reach import taken_addresses
 from protos.errors import UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from site_agent.boundary.connection import Connection
@@ -111,7 +112,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         elsewhere.write_text(place.config.read_text().replace("state: state", "state: elsewhere"))
         second = finished("coordinator", "start", "--config", elsewhere)
         assert second.returncode == 78
-        assert f"The address {place.address} cannot be listened on." in second.stderr
+        assert f"Another program listens on {place.address} already" in second.stderr
         assert status(place.config) == told  # the first one is not disturbed
 
         process.send_signal(signal.SIGTERM)
@@ -263,3 +264,14 @@ def test_a_state_directory_that_cannot_be_made_is_a_wrong_configuration(tmp_path
     assert done.returncode == 78
     assert "cannot be used" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_name_of_which_one_address_is_taken_is_taken() -> None:
+    """localhost may be two addresses: a coordinator that got one of them would leave some sites to a stranger."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+
+        assert "127.0.0.1" in taken_addresses(f"localhost:{port}")
+        assert taken_addresses(f"0.0.0.0:{port}") == ["0.0.0.0"]
+    assert taken_addresses(f"localhost:{port}") == []
+    assert taken_addresses("no-such-host.invalid:8443") == []

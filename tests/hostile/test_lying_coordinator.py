@@ -507,6 +507,23 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(tmp_path: Path, off
     assert evidence.error is not None
 
 
+def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """What an operator can mend is no refusal: the agent ends with 1 and comes back, and nobody is told to stop."""
+    failure = Failed(SiteReason.TRAINER_FAILED, 1)
+
+    async def offer_a_round(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.send(*offer(zeros(), 0))
+
+    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=failure)
+
+    assert_nothing_left(evidence)
+    assert not any(isinstance(message, Refusal) for message in evidence.received)
+    assert evidence.events("participation_ended") == []
+    assert evidence.error is not None
+    assert evidence.error.exit_status == 1
+
+
 @pytest.mark.parametrize(
     "lie",
     ["Bind(0, 0, ('b', 'c'), 0)", "garbage"],
