@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,7 +81,10 @@ def cache() -> Iterator[Path]:
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # Asked to end, it takes down what it has booted; a shell in the background hears no interrupt.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield place
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,7 @@ def test_a_hospitals_computer_is_lost_and_the_study_goes_on_with_another(under_w
     name, paper = HOSPITALS[0], f"{HOSPITALS[0]}.backup"
     stop_and_backup = next(step for step in steps("Backup and restore") if isinstance(step, Commands)).lines[:2]
     hospital = under_way.machines[name]
+    hospital.run("rm", "-f", f"/root/{paper}")  # no backup is written over another
     for line in stop_and_backup:
         hospital.run("sh", "-c", line)
     under_way.safe[f"{name}: {paper}"] = (hospital.root / "root" / paper).read_bytes()
