@@ -86,7 +86,7 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         ),
         (("{name: a, role: feature, type: numeric, codes: [1]}", TARGET), "columns.0.codes: unknown key"),
         (("{name: a, role: feature}", TARGET), "columns.0"),
-        (("{name: a, role: featur, type: numeric}", TARGET), "'role'"),
+        (("{name: a, role: featur, type: numeric}", TARGET), "did you mean feature?"),
         (("{name: a, role: feature, type: numeric, range: [2, 1]}", TARGET), "lowest first"),
         (("{name: a, role: feature, type: categorical, codes: []}", TARGET), "at least 1 code"),
         (("{name: a, role: feature, type: categorical, codes: [3, 3.0]}", TARGET), "numbers compare by value"),
