@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import string
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import yaml
 
+from protos.documents import parse_document
 from protos.methods import METHOD_NAMES
+from protos.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.plans import Study, plan_of, studies_of
 from quickstart.ports import free_port
@@ -49,7 +52,12 @@ class Rehearsal:
 
 
 def prepare(rehearsal: Rehearsal) -> None:
-    """Authority, invitations, keys, configurations, plans and approvals, as people would make them."""
+    """Authority, invitations, keys, configurations, plans and approvals, as people would make them.
+
+    Raises:
+        ConfigurationError: a method cannot do what is asked of it; nothing was made then.
+    """
+    _check_plans(rehearsal)
     folder = rehearsal.folder
     passphrase = folder / "passphrase"
     passphrase.touch(mode=0o600)
@@ -85,6 +93,16 @@ def prepare(rehearsal: Rehearsal) -> None:
         "plans": plans,
     }
     (folder / "coordinator.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))
+
+
+def _check_plans(rehearsal: Rehearsal) -> None:
+    """Everything that speaks against the plans, before an authority is made; identities are made up."""
+    letters = string.ascii_lowercase
+    names = [hospital.name for hospital in rehearsal.hospitals]
+    identities = {name: "-".join([f"aaa{letters[number]}"] * 8) for number, name in enumerate(names)}
+    for study in rehearsal.studies:
+        raw = yaml.safe_dump(_plan(rehearsal, study, identities)).encode()
+        parse_document(raw, Plan, source=f"the plan of {study.label}", consequence="No program was started.")
 
 
 def command(*words: object) -> str:

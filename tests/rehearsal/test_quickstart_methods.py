@@ -11,6 +11,7 @@ import yaml
 from protos.errors import ConfigurationError
 from protos.methods import METHOD_NAMES, described
 from protos.plan import Plan
+from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import HospitalData
 from quickstart.plans import choice_of, plan_of, studies_of
 from tests.rehearsal.study import made_up_identities
@@ -76,6 +77,21 @@ def test_studies_of_one_rehearsal_have_names_of_their_own() -> None:
     assert [study.label for study in studies] == ["fedprox", "fedprox (2)", "local-adaptation + player-fl-random"]
     assert len({study.name for study in studies}) == 3
     assert all(len(study.name) <= 40 for study in studies)
+
+
+def test_what_methods_cannot_do_together_is_said_before_anything_is_made(
+    hospitals: list[HospitalData], tmp_path: Path
+) -> None:
+    """CHFL takes no penalty, and SCAFFOLD none either: each reason of a plan, and an empty folder."""
+    rehearsal = Rehearsal(
+        folder=tmp_path, hospitals=hospitals, methods=("fedavg", "scaffold+moon"), rounds=2, seed=0, is_masked=True
+    )
+
+    with pytest.raises(ConfigurationError) as refusal:
+        prepare(rehearsal)
+
+    assert "scaffold + moon is impossible here: a penalty's gradient would be taken" in refusal.value.what
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
