@@ -24,7 +24,9 @@ OFFICE: Final = "office"
 HOSPITALS: Final = ("st-mary", "riverside", "northfield")
 EXAMPLE: Final = HOSPITALS[0]
 PATIENCE_SECONDS: Final = 120.0
-PATH: Final = ("invite", "enrol", "review", "approve", "train", "verify", "export", "renew", "withdraw", "revoke")
+PATH: Final = (
+    "invite", "enrol", "review", "approve", "train", "verify", "export", "renew", "withdraw", "revoke", "recover",
+)  # fmt: skip
 
 
 class Walk:
@@ -86,6 +88,8 @@ class Walk:
             assert {self.end(name) for name in (OFFICE, *HOSPITALS)} == {0}
         elif ended := re.fullmatch(r"when the agent of ([a-z-]+) has ended with (\d+)", how):
             assert self.end(ended[1]) == int(ended[2]), self.log(ended[1])
+        elif ended := re.fullmatch(r"when the coordinator has ended with (\d+)", how):
+            assert self.end(OFFICE) == int(ended[1]), self.log(OFFICE)
         elif said := re.fullmatch(r"when the (agent|coordinator) says (\w+)", how):
             wait_until(says(self.folder / f"{place}.log", said[2]), PATIENCE_SECONDS)
         else:
@@ -127,7 +131,7 @@ def test_the_page_has_the_whole_path() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_walk(tmp_path: Path) -> None:
     """Every block of the page, typed as it stands, does and answers what the page says."""
     with ExitStack() as stack:
@@ -135,10 +139,8 @@ def test_walk(tmp_path: Path) -> None:
         walk.deal()
         for heading in re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE):
             walk.follow(heading)
-        last = (walk.end(EXAMPLE), walk.end(OFFICE))
 
-    assert last == (77, 1)
-    assert (walk.statuses["riverside"], walk.statuses["northfield"]) == (77, 77)
+    assert set(walk.statuses.values()) == {0}  # those that ended with 77 on the way have ended well since
     assert not any("Traceback" in walk.log(place) for place in (OFFICE, *HOSPITALS))
     assert "Signature" in (walk.folder / EXAMPLE / "review.html").read_text()
     assert (walk.folder / OFFICE / "release" / "parameters.safetensors").is_file()
