@@ -212,6 +212,20 @@ def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_pa
     assert BEFORE in warnings  # type: ignore[operator]
 
 
+def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Path) -> None:
+    """The table four times over has the same figures; its interval stays about that of its patients."""
+    once = new_rows(hospital, tmp_path / "a.csv", {})
+    head, *lines = once.read_text().splitlines(keepends=True)
+    (tmp_path / "b.csv").write_text("".join([head, *lines, *lines, *lines, *lines]))
+
+    one, four = (monitor_table(hospital, tmp_path / name, None)["quality"] for name in ("a.csv", "b.csv"))
+
+    assert four["rows"] == 4 * one["rows"] == 4 * four["patients"]  # type: ignore[index,call-overload,operator]
+    assert four["metrics"]["auroc"] == pytest.approx(one["metrics"]["auroc"])  # type: ignore[index,call-overload]
+    widths = [found["intervals"]["brier"][1] - found["intervals"]["brier"][0] for found in (one, four)]  # type: ignore[index,call-overload]
+    assert widths[1] > 0.8 * widths[0]  # by rows it would be half as wide
+
+
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
     """A table without the target has no quality, and the terminal says so."""
     new = new_rows(hospital, tmp_path / "a.csv", {}, without="outcome")
