@@ -195,6 +195,7 @@ class Institutions:
     def replace(self, name: str) -> Machine:
         """A computer is lost with all that is on it; another takes its name and address, freshly installed."""
         lost = self.machines[name]
+        os.kill(lost.leader(), signal.SIGKILL)  # its first process, and with that all others
         os.killpg(lost.process.pid, signal.SIGKILL)
         lost.process.wait()
         wait_until(lambda: not _has_processes(lost.group), f"{name} is gone", seconds=BOOT_SECONDS)
