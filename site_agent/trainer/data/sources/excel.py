@@ -24,7 +24,7 @@ from site_agent.trainer.data.sources.records import Record, text_of
 # A workbook is a packed archive. A small one can be made that unpacks to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
 _DAMAGED: Final = (
-    *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
     *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError),
 )
 
