@@ -182,13 +182,13 @@ class Engine:
 
     def recheck(self) -> None:
         """The register has changed: nobody waits for a site that is revoked, connected or not."""
-        run = self._run
-        for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if run else ():
+        for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
             self.removed(site)
 
     def removed(self, site: str) -> None:
-        """A site's certificate is not accepted any more; nobody waits for it to come back."""
-        if (run := self._run) and (kept := self._kept) and site in run.terms.sites - kept.history.revoked:
+        """A site's certificate is not accepted any more: it is revoked, or its hospital's own authority was removed."""
+        run, kept, revoked = self._run, self._kept, set(self._revoked())
+        if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
             kept.note("revoked", site=site)
             self._log.warning("site_taken_out", site=site, run=run.name)
         self._decline(site, SiteReason.REVOKED)

@@ -100,6 +100,29 @@ def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(tmp_pa
     play(scene())
 
 
+def test_a_member_that_is_not_let_in_any_more_is_not_called_revoked(tmp_path: Path) -> None:
+    """Where only its hospital's own authority was removed, nobody reads that the office revoked it or may invite it."""
+
+    async def scene() -> None:
+        stage = at_work(tmp_path, WAITS)
+        stage.engine.removed("c")
+        stage.cut(stage.streams[2])
+        stage.engine.recheck()
+        status = stage.engine.status()
+
+        assert (status["run"]["phase"], status["waits_for"], status["taken_out"]) == ("interrupted", ["c"], [])
+        assert not status["sites"]["c"]["revoked"]
+
+        stage.connect(BehavingSite("c"))
+        stage.deliver()
+        assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
+        happenings = stage.records()[0]["happenings"]
+        assert isinstance(happenings, list)
+        assert "revoked" not in {entry["kind"] for entry in happenings}
+
+    play(scene())
+
+
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
     """What was revoked before or while it was down is told as well, and noted once."""
 
