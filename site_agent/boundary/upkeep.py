@@ -51,7 +51,7 @@ class SiteUpkeep:
         self._site, self._keys, self._audit, self._witness, self._now = site, keys, audit, witness, now
         self._party: LogParty = party_of(audit, site=site, key=keys.identity_key(), folder=witness)
         self._session: LogSession | None = None
-        self._has_asked = self._has_warned = False
+        self._has_asked = self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
@@ -63,7 +63,7 @@ class SiteUpkeep:
 
     def begin(self) -> None:
         """Another stream begins."""
-        self._session, self._has_asked, self._has_warned = None, False, False
+        self._session, self._has_asked, self._has_warned, self._is_own_refused = None, False, False, False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Say what is due, where so many records are new."""
@@ -128,7 +128,8 @@ class SiteUpkeep:
     def _renewal(self) -> list[Upkeep]:
         if self._has_asked:
             return []
-        if (asked := own_certificate_of(self._keys, self._site)) is None:
+        asked = None if self._is_own_refused else own_certificate_of(self._keys, self._site)
+        if asked is None:
             if own_keys.is_of_own_authority(self._keys):
                 self._warn()
                 return []
@@ -155,6 +156,9 @@ class SiteUpkeep:
         if answer.refusal or not answer.chain:
             self._log.error("renewal_refused", reason=answer.refusal, expires=self._keys.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
+            if own_keys.staged_chain(self._keys) is not None and not self._is_own_refused:
+                # One that nobody has registered must not keep the federation's from being renewed in time.
+                self._has_asked, self._is_own_refused = False, True
             return
         install_renewed(self._keys, answer, self._site, self._now(), self._audit)
         self._log.info("certificate_renewed", expires=self._keys.expiry().isoformat())

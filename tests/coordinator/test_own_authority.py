@@ -31,8 +31,8 @@ from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from protos.plan import Plan
-from protos.upkeep import RenewalAsked
-from site_agent.boundary.upkeep import own_certificate_of, renewal_of
+from protos.upkeep import LogStanding, RenewalAsked
+from site_agent.boundary.upkeep import SiteUpkeep, own_certificate_of, renewal_of
 from tests.coordinator.test_service import assert_right_bits
 from tests.pki.hospital import HospitalAuthority, Leaf, Wanted, found, issued, small_key
 from tests.rehearsal.federation import Office, Running, as_channel, calling, eventually, serving, take_part, utc_now
@@ -164,6 +164,29 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
     events = ("own_certificate_shown", "renewal_refused", "certificate_renewed", "certificate_in_use")
     assert [len(list(site.audit.records(event))) for event in events] == [2, 1, 1, 1]
     assert not own_keys.is_of_own_authority(site.keys)
+    site.audit.close()
+
+
+def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(tmp_path: Path, office: Office) -> None:
+    """While the office has not registered the authority, the site asks for the federation's certificate when due."""
+    site, later = Site.of(office, "a", tmp_path / "a"), utc_now() + timedelta(days=70)
+    own_keys.stage(site.keys, Hospital.named("St Mary CA").certify(site.keys, leaf_of()), A, utc_now())
+    upkeep = SiteUpkeep(
+        site="a", keys=site.keys, audit=site.audit, witness=tmp_path / "a" / "witness", now=lambda: later
+    )
+    standing = LogStanding(office.authority.identity_key().public_key().public_bytes_raw(), None)
+
+    with Register(office.authority.register_path) as register:
+        membership = Membership(office.authority, register, lambda: later)
+        shown = [said for said in upkeep.heard(standing) if isinstance(said, RenewalAsked)]
+        assert upkeep.heard(membership.renew(shown[0])) == []
+        asked = [said for said in upkeep.due() if isinstance(said, RenewalAsked)]
+        with pytest.raises(UnavailableError, match="got its next certificate"):
+            upkeep.heard(membership.renew(asked[0]))
+
+    assert [bool(one.chain) for one in (*shown, *asked)] == [True, False]
+    assert own_keys.staged_chain(site.keys) is not None
+    assert not site.keys.is_renewal_due(later)
     site.audit.close()
 
 
