@@ -38,15 +38,15 @@ def taken_addresses(listen: str) -> list[str]:
 
 
 def _is_taken(family: int, place: tuple[object, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take no port
-        if family == socket.AF_INET6:
-            own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take no port
+            if family == socket.AF_INET6:
+                own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             own.bind(place)
-        except OSError as cause:
-            return cause.errno == errno.EADDRINUSE
-        return False
+    except OSError as cause:  # also where this computer has no IPv6, although a name has such an address
+        return cause.errno == errno.EADDRINUSE
+    return False
 
 
 @dataclass(frozen=True)

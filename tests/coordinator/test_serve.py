@@ -275,3 +275,11 @@ def test_a_name_of_which_one_address_is_taken_is_taken() -> None:
         assert taken_addresses(f"0.0.0.0:{port}") == ["0.0.0.0"]
     assert taken_addresses(f"localhost:{port}") == []
     assert taken_addresses("no-such-host.invalid:8443") == []
+
+
+def test_an_address_that_this_computer_does_not_support_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have an IPv6 address where the kernel has no IPv6: the coordinator starts all the same."""
+    unsupported = (9999, socket.SOCK_STREAM, 0, "", ("::1", 8443))
+    monkeypatch.setattr("pki.doctoring.reach.socket.getaddrinfo", lambda *_, **__: [unsupported])
+
+    assert taken_addresses("localhost:8443") == []
