@@ -1,4 +1,4 @@
-"""A site that persons take out, its own or the federation office, as plays: nobody waits for it, and nobody else loses a thing."""
+"""A site that persons take out, its own or the office, as plays: nobody waits for it, and nobody else loses a thing."""
 
 from __future__ import annotations
 
