@@ -21,6 +21,7 @@ def curves(path: Path, listen: str) -> None:
     """Serve a live page of this site's own losses and metric in each round, until it is ended.
 
     Run it as the trainer's user, whose reports it reads: the agent has no part in it, and nothing leaves this computer.
+    On a port every user of this computer may ask for it meanwhile; on a Unix socket only who may open that.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """

@@ -1,7 +1,8 @@
 """The page of a site's own curves: losses and the headline metric round by round, and at the end what was gained.
 
 Made from the files that the trainer writes. It loads nothing that reads patients' tables, opens no connection, and
-whoever serves it does so as the trainer's user, on this computer alone.
+whoever serves it does so as the trainer's user, on this computer alone. On a port every user of this computer may ask
+for it, the agent's too; on a Unix socket only who may open that.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ def _gain(state: Path, run: str) -> str:
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
-        "Measured on this site's own rows, of the model as it was received in a round. It stays here: where agent and "
-        "trainer are two users, as the packages make them, the agent cannot read it."
+        "Measured on this site's own rows, of the model as it was received in a round. Where agent and trainer are two "
+        "users, as the packages make them, only the trainer may read the file. The page is told to whoever on this "
+        "computer may open its address: on a port that is every user, so end it when you have looked."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 
