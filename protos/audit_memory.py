@@ -39,9 +39,18 @@ def keep_head(folder: Path, signed: SignedHead) -> None:
 
 def put_aside(folder: Path, signed: SignedHead) -> None:
     """Keep a head of an identity key that its owner has no more under that key's name, beside that of the new key."""
-    owner = signed.owner.replace("/", "-")
-    _write(folder / f"former-{owner}-{signed.key.hex()[:16]}.json", head_facts(signed))
+    _write(_former_path(folder, signed.owner, signed.key), head_facts(signed))
     _kept_path(folder, signed.owner).unlink()
+
+
+def former_head(folder: Path, owner: str, key: bytes) -> SignedHead | None:
+    """The head that was put aside of this owner's log under this identity key (raw, 32 bytes), if there is one.
+
+    Raises:
+        HeadRefused: the file in its place is no head.
+    """
+    facts = _read(_former_path(folder, owner, key))
+    return None if facts is None else head_from_facts(facts)
 
 
 def own_head(folder: Path) -> SignedHead | None:
@@ -71,6 +80,10 @@ def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
 
 def _kept_path(folder: Path, owner: str) -> Path:
     return folder / f"kept-{owner.replace('/', '-')}.json"
+
+
+def _former_path(folder: Path, owner: str, key: bytes) -> Path:
+    return folder / f"former-{owner.replace('/', '-')}-{key.hex()[:16]}.json"
 
 
 def _key_path(folder: Path, owner: str) -> Path:

@@ -68,12 +68,14 @@ class LogParty:
             HeadRefused: what was kept cannot be read.
         """
         kept = audit_memory.kept_head(self.folder, owner)
-        if kept is None or kept.key == key:
-            return kept
-        # Nobody but the register says which key is a member's, and it learns of another one only from people.
-        self.write("identity_replaced", {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()})
-        audit_memory.put_aside(self.folder, kept)
-        return None
+        if kept is not None and kept.key != key:
+            # Nobody but the register says which key is a member's, and it learns of another one only from people.
+            facts = {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()}
+            self.write("identity_replaced", facts)
+            audit_memory.put_aside(self.folder, kept)
+            kept = None
+        # A key that comes back is held to what was confirmed under it before.
+        return kept or audit_memory.former_head(self.folder, owner, key)
 
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCountersignature:
         """Link another's log, remember and record where it stands, and countersign it.

@@ -114,6 +114,18 @@ def test_each_witnesses_the_other_and_the_countersignature_stands_in_the_log(sid
         assert audit_memory.kept_head(witness.party.folder, side.owner) == audit_memory.own_head(side.party.folder)
 
 
+def test_a_key_that_comes_back_is_held_to_what_was_confirmed_under_it(sides: tuple[Side, Side]) -> None:
+    """A site with a new identity key begins anew; neither that key nor the former one forgets its own head."""
+    witness, other = sides[1].party, bytes(32)
+    confirmed = witness.kept_of(SITE, PUBLIC[SITE])
+    assert confirmed is not None
+
+    assert witness.kept_of(SITE, other) is None
+    found = [witness.kept_of(SITE, PUBLIC[SITE]) for _ in range(2)]
+
+    assert found == [confirmed, confirmed]
+
+
 def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side]) -> None:
     """What is written about heads asks for no further head."""
     sizes = [side.log.head.sequence for side in sides]
