@@ -1,13 +1,14 @@
 """Who has yet to hear that all studies are over; kept on disk, so that no agent calls for ever, whenever it calls.
 
-A site has heard when it was told on an open stream. Nobody waits for one that has left its study, or that was never
-a member and so cannot call.
+A site has heard when it was told on an open stream. Nobody waits for one that has left its study, that is revoked, or
+that was never a member and so cannot call.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +22,19 @@ FILE: Final = "heard-of-the-end.json"
 
 
 class Ending:
-    """The sites of the studies that a coordinator has to do with, and which of them know that these are over."""
+    """The sites of the studies that a coordinator has to do with, and which of them know that these are over.
 
-    def __init__(self, state: Path, identity_of: Callable[[str], str | None]) -> None:
-        """`identity_of` gives the fingerprint of a member's registered identity key, None for others."""
-        self._path, self._identity_of = state / FILE, identity_of
+    Attributes:
+        all_heard: set while all studies are over and nobody has yet to hear of it.
+    """
+
+    def __init__(
+        self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
+    ) -> None:
+        """`identity_of` gives the fingerprint of a member's registered identity key, None for others; `revoked` the
+        sites that the register says are revoked."""
+        self.all_heard = asyncio.Event()
+        self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
         self._gone: set[str] = set()
         self._heard, self._is_over = _read(self._path), False
@@ -33,6 +42,7 @@ class Ending:
     def follow(self, plan: Plan) -> None:
         """A study is under way, or was over when this program started."""
         self._sites[plan.run_name], self._is_over = frozenset(plan.site_names), False
+        self.all_heard.clear()
 
     def left(self, site: str) -> None:
         """A site takes no further part, and knows it."""
@@ -45,9 +55,9 @@ class Ending:
     @property
     def awaited(self) -> list[str]:
         """Who has yet to hear of the end, in order."""
-        missing = set[str]()
+        missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
-            missing |= sites - self._heard.get(run, set()) - self._gone
+            missing |= sites - self._heard.get(run, set()) - self._gone - revoked
         return sorted(site for site in missing if self._identity_of(site) is not None)
 
     @property
@@ -68,8 +78,12 @@ class Ending:
         known = {*peers, *self._gone}
         for run, listed in self._sites.items():
             self._heard[run] = self._heard.get(run, set()) | (listed & known)
-        if self._heard == before:
-            return
+        if self._heard != before:
+            self._write()
+        if not self.awaited:
+            self.all_heard.set()
+
+    def _write(self) -> None:
         try:
             content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
             replace_file(self._path, json.dumps(content, indent=2).encode())

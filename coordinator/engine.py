@@ -95,11 +95,11 @@ class Engine:
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
-        self.ending, self.contacts = Ending(state, identity_of), Contacts(clock)
+        self.ending, self.contacts = Ending(state, identity_of, revoked), Contacts(clock)
         self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, clock, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
-        self.finished, self.all_heard = asyncio.Event(), asyncio.Event()
+        self.finished = asyncio.Event()
 
     def start(self) -> None:
         """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
@@ -122,7 +122,7 @@ class Engine:
         self._log.info("site_connected", site=site)
         if self._run is not None:
             self._announce(site, self._run)
-        elif self.finished.is_set():
+        else:
             self._tell_all_over()
 
     def disconnected(self, site: str, peer: Peer) -> None:
@@ -184,6 +184,7 @@ class Engine:
         """The register has changed: nobody waits for a site that is revoked, connected or not."""
         for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
             self.removed(site)
+        self._tell_all_over()
 
     def removed(self, site: str) -> None:
         """A site's certificate is not accepted any more: it is revoked, or its hospital's own authority was removed."""
@@ -227,8 +228,8 @@ class Engine:
         self._held.clear()
         self._run = self._kept = None
         if not self._waiting:
-            self._tell_all_over()
             self.finished.set()
+            self._tell_all_over()
             return
         plan = self._waiting.pop(0)
         self.ending.follow(plan)
@@ -253,10 +254,9 @@ class Engine:
         self.recheck()
 
     def _tell_all_over(self) -> None:
-        """Whoever is here hears that it need not call again; who is not here may hear it when it calls."""
-        self._guarded(partial(self.ending.tell, self._peers))
-        if not self.ending.awaited:
-            self.all_heard.set()
+        """When all is over, whoever is here hears that it need not call again; others may hear it when they call."""
+        if self._run is None and self.finished.is_set() and self.failure is None:
+            self._guarded(partial(self.ending.tell, self._peers))
 
     def _begin(self, run: Run, kept: Kept) -> None:
         """Announce a run for the first time, or take it up where its journal says."""

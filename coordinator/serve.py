@@ -164,7 +164,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
     Meanwhile a plan may be added, and then all begins anew.
     """
     while True:
-        for event, seconds in ((engine.finished, None), (engine.all_heard, stay_seconds)):
+        for event, seconds in ((engine.finished, None), (engine.ending.all_heard, stay_seconds)):
             waiting = asyncio.create_task(event.wait())
             await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -172,7 +172,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
                 watch.result()
             if stop.done() or engine.failure is not None:
                 return
-            if event is engine.finished and not engine.all_heard.is_set():
+            if event is engine.finished and not engine.ending.all_heard.is_set():
                 awaited = engine.ending.awaited
                 structlog.get_logger().info("end_to_be_told", sites=awaited, longest_seconds=stay_seconds)
         if engine.finished.is_set():

@@ -22,23 +22,23 @@ def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path)
 
     async def scene() -> None:
         first = await a_whole_run(tmp_path, plan, "abc")
-        assert first.engine.all_heard.is_set()
+        assert first.engine.ending.all_heard.is_set()
         (tmp_path / FILE).write_text(json.dumps({plan.run_name: ["b"]}))  # as if two had been away
 
         for name, still in (("a", ["c"]), ("c", [])):
             again = Stage(tmp_path, plan)
             again.engine.start()
             assert again.engine.finished.is_set()
-            assert not again.engine.all_heard.is_set()
+            assert not again.engine.ending.all_heard.is_set()
             stream = again.connect(BehavingSite(name))
             again.deliver()
             assert stream.site.farewell is not None
             assert stream.site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER
             assert again.engine.status()["yet_to_hear_of_the_end"] == still
-            assert again.engine.all_heard.is_set() == (not still)
+            assert again.engine.ending.all_heard.is_set() == (not still)
         last = Stage(tmp_path, plan)
         last.engine.start()
-        assert last.engine.all_heard.is_set()
+        assert last.engine.ending.all_heard.is_set()
 
     play(scene())
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from coordinator.cli import cli
+from coordinator.ending import FILE
 from coordinator.engine import Engine
 from coordinator.history import History
 from coordinator.phases import Over
@@ -141,6 +142,23 @@ def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
         (journal,) = (tmp_path / "runs").glob("*/journal.jsonl")
         entries = [json.loads(line) for line in journal.read_text().splitlines()]
         assert [entry["site"] for entry in entries if entry["kind"] == "revoked"] == ["c", "b"]
+
+    play(scene())
+
+
+def test_nobody_stays_for_it_when_all_is_over(tmp_path: Path) -> None:
+    """A coordinator that waits until all have heard of the end no longer waits for one that is revoked meanwhile."""
+
+    async def scene() -> None:
+        stage = at_work(tmp_path, WAITS)
+        stage.deliver()
+        (tmp_path / FILE).write_text(json.dumps({WAITS.run_name: ["a", "b"]}))  # as if c had been away
+        again = Federation(tmp_path, WAITS, set())
+        again.engine.start()
+        assert not again.engine.ending.all_heard.is_set()
+        again.revoke("c")
+
+        assert again.engine.ending.all_heard.is_set()
 
     play(scene())
 
