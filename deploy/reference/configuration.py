@@ -139,7 +139,7 @@ def _one_kind(entry: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 def _bounds(entry: Mapping[str, Any]) -> str:
     words = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("exclusiveMaximum", "below"))
-    said = [f"{word} {entry[name]:g}" for name, word in words if name in entry]
+    said = [f"{word} {entry[name]:.12g}" for name, word in words if name in entry]
     return f", {' '.join(said)}" if said else ""
 
 
