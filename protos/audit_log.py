@@ -44,6 +44,7 @@ from protos.errors import OperatorError
 
 # Records about heads themselves ask for no further head: two logs that witness each other would never end.
 COUNTERSIGNED: Final = "head_countersigned"
+IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
 DELETED: Final = "log_file_deleted"
 _OF_HEADS: Final = {COUNTERSIGNED, WITNESSED, CONTINUED}

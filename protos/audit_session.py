@@ -33,7 +33,7 @@ from protos.audit_heads import (
     head_facts,
     sign_head,
 )
-from protos.audit_log import COUNTERSIGNED, WITNESSED, LogFile
+from protos.audit_log import COUNTERSIGNED, IDENTITY_REPLACED, WITNESSED, LogFile
 from protos.upkeep import LogCountersignature, LogGrowth, LogMessage, LogStanding
 
 GROWTH: Final = 20  # records after which a head is shown
@@ -71,7 +71,7 @@ class LogParty:
         if kept is not None and kept.key != key:
             # Nobody but the register says which key is a member's, and it learns of another one only from people.
             facts = {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()}
-            self.write("identity_replaced", facts)
+            self.write(IDENTITY_REPLACED, facts)
             audit_memory.put_aside(self.folder, kept)
             kept = None
         # A key that comes back is held to what was confirmed under it before.

@@ -22,10 +22,11 @@ from protos.audit_heads import (
     countersignature_from_facts,
     head_from_facts,
 )
-from protos.audit_log import COUNTERSIGNED
+from protos.audit_log import COUNTERSIGNED, IDENTITY_REPLACED
 from protos.errors import ConfigurationError
 
 _HASH_BYTES: Final = 32
+_NOT_THIS_LOGS: Final = "the head that it names is not this log's"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Verification:
         files: how many files.
         countersigned: records that the newest countersigned head in the log covers.
         witnesses: who has countersigned, each once.
-        unchecked: owners whose signatures stand in the log and whose keys were not given.
+        unchecked: owners whose signatures stand in the log and whose keys were not given, or not the former ones
+            that they had before an identity key of theirs was replaced.
         kept_heads: how many heads, kept elsewhere, were compared.
     """
 
@@ -69,6 +71,7 @@ class _Pass:
         self.first, self.epoch, self.countersigned = -1, 1, 0
         self.witnesses: set[str] = set()
         self.unchecked: set[str] = set()
+        self._former: dict[tuple[str, str], Placed] = {}  # by witness and key, where it first signed
 
     def take(self, placed: Placed) -> None:
         """Look at the next record."""
@@ -80,13 +83,13 @@ class _Pass:
             self.epoch = epoch_in(record.facts)
         try:
             if record.facts.get("event") == COUNTERSIGNED:
-                self._countersigned(record.facts)
+                self._countersigned(placed)
+            elif record.facts.get("event") == IDENTITY_REPLACED:
+                self._replaced(record.facts)
             elif record.facts.get("event") == CONTINUED and "head" in record.facts:
                 self.check(head_from_facts(record.facts["head"]))
         except HeadRefused as refused:
-            raise BrokenFile(placed.file, placed.line, f"the head that it names is not this log's: {refused}") from (
-                refused
-            )
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: {refused}") from refused
         self._hashes += bytes.fromhex(record.head.hash)
 
     def hash_at(self, size: int) -> str | None:
@@ -101,13 +104,30 @@ class _Pass:
         if self.hash_at(signed.size) != signed.hash:
             raise HeadRefused(f"after record {signed.size} the log stood elsewhere")
 
-    def _countersigned(self, facts: Mapping[str, Any]) -> None:
+    def end(self) -> None:
+        """Return when each witness signed with its key, or with one of which the log says that it was replaced."""
+        if self._former:
+            placed = next(iter(self._former.values()))
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is countersigned by somebody else")
+
+    def _replaced(self, facts: Mapping[str, Any]) -> None:
+        owner = str(facts.get("owner"))
+        if self._former.pop((owner, str(facts.get("former"))), None) is not None:
+            self.unchecked.add(f"{owner} under its former key")
+
+    def _countersigned(self, placed: Placed) -> None:
+        facts = placed.record.facts
         signed = head_from_facts(facts.get("head", {}))
         given = countersignature_from_facts(facts.get("countersignature", {}))
         self.check(signed)
         key = self._keys.by_owner.get(given.witness)
         if key is None:
             self.unchecked.add(given.witness)
+        elif key != given.key:
+            # Of an identity key that was replaced since, or of a stranger; it proves nothing about the known key.
+            check_countersignature(signed, given, given.witness, given.key)
+            self._former.setdefault((given.witness, given.key.hex()), placed)
+            return
         check_countersignature(signed, given, given.witness, key or given.key)
         self.witnesses.add(given.witness)
         if signed.epoch == self.epoch:
@@ -148,6 +168,7 @@ def verify_log(
     for placed in checked_records(path):
         found.take(placed)
         head, place = placed.record.head, (placed.file, placed.line)
+    found.end()
     mine = [signed for signed in kept if signed.owner == owner]
     for signed in sorted(mine, key=lambda signed: signed.size):
         _check_kept(found, signed, head, place)

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.audit import _EVENTS as JOURNALLED
 from protos.audit_files import CONTINUED
-from protos.audit_log import COUNTERSIGNED, DELETED, WITNESSED
+from protos.audit_log import COUNTERSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from protos.audit_report import _WORDS as WORDS
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ WRITERS = {"site_agent": {"write"}, "coordinator": {"write", "_record", "_note_o
 JOURNAL = {"note"}
 PAGES = {"site_agent": "data-protection-officer.md", "coordinator": "security-officer.md"}
 # Of both sides; where such words stand on one page, the other leads there.
-BOTH = {COUNTERSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", "identity_replaced", "state_restored"}
+BOTH = {COUNTERSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", IDENTITY_REPLACED, "state_restored"}
 
 
 def first_words(room: str, names: set[str]) -> Iterator[str]:

@@ -126,6 +126,22 @@ def test_a_key_that_comes_back_is_held_to_what_was_confirmed_under_it(sides: tup
     assert found == [confirmed, confirmed]
 
 
+def test_a_former_key_counts_only_where_its_replacement_is_on_record(sides: tuple[Side, Side]) -> None:
+    """What a witness signed before its key was replaced breaks no log, and is not passed off as checked either."""
+    other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    reader = Desk(sides[1].path, COORDINATOR, KnownKeys({**PUBLIC, SITE: other}))
+    with pytest.raises(AuditError, match="countersigned by somebody else"):
+        reader.verification()
+
+    sides[1].party.kept_of(SITE, other)
+    found = reader.verification()
+    meet(*sides)  # the former key signs once more
+
+    assert (found.unchecked, found.witnesses, found.countersigned) == ((f"{SITE} under its former key",), (), 0)
+    with pytest.raises(AuditError, match="countersigned by somebody else"):
+        reader.verification()
+
+
 def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side]) -> None:
     """What is written about heads asks for no further head."""
     sizes = [side.log.head.sequence for side in sides]
