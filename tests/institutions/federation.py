@@ -20,6 +20,7 @@ from tests.institutions.runbook import Commands, File, is_answered, steps
 COORDINATOR_FILE: Final = "/etc/global-layers/coordinator.yaml"
 HOSPITAL_FILE: Final = "/etc/global-layers/hospital.yaml"
 SITE: Final = "/var/lib/global-layers/site"
+TABLE: Final = "/var/lib/global-layers/patients/patients.csv"
 OFFICE: Final = "coordinator"
 NEW_OFFICE: Final = "new-office"
 OFFICE_NAME: Final = "coordinator.example.org"

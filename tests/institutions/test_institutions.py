@@ -19,6 +19,7 @@ from tests.institutions.federation import (
     OFFICE,
     REGISTRY,
     SITE,
+    TABLE,
     Federation,
 )
 from tests.institutions.machines import Machine, wait_until
@@ -93,6 +94,22 @@ def test_the_processes_are_parted(under_way: Federation) -> None:
     assert hospital.run("nsenter", "-t", trainer, "-m", "ls", f"{SITE}/keys") == ""
     assert hospital.run("ls", f"{SITE}/models", user="site-trainer") != ""
     assert hospital.run("ls", f"{SITE}/keys", user="site-agent") != ""
+
+
+def test_neither_side_breaks_out(under_way: Federation) -> None:
+    """From the trainer's network nobody reaches the coordinator; the agent's user reads no patient, inside or out."""
+    hospital = under_way.machines[HOSPITALS[0]]
+    trainer, agent = (hospital.property(unit, "MainPID") for unit in ("site-trainer", "site-agent"))
+    call = "import socket, sys; s = socket.socket(); s.settimeout(5); print(s.connect_ex((sys.argv[1], 8443)))"
+    become = ("setpriv", "--reuid=site-agent", "--regid=global-layers", "--clear-groups")
+
+    def called(process: str) -> str:
+        return hospital.run("nsenter", "-t", process, "-n", "python3", "-c", call, under_way.office.address)
+
+    assert (called(agent), called(trainer) == "0") == ("0", False)
+    assert hospital.run("head", "-c", "1", TABLE, user="site-trainer") != ""
+    for eyes in ((), ("nsenter", "-t", agent, "-m")):
+        assert hospital.run(*eyes, *become, "sh", "-c", f"cat {TABLE} 2> /dev/null || echo kept") == "kept"
 
 
 def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> None:
