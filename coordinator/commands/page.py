@@ -6,12 +6,10 @@ import asyncio
 from pathlib import Path
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
 from coordinator.commands.options import config_option
 from coordinator.config import CoordinatorConfiguration, read_configuration
-from protos.errors import UsageError
-from protos.fields import LocalAddress
+from protos.listening import check_local, until_ended
 
 
 @click.command()
@@ -23,14 +21,7 @@ def page(path: Path, listen: str) -> None:
     Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
     """
     configuration = read_configuration(path)
-    try:
-        TypeAdapter(LocalAddress).validate_python(listen)
-    except ValidationError as cause:
-        raise UsageError(
-            what=f"--listen {listen} is no address of this computer alone.",
-            consequence="Nothing was started.",
-            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path; others come in by the institution's own proxy.",
-        ) from cause
+    check_local(listen, "Nothing was started.")
     asyncio.run(_serve(configuration, listen))
 
 
@@ -41,7 +32,4 @@ async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
 
     server = await serve_page(StatusPage(configuration), listen)
     sdnotify.SystemdNotifier().notify("READY=1")
-    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
-    click.echo(f"The page is at {shown}", err=True)
-    async with server:
-        await server.serve_forever()
+    await until_ended(server, listen)

@@ -6,10 +6,9 @@ import asyncio
 from pathlib import Path
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
-from protos.errors import ConfigurationError, UsageError
-from protos.fields import LocalAddress
+from protos.errors import ConfigurationError
+from protos.listening import check_local, until_ended
 from site_agent.commands.options import config_option
 from site_agent.config import Hospital, read_hospital
 
@@ -26,14 +25,7 @@ def curves(path: Path, listen: str) -> None:
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
     hospital = read_hospital(path)
-    try:
-        TypeAdapter(LocalAddress).validate_python(listen)
-    except ValidationError as cause:
-        raise UsageError(
-            what=f"--listen {listen} is no address of this computer alone.",
-            consequence="Nothing was started; nothing left this site.",
-            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path.",
-        ) from cause
+    check_local(listen, "Nothing was started; nothing left this site.")
     asyncio.run(_serve(hospital, listen))
 
 
@@ -49,7 +41,4 @@ async def _serve(hospital: Hospital, listen: str) -> None:
             consequence="Nothing was started; a study that trains is not touched.",
             remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
         ) from cause
-    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
-    click.echo(f"The page is at {shown}", err=True)
-    async with server:
-        await server.serve_forever()
+    await until_ended(server, listen)

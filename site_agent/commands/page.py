@@ -6,10 +6,8 @@ import asyncio
 from pathlib import Path
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
-from protos.errors import UsageError
-from protos.fields import LocalAddress
+from protos.listening import check_local, until_ended
 from site_agent.commands.options import config_option
 from site_agent.config import Hospital, read_hospital
 
@@ -25,14 +23,7 @@ def page(path: Path, listen: str) -> None:
     Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
     """
     hospital = read_hospital(path)
-    try:
-        TypeAdapter(LocalAddress).validate_python(listen)
-    except ValidationError as cause:
-        raise UsageError(
-            what=f"--listen {listen} is no address of this computer alone.",
-            consequence="Nothing was started; nothing left this site.",
-            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path; others come in by the institution's own proxy.",
-        ) from cause
+    check_local(listen, "Nothing was started; nothing left this site.")
     asyncio.run(_serve(hospital, listen))
 
 
@@ -40,7 +31,4 @@ async def _serve(hospital: Hospital, listen: str) -> None:
     from site_agent.boundary.page import SitePage, serve_page
 
     server = await serve_page(SitePage(hospital.site, hospital.state_path), listen)
-    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
-    click.echo(f"The page is at {shown}", err=True)
-    async with server:
-        await server.serve_forever()
+    await until_ended(server, listen)
