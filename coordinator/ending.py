@@ -26,6 +26,7 @@ class Ending:
 
     Attributes:
         all_heard: set while all studies are over and nobody has yet to hear of it.
+        under_way: set while a study has begun and not all are over.
     """
 
     def __init__(
@@ -33,15 +34,16 @@ class Ending:
     ) -> None:
         """`identity_of` gives the fingerprint of a member's registered identity key, None for others; `revoked` the
         sites that the register says are revoked."""
-        self.all_heard = asyncio.Event()
+        self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
         self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
         self._gone: set[str] = set()
-        self._heard, self._is_over = _read(self._path), False
+        self._heard = _read(self._path)
 
     def follow(self, plan: Plan) -> None:
         """A study is under way, or was over when this program started."""
-        self._sites[plan.run_name], self._is_over = frozenset(plan.site_names), False
+        self._sites[plan.run_name] = frozenset(plan.site_names)
+        self.under_way.set()
         self.all_heard.clear()
 
     def left(self, site: str) -> None:
@@ -63,7 +65,7 @@ class Ending:
     @property
     def unaware(self) -> list[str]:
         """As `awaited`, and nobody while a study is under way."""
-        return self.awaited if self._is_over else []
+        return [] if self.under_way.is_set() else self.awaited
 
     def tell(self, peers: Mapping[str, Peer]) -> None:
         """All studies are over: end these streams with that word.
@@ -71,7 +73,7 @@ class Ending:
         Raises:
             UnavailableError: the disk does not take who has heard.
         """
-        self._is_over = True
+        self.under_way.clear()
         for peer in list(peers.values()):
             peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
         before = {run: set(heard) for run, heard in self._heard.items()}

@@ -161,22 +161,32 @@ def _ended_well(engine: Engine) -> bool:
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
     """Wait until all runs are over or somebody ends this program; then for sites that have not heard of the end.
 
-    Meanwhile a plan may be added, and then all begins anew.
+    Meanwhile a plan may be added, and then all begins anew: the sites have `stay_seconds` from the end of the last one.
     """
+    ending = engine.ending
     while True:
-        for event, seconds in ((engine.finished, None), (engine.ending.all_heard, stay_seconds)):
-            waiting = asyncio.create_task(event.wait())
-            await asyncio.wait({waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if watch.done():
-                watch.result()
-            if stop.done() or engine.failure is not None:
-                return
-            if event is engine.finished and not engine.ending.all_heard.is_set():
-                awaited = engine.ending.awaited
-                structlog.get_logger().info("end_to_be_told", sites=awaited, longest_seconds=stay_seconds)
-        if engine.finished.is_set():
+        await _first_of((engine.finished,), stop, watch, None)
+        if stop.done() or engine.failure is not None:
             return
+        if not ending.all_heard.is_set():
+            structlog.get_logger().info("end_to_be_told", sites=ending.awaited, longest_seconds=stay_seconds)
+        was_in_time = await _first_of((ending.all_heard, ending.under_way), stop, watch, stay_seconds)
+        is_over = engine.finished.is_set() and (ending.all_heard.is_set() or not was_in_time)
+        if is_over or stop.done() or engine.failure is not None:
+            return
+
+
+async def _first_of(
+    events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
+) -> bool:
+    """Wait for one of these events, the end of this program or of its watch; whether that came within the seconds."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    if watch.done():
+        watch.result()
+    return bool(done)
 
 
 @contextmanager

@@ -103,3 +103,29 @@ def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -
         watch.cancel()
 
     play(scene())
+
+
+def test_the_stay_begins_with_the_end_of_the_last_study(tmp_path: Path) -> None:
+    """A site has all of `stay_seconds` to call, also where a plan was added and run since the first end."""
+    plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
+
+    async def scene() -> None:
+        await a_whole_run(tmp_path, plan, "abc")
+        (tmp_path / FILE).write_text(json.dumps({plan.run_name: ["b", "c"]}))  # as if a had been away
+        stage, never = Stage(tmp_path, plan), asyncio.Event()
+        stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
+        clock = asyncio.get_running_loop().time
+        stage.engine.start()
+        waiting = asyncio.create_task(_until_over(stage.engine, stop, watch, 100.0))  # type: ignore[arg-type]
+        await asyncio.sleep(60.0)
+        stage.engine.add([later])
+        await asyncio.sleep(10.0)
+        stage.engine.end_run()  # nobody of it was there to hear
+        ended = clock()
+        await waiting
+
+        assert 100.0 <= clock() - ended < 101.0
+        stop.cancel()
+        watch.cancel()
+
+    play(scene())
