@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from debian import PACKAGES, Build, build_package
 from materials import write_bill, write_checksums
-from wheels import collect_wheels, version_of
+from wheels import collect_wheels, open_store, version_of
 
 ROOT: Final = Path(__file__).parents[2]
 # 1980, the oldest date that a wheel can hold, for a tree without history.
@@ -34,18 +34,26 @@ def main() -> None:
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     wheels = options.wheels.resolve() if options.wheels else output / "wheels"
-    if not options.wheels:
-        collect_wheels(ROOT, wheels)
-    version = f"{version_of(wheels)}-{options.revision}"
-    for package in PACKAGES:
-        if options.only and package.name not in options.only:
-            continue
-        with tempfile.TemporaryDirectory(dir=output, prefix=f".{package.name}-") as folder:
-            build = Build(
-                package=package, version=version, tree=ROOT, wheels=wheels, root=Path(folder, "root"), output=output
-            )
-            made = build_package(build, compression=options.compression)
-        print(f"{made.stat().st_size / 1e6:7.1f} MB  {made.name}", flush=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".store-") as folder:
+        store = open_store(ROOT, (options.cache or Path(folder)).resolve())
+        if not options.wheels:
+            collect_wheels(ROOT, wheels, store)
+        version = f"{version_of(wheels)}-{options.revision}"
+        for package in PACKAGES:
+            if options.only and package.name not in options.only:
+                continue
+            with tempfile.TemporaryDirectory(dir=store, prefix=f"{package.name}-") as root:
+                build = Build(
+                    package=package,
+                    version=version,
+                    tree=ROOT,
+                    wheels=wheels,
+                    root=Path(root),
+                    output=output,
+                    store=store,
+                )
+                made = build_package(build, compression=options.compression)
+            print(f"{made.stat().st_size / 1e6:7.1f} MB  {made.name}", flush=True)
     if not options.wheels:
         shutil.copyfile(ROOT / "constraints.txt", wheels / "constraints.txt")
         write_bill(output / "global-layers-wheels.cdx.json", "global-layers-wheels", version, wheels=wheels)
@@ -56,6 +64,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="build.sh", description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder for what is made (default: dist)")
     parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps what others wrote, downloaded and compiled, from build to build"
+    )
     parser.add_argument("--revision", type=int, default=1, help="number of this packaging of one version (default: 1)")
     parser.add_argument("--only", action="append", choices=[package.name for package in PACKAGES], help="this package")
     parser.add_argument(

@@ -101,7 +101,7 @@ PACKAGES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One build: `root` becomes `/`, `output` receives the package."""
+    """One build: `root` becomes `/`, `output` receives the package, `store` has what others wrote (wheels.py)."""
 
     package: Package
     version: str
@@ -109,6 +109,7 @@ class Build:
     wheels: Path
     root: Path
     output: Path
+    store: Path
 
 
 def build_package(build: Build, *, compression: str) -> Path:
@@ -128,6 +129,7 @@ def _build(build: Build, compression: str) -> Path:
         wheels=build.wheels,
         requirement=package.requirement,
         programs=package.programs,
+        store=build.store,
     )
     for command in package.commands:
         _link(root / "usr/bin" / command, f"{package.environment}/bin/{command}")
@@ -210,11 +212,10 @@ def _write_control(build: Build) -> None:
 
 
 def _set_times(root: Path) -> None:
-    """No file is younger than the commit that it was made of, so that equal builds are equal."""
+    """Every file is as old as the commit that it was made of, so that equal builds are equal."""
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     for path in (root, *root.rglob("*")):
-        if path.lstat().st_mtime > epoch:
-            os.utime(path, (epoch, epoch), follow_symlinks=False)
+        os.utime(path, (epoch, epoch), follow_symlinks=False)
 
 
 def _architecture() -> str:

@@ -1,13 +1,20 @@
-"""Wheels: collected under constraints.txt, then installed into a folder that becomes an environment."""
+"""Wheels: collected under constraints.txt, then installed into a folder that becomes an environment.
+
+What others wrote takes nearly all of the time and hardly ever changes, so a store keeps it from build to build: their
+wheels, and each environment pruned and compiled without this project.
+"""
 
 from __future__ import annotations
 
 import compileall
+import hashlib
+import os
 import py_compile
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -15,29 +22,57 @@ from pruning import prune
 
 INTERPRETER: Final = "/usr/bin/python3.11"
 LIBRARY: Final = "lib/python3.11/site-packages"
+OWN: Final = "global_layers"
 ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
 
 
-def collect_wheels(tree: Path, folder: Path) -> None:
-    """Fill a folder with the wheels of this project and of all that a site needs; needs a registry."""
+def open_store(tree: Path, cache: Path) -> Path:
+    """The folder below `cache` that keeps what others wrote, as this tree pins and prepares it; older ones go."""
+    decisive = (tree / "constraints.txt", tree / "pyproject.toml", *sorted(Path(__file__).parent.glob("*.py")))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in decisive)).hexdigest()[:16]
+    store = cache / f"libraries-{digest}"
+    for older in cache.glob("libraries-*"):
+        if older != store:
+            shutil.rmtree(older)
+    store.mkdir(parents=True, exist_ok=True)
+    return store
+
+
+def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
+    """Fill a folder with the wheels of this project and of all that a site needs.
+
+    Args:
+        tree: the checkout.
+        folder: what is in it is replaced.
+        store: of others' wheels; where it has none, a registry is needed.
+    """
     if folder.exists():
         shutil.rmtree(folder)
     # Of a copy: building in the tree would leave folders there, and pack what an earlier build left.
-    with tempfile.TemporaryDirectory() as copy:
+    with tempfile.TemporaryDirectory(dir=store) as copy:
+        project = Path(copy, "project")
+        project.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copyfile(tree / name, Path(copy, name))
+            shutil.copyfile(tree / name, project / name)
         for room in ROOMS:
-            shutil.copytree(tree / room, Path(copy, room), ignore=shutil.ignore_patterns("__pycache__"))
-        _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", folder, f"{copy}[site]")
+            shutil.copytree(tree / room, project / room, ignore=shutil.ignore_patterns("__pycache__"))
+        if not (store / "wheels").exists():
+            made = Path(copy, "wheels")
+            _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", made, f"{project}[site]")
+            next(made.glob(f"{OWN}-*.whl")).unlink()
+            made.rename(store / "wheels")
+        shutil.copytree(store / "wheels", folder, copy_function=_link)
+        _pip("wheel", "--no-deps", "--wheel-dir", folder, project)
 
 
 def version_of(wheels: Path) -> str:
     """The version of this project among the wheels."""
-    (own,) = wheels.glob("global_layers-*.whl")
-    return own.name.split("-")[1]
+    return _own(wheels).name.split("-")[1]
 
 
-def make_environment(root: Path, place: str, *, wheels: Path, requirement: str, programs: dict[str, str]) -> None:
+def make_environment(
+    root: Path, place: str, *, wheels: Path, requirement: str, programs: dict[str, str], store: Path
+) -> None:
     """Make a virtual environment below `root` that works when `root` has become `/`.
 
     Args:
@@ -46,14 +81,16 @@ def make_environment(root: Path, place: str, *, wheels: Path, requirement: str, 
         wheels: a folder with all wheels; nothing is downloaded.
         requirement: what to install, such as `global-layers[site]`.
         programs: entry points as `module:function`, by the name of their program.
+        store: of others' libraries.
     """
     environment = root / place.lstrip("/")
     library = environment / LIBRARY
-    library.mkdir(parents=True)
-    _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, requirement)
-    # Programs of others, with the path of the interpreter that installed them in the first line.
-    shutil.rmtree(library / "bin", ignore_errors=True)
-    prune(library)
+    with tempfile.TemporaryDirectory(dir=store) as folder:
+        own = Path(folder, "own")
+        _install(own, place, wheels, "--no-deps", OWN)
+        others = _libraries(store, place, wheels, requirement, {path.name for path in own.iterdir()})
+        for part in (own, others):
+            shutil.copytree(part, library, symlinks=True, copy_function=_link, dirs_exist_ok=True)
     # The interpreter is Debian's own, so that its security updates reach this environment too.
     (environment / "pyvenv.cfg").write_text(
         f"home = {Path(INTERPRETER).parent}\ninclude-system-site-packages = false\nversion = 3.11\n"
@@ -70,7 +107,41 @@ def make_environment(root: Path, place: str, *, wheels: Path, requirement: str, 
             f"#!{place}/bin/python -P\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
         )
         program.chmod(0o755)
+
+
+def _libraries(store: Path, place: str, wheels: Path, requirement: str, own: set[str]) -> Path:
+    """What others wrote of an environment, without the names that are our own; made where the store has it not."""
+    kept = store / Path(place).name
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=store) as folder:
+            library = Path(folder, "library")
+            _install(library, place, wheels, requirement, without=own)
+            library.rename(kept)
+    return kept
+
+
+def _install(library: Path, place: str, wheels: Path, *words: str, without: Iterable[str] = ()) -> None:
+    """Install into a new folder, pruned and compiled."""
+    _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, *words)
+    # Programs, with the path of the interpreter that installed them in the first line.
+    for name in ("bin", *without):
+        path = library / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    prune(library)
     _compile(library, place)
+
+
+def _own(wheels: Path) -> Path:
+    (own,) = wheels.glob(f"{OWN}-*.whl")
+    return own
+
+
+def _link(source: str, target: str) -> None:
+    """Copy without copying, where one file system has both."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _compile(library: Path, place: str) -> None:

@@ -57,24 +57,41 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
             wheel.writestr(
                 f"{information}/METADATA", METADATA.format(name=name, version="1.2.3", licence=licence) + needs
             )
+            wheel.writestr(f"{information}/entry_points.txt", f"[console_scripts]\n{name}-x = {module_name}:main\n")
             wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{information}/RECORD", "".join(f"{name},,\n" for name in wheel.namelist()))
     return folder
 
 
 @pytest.fixture(scope="module")
-def built(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The coordinator's package, made of those wheels and unpacked again with its control files."""
-    folder = tmp_path_factory.mktemp("built")
-    build = DEBIAN["Build"](
-        package=PACKAGES[0], version="1.2.3-1", tree=DEPLOY.parent, wheels=wheels, root=folder / "root", output=folder
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-        package = DEBIAN["build_package"](build, compression="none")
-    unpacked = folder / "unpacked"
-    subprocess.run(["dpkg-deb", "--raw-extract", package, unpacked], check=True)
+def packages(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The coordinator's package, made of those wheels from nothing, and again after one of an older commit."""
+    made = []
+    store = tmp_path_factory.mktemp("store")
+    for commit in (1700000000, 1600000000, 1700000000):
+        folder = tmp_path_factory.mktemp("built")
+        build = DEBIAN["Build"](
+            package=PACKAGES[0], version="1.2.3-1", tree=DEPLOY.parent, wheels=wheels, root=folder / "root",
+            output=folder, store=store,
+        )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SOURCE_DATE_EPOCH", str(commit))
+            made.append(DEBIAN["build_package"](build, compression="none"))
+    return [made[0], made[2]]
+
+
+@pytest.fixture(scope="module")
+def built(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package unpacked again with its control files."""
+    unpacked = tmp_path_factory.mktemp("unpacked") / "package"
+    subprocess.run(["dpkg-deb", "--raw-extract", packages[0], unpacked], check=True)
     return unpacked
+
+
+@needs_dpkg
+def test_equal_builds_are_equal_from_the_store_too(packages: list[Path]) -> None:
+    """A build whose libraries are kept from a build of another commit gives the package of a build from nothing."""
+    assert packages[0].read_bytes() == packages[1].read_bytes()
 
 
 @needs_dpkg
@@ -97,13 +114,15 @@ def test_a_package_has_its_environment_its_units_and_its_materials_inside(built:
 
 @needs_dpkg
 def test_what_no_program_reads_is_left_out_and_licences_stay(built: Path) -> None:
-    """Libraries' own tests and objects for a linker are neither there nor on pip's lists; every licence is."""
+    """Libraries' tests, programs and objects for a linker are neither there nor on pip's lists; every licence is."""
     library = built / "usr/lib/global-layers/coordinator/lib/python3.11/site-packages"
     listed = (library / "tiny-1.2.3.dist-info/RECORD").read_text()
 
     assert {path: (library / "tiny_parts" / path).is_file() for path in SHIPPED} == SHIPPED
     assert {path: f"tiny_parts/{path}," in listed for path in SHIPPED} == SHIPPED
     assert not (library / "tiny_parts/tests").exists()
+    assert not (library / "bin").exists()
+    assert not [path for path in library.glob("*/RECORD") if "bin/" in path.read_text()]
 
 
 @needs_dpkg
