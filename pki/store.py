@@ -9,6 +9,7 @@ The only file that writes secrets to disk. The rules:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -17,14 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protos.durable import sync_folder
+from protos.durable import give_to_owner, make_folder, opened_folder
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
 
 _SECRET_MODE = 0o600
 _PUBLIC_MODE = 0o644
-_PRIVATE_DIRECTORY_MODE = 0o700
 
 
 def write_secret(path: Path, data: bytes, *, replace: bool) -> None:
@@ -74,12 +74,11 @@ def check_secret(path: Path, state: os.stat_result) -> None:
 def make_private_directory(path: Path) -> None:
     """Make a directory with mode 0700, or check that an existing one cannot be written by others."""
     with explained(path, "made"):
-        with suppress(FileExistsError):
-            path.mkdir(mode=_PRIVATE_DIRECTORY_MODE, parents=True)
-            sync_folder(path.parent)
-        state = path.stat()
-    if not stat.S_ISDIR(state.st_mode):
-        raise _unsafe(path, "is not a directory", "Give the path of a directory.")
+        if path.exists() and not path.is_dir():
+            raise _unsafe(path, "is not a directory", "Give the path of a directory.")
+        make_folder(path)
+        with opened_folder(path) as folder:
+            state = os.fstat(folder)
     if state.st_mode & 0o022:
         raise _unsafe(path, "can be written by other accounts", f"Run `chmod go-w {path}`, then try again.")
 
@@ -94,8 +93,10 @@ def hold_directory(directory: Path, program: str) -> int:
         ConfigurationError: another process holds it, or it cannot be written.
         UnavailableError: its disk takes nothing.
     """
-    with explained(directory, "held"):
-        descriptor = os.open(directory / ".lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with explained(directory, "held"), opened_folder(directory) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
+        give_to_owner(descriptor, folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
@@ -129,6 +130,8 @@ def explained(path: Path, verb: str) -> Iterator[None]:
             remedy="Check the path, its owner and its permissions, then try again.",
         ) from cause
     except OSError as cause:
+        if cause.errno == errno.ELOOP:
+            raise _unsafe(path, "is, or holds, a symbolic link", "Put the file itself in the link's place.") from cause
         raise UnavailableError(
             what=f"{path} could not be {verb}: {cause.strerror or type(cause).__name__}.",
             consequence="Nothing was sent, and no existing file was changed.",
@@ -137,21 +140,21 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.incomplete")
-    with explained(path, "written"):
+    temporary = f".{path.name}.{secrets.token_hex(8)}.incomplete"
+    with explained(path, "written"), opened_folder(path.parent) as folder:
         try:
-            _write_new(temporary, data, mode)
-            if replace:
-                temporary.replace(path)
-            else:
-                path.hardlink_to(temporary)  # fails where the path exists; a rename would not
+            _write_new(folder, temporary, data, mode)
+            put = os.replace if replace else os.link  # a link fails where the path exists; a rename would not
+            put(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+        os.fsync(folder)
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & _SECRET_MODE)
+def _write_new(folder: int, name: str, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, mode & _SECRET_MODE, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

@@ -39,7 +39,7 @@ from protos.audit_files import (
 )
 from protos.audit_heads import SignedHead, head_facts
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
-from protos.durable import give_to_owner, sync_folder
+from protos.durable import give_to_owner, make_folder, opened_folder
 from protos.errors import OperatorError
 
 # Records about heads themselves ask for no further head: two logs that witness each other would never end.
@@ -99,7 +99,7 @@ class LogFile:
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
         self._bookmark = (0, 0, 0)
         with self._explained():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._file = self._open()
             with self._locked():
                 self._begin_file()
@@ -217,10 +217,11 @@ class LogFile:
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self._path, flags, 0o600)
-        if not os.fstat(file).st_size:
-            give_to_owner(file, self._path.parent)
-        sync_folder(self._path.parent)
+        with opened_folder(self._path.parent) as folder:
+            file = os.open(self._path.name, flags, 0o600, dir_fd=folder)
+            if not os.fstat(file).st_size:
+                give_to_owner(file, folder)
+            os.fsync(folder)
         return file
 
     @contextmanager

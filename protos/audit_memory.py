@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protos.audit_heads import HeadRefused, SignedHead, head_facts, head_from_facts
-from protos.durable import replace_file
+from protos.durable import make_folder, replace_file
 
 _OWN: Final = "own.json"
 
@@ -103,5 +103,5 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     replace_file(path, json.dumps(facts, indent=1).encode())

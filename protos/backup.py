@@ -19,12 +19,13 @@ import secrets
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import sync_folder
+from protos.durable import opened_folder, sync_folder
 from protos.errors import ConfigurationError, UnavailableError
 from protos.state_format import STATE_FORMAT, check_number
 
@@ -75,48 +76,56 @@ def write_backup(
         ConfigurationError: the file exists, or a directory holds a link.
         UnavailableError: the disk does not take it; no part of it is left.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.incomplete")
     try:
         if os.path.lexists(path):
             raise _refused(f"{path} exists already", "Name another file; an older backup is not replaced.")
         found = {name: list(_walk(root, PurePosixPath(name))) for name, root in roots.items()}
         size = sum(place.stat().st_size for places in found.values() for _, place in places if place.is_file())
-        require_room(path.parent, size + size // 64, MODELS_RESERVE_BYTES)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with _new_file(path) as file:
+            require_room(path.parent, size + size // 64, MODELS_RESERVE_BYTES)
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 entries = {str(at): _add(archive, at, place) for places in found.values() for at, place in places}
                 catalogue = Catalogue(
                     program=program, name=name, made=made, software=software, state_format=STATE_FORMAT, entries=entries
                 )
                 _add_bytes(archive, CATALOGUE, _to_json(catalogue))
-            file.flush()
-            os.fsync(file.fileno())
-        _put_in_place(partial, path)
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be written: {cause.strerror}.",
             consequence="No backup was made; what was to be kept is unchanged.",
             remedy="Make room on the disk that is to hold it, or mend the permissions, and try again.",
         ) from cause
-    finally:
-        partial.unlink(missing_ok=True)
     return catalogue
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
-    """Give a finished file its name, which nobody else may have taken by now; also where a disk knows no links.
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file, mode 0600, that gets its name when the block has ended well; nothing of it is left where it has not.
+
+    Nobody else may have taken that name by then; this works also where a disk knows no links.
 
     Raises:
-        OSError: the name is taken, or the disk refuses it; then nothing of this backup stands under it.
+        ConfigurationError: root would follow another user's link (`opened_folder`).
+        OSError: the name is taken, or the disk refuses it.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    try:
-        partial.replace(path)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    partial, name = f".{path.name}.{secrets.token_hex(8)}.incomplete", path.name
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with opened_folder(path.parent) as folder:
+        try:
+            with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.close(os.open(name, flags, 0o600, dir_fd=folder))
+            try:
+                os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                os.unlink(name, dir_fd=folder)
+                raise
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+        os.fsync(folder)
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -147,29 +156,62 @@ def read_catalogue(path: Path) -> Catalogue:
     return catalogue
 
 
-def extract(path: Path, catalogue: Catalogue, root: str, target: Path) -> None:
-    """Write the files of one directory of a checked backup into a new folder, synced, each checked once more.
+def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
+    """Write the files of one directory of a checked backup into an open empty folder, synced, each checked once more.
+
+    They are nobody else's until `give_back`.
 
     Raises:
         ConfigurationError: the file is not what was checked.
         OSError: the disk does not take it.
     """
-    wanted = {at: entry for at, entry in catalogue.entries.items() if PurePosixPath(at).parts[0] == root}
+    wanted, target = _below(catalogue, root), by_descriptor(folder)
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             entry = wanted.get(member.name)
             if entry is None:
                 continue
-            place = target.joinpath(*PurePosixPath(member.name).parts[1:])
+            place = _place(target, member.name)
             if entry.sha256 is None:
-                place.mkdir(mode=0o700)
+                place.mkdir(mode=0o700, exist_ok=member.name == root)
             else:
                 _extract_file(archive, member, entry, place)
-    for at, entry in sorted(wanted.items(), reverse=True):  # folders last, when nothing is written into them any more
-        place = target.joinpath(*PurePosixPath(at).parts[1:])
-        if entry.sha256 is None:
-            sync_folder(place)
-        _own(place, entry)
+    for at in (at for at, entry in wanted.items() if entry.sha256 is None):
+        sync_folder(_place(target, at))
+
+
+def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
+    """Give what was extracted its modes and, where the administrator restores, its owners.
+
+    What was written beside it since belongs to who owns the whole. The folders come last: as long as the outer ones
+    are root's, nobody else can put a link among what is given away.
+
+    Raises:
+        OSError: there is no such user here, or the disk does not take it.
+    """
+    wanted, target = _below(catalogue, root), by_descriptor(folder)
+    entries = {_place(target, at): entry for at, entry in wanted.items() if at != root}
+    for place in sorted(target.rglob("*"), reverse=True):
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            _own(descriptor, entries.get(place, replace(wanted[root], mode=mode)))
+        finally:
+            os.close(descriptor)
+    _own(folder, wanted[root])
+
+
+def by_descriptor(folder: int) -> Path:
+    """A path to an open folder, which leads to that very folder whatever has its name by now."""
+    return Path(f"/proc/self/fd/{folder}")
+
+
+def _below(catalogue: Catalogue, root: str) -> dict[str, Entry]:
+    return {at: entry for at, entry in catalogue.entries.items() if PurePosixPath(at).parts[0] == root}
+
+
+def _place(target: Path, at: str) -> Path:
+    return target.joinpath(*PurePosixPath(at).parts[1:])
 
 
 def digest_of_beginning(path: Path, at: str, size: int) -> str:
@@ -197,22 +239,30 @@ def _walk(folder: Path, at: PurePosixPath) -> Iterator[tuple[PurePosixPath, Path
 
 
 def _add(archive: tarfile.TarFile, at: PurePosixPath, place: Path) -> Entry:
-    state = place.stat()
-    facts: dict[str, Any] = {
+    if place.is_dir():
+        archive.addfile(archive.gettarinfo(str(place), str(at)))
+        return Entry(**_facts(place.stat()))
+    # By its open folder and without following a link, by which a service's user could have root read any file.
+    with opened_folder(place.parent) as folder:
+        descriptor = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise _refused(f"{place} is a link or a device", "Put the file itself there, then try again.")
+        member = archive.gettarinfo(arcname=str(at), fileobj=file)
+        member.type = tarfile.REGTYPE  # also where the file has a second name
+        member.size = state.st_size
+        reader = _Hashing(file)
+        archive.addfile(member, reader)
+    return Entry(**_facts(state), size=member.size, sha256=reader.digest.hexdigest())
+
+
+def _facts(state: os.stat_result) -> dict[str, Any]:
+    return {
         "mode": stat.S_IMODE(state.st_mode),
         "owner": _name_of(state.st_uid, "user"),
         "group": _name_of(state.st_gid, "group"),
     }
-    member = archive.gettarinfo(str(place), str(at))
-    if place.is_dir():
-        archive.addfile(member)
-        return Entry(**facts)
-    member.type = tarfile.REGTYPE  # also where the file has a second name
-    with place.open("rb") as file:
-        member.size = os.fstat(file.fileno()).st_size
-        reader = _Hashing(file)
-        archive.addfile(member, reader)
-    return Entry(**facts, size=member.size, sha256=reader.digest.hexdigest())
 
 
 class _Hashing:
@@ -280,11 +330,10 @@ def _extract_file(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Entr
         raise _refused("The backup was changed while it was read", "Try again with another copy.")
 
 
-def _own(place: Path, entry: Entry) -> None:
-    """Give a file its mode back and, where the administrator restores, its owner."""
+def _own(descriptor: int, entry: Entry) -> None:
     if os.geteuid() == 0:
-        os.chown(place, _number_of(entry.owner, "user"), _number_of(entry.group, "group"))
-    place.chmod(entry.mode)
+        os.fchown(descriptor, _number_of(entry.owner, "user"), _number_of(entry.group, "group"))
+    os.fchmod(descriptor, entry.mode)
 
 
 def _name_of(number: int, kind: str) -> str:

@@ -1,12 +1,39 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Files that are there whole or not at all, also after a power cut; and what the administrator writes for a service.
+
+A command that root runs in a service's own folder follows no symbolic link there: with one, the service's user could
+have any file of this computer written, or given to it. So folders are opened step by step, and what is made, renamed
+and given away is named relative to the open folder (`opened_folder`).
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import stat
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import Final
+
+from protos.errors import ConfigurationError
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_LINKS: Final = 40  # as many as the kernel follows on one path
+
+
+@contextmanager
+def opened_folder(folder: Path) -> Iterator[int]:
+    """A folder's descriptor, to name files in it by; root gets to it by no link but those that root has put there.
+
+    Raises:
+        ConfigurationError: this is root, and on the way stands another user's symbolic link.
+        OSError: there is no such folder, or it cannot be read.
+    """
+    descriptor = _opened_by_steps(folder) if os.geteuid() == 0 else os.open(folder, _FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -17,50 +44,67 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     the folder's owner (`give_to_owner`).
 
     Raises:
+        ConfigurationError: as `opened_folder`.
         OSError: the disk does not take it; the old file is unchanged.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    with opened_folder(path.parent) as folder:
+        replace_in(folder, path.name, content, partial=f".{path.name}.{secrets.token_hex(8)}.partial", mode=mode)
+
+
+def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int) -> None:
+    """As `replace_file`, in an open folder; nothing is there under the name of the partial file.
+
+    Raises:
+        OSError: the disk does not take it; the old file is unchanged.
+    """
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            give_to_owner(file.fileno(), path.parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "wb") as file:
+            give_to_owner(file.fileno(), folder)
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
-        partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        with suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=folder)
+    os.fsync(folder)
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder of mode 0700 with those above it; what the administrator makes belongs to the owner above.
 
     Raises:
+        ConfigurationError: as `opened_folder`.
         OSError: the disk does not take it.
     """
-    if folder.is_dir():
+    if folder.is_dir():  # beyond another user's link it is refused as soon as anything is written
+        return
+    with suppress(FileNotFoundError), opened_folder(folder):  # such a link may also lead nowhere
         return
     make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        give_to_owner(descriptor, folder.parent)
-    finally:
-        os.close(descriptor)
+    with opened_folder(folder.parent) as above:
+        with suppress(FileExistsError):
+            os.mkdir(folder.name, 0o700, dir_fd=above)
+        descriptor = os.open(folder.name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+        try:
+            give_to_owner(descriptor, above)
+        finally:
+            os.close(descriptor)
 
 
-def give_to_owner(descriptor: int, folder: Path) -> None:
-    """Where the administrator writes, give what is open to the owner of the folder it lies in.
+def give_to_owner(descriptor: int, folder: int) -> None:
+    """Where the administrator writes, give what is open to the owner of the open folder it lies in.
 
     Otherwise the service, which runs as that owner, could not read what a command run as root has left there. Of a
-    folder that anybody may write to, such as /tmp, nothing follows.
+    folder that anybody may write to, such as /tmp, nothing follows; and a file with a second name may be anybody's.
     """
     if os.geteuid() != 0:
         return
-    around = folder.stat()
-    if not around.st_mode & stat.S_IWOTH:
+    around, given = os.fstat(folder), os.fstat(descriptor)
+    has_second_name = stat.S_ISREG(given.st_mode) and given.st_nlink != 1
+    if not around.st_mode & stat.S_IWOTH and not has_second_name:
         with suppress(PermissionError):  # an administrator of a container may lack the right; the file is then theirs
             os.fchown(descriptor, around.st_uid, around.st_gid)
 
@@ -71,8 +115,42 @@ def sync_folder(folder: Path) -> None:
     Raises:
         OSError: the disk does not take them.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, _FOLDER)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _opened_by_steps(folder: Path) -> int:
+    steps, links = list(reversed(folder.parts)), 0
+    here = os.open(".", os.O_PATH | _FOLDER)
+    try:
+        while steps:
+            step = steps.pop()
+            there = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            found = os.fstat(there)
+            if not stat.S_ISLNK(found.st_mode):
+                os.close(here)
+                here = there
+                continue
+            try:
+                # The open link is looked at, not its name: another one could stand there by now.
+                target = os.readlink("", dir_fd=there)
+            finally:
+                os.close(there)
+            links += 1
+            if links > _MOST_LINKS or os.fstat(here).st_uid != 0 or found.st_uid != 0:
+                raise _anothers_link(folder, step)
+            steps += reversed(PurePath(target).parts)
+        return os.open(".", _FOLDER, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _anothers_link(folder: Path, step: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"On the way to {folder}, {step} is a symbolic link, which the user of a service may have put there.",
+        consequence="Root does not follow it: nothing was written beyond it, and no file was given to anybody.",
+        remedy="Find out who made it; put the folder itself in its place, or run the command as that user.",
+    )

@@ -11,15 +11,17 @@ known here; `mark` writes it down in what is brought back, and the others notice
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
 from typing import Final
 
-from protos.backup import Catalogue, digest_of_beginning, extract
+from protos.backup import Catalogue, by_descriptor, digest_of_beginning, extract, give_back
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import sync_folder
+from protos.durable import make_folder, opened_folder, sync_folder
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.
@@ -55,14 +57,18 @@ def restore(
             raise _refused(f"The backup holds no {name} directory", "Use a backup of this program.")
         refuse_if_newer(path, catalogue, name, root)
     staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
-    before = []
+    before, size = [], sum(entry.size for entry in catalogue.entries.values())
     try:
-        for name, place in staged.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            size = sum(entry.size for entry in catalogue.entries.values())
-            require_room(place.parent, size, MODELS_RESERVE_BYTES)
-            extract(path, catalogue, name, place)
-        mark(staged)
+        with ExitStack() as stack:
+            opened = {}
+            for name, place in staged.items():
+                make_folder(place.parent)
+                require_room(place.parent, size, MODELS_RESERVE_BYTES)
+                opened[name] = stack.enter_context(_new_folder(place))
+                extract(path, catalogue, name, opened[name])
+            mark({name: by_descriptor(folder) for name, folder in opened.items()})
+            for name, folder in opened.items():
+                give_back(catalogue, name, folder)
         for name, root in roots.items():
             if root.exists():
                 before.append(root.with_name(f"{root.name}.before-restore-{stamp}"))
@@ -114,6 +120,19 @@ def refuse_unfinished(root: Path) -> None:
             consequence="Nothing was started, so that no new keys were made.",
             remedy="Run `restore` again with the same backup; then remove what has `restoring` in its name.",
         )
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[int]:
+    """A new folder, open: it stays the same one, whatever the owner of the folder around it does with its name."""
+    with opened_folder(folder.parent) as above:
+        os.mkdir(folder.name, 0o700, dir_fd=above)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(folder.name, flags, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _digest(place: Path) -> str:

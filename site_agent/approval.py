@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protos.documents import Document
-from protos.durable import replace_file
+from protos.durable import give_to_owner, make_folder, opened_folder, replace_file
 from protos.errors import ProtocolError, RefusedError
 from protos.manifest import manifest_of
 from protos.plan import Plan, plan_from_wire
@@ -193,8 +193,11 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 def _held(state: Path) -> Iterator[None]:
     """While the block lasts nobody else says yes or no here, so that no word is lost between reading and writing."""
     folder = state / "approvals"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    make_folder(folder)
+    with opened_folder(folder) as opened:
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
+        give_to_owner(descriptor, opened)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -203,6 +206,6 @@ def _held(state: Path) -> Iterator[None]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     # As a service the trainer is another user of the folder's group, and trains only under what it reads here.
     replace_file(path, content, mode=0o640)

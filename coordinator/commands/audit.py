@@ -103,6 +103,7 @@ def heads(path: Path | None, output: Path) -> None:
 
     Example: coordinator audit heads --config coordinator.yaml --output heads.json
     """
+    from pki.store import write_public
     from protos.audit_keys import heads_text
     from protos.audit_memory import kept_heads
 
@@ -112,7 +113,7 @@ def heads(path: Path | None, output: Path) -> None:
     from coordinator.config import read_configuration
 
     found = kept_heads(Path(read_configuration(path).state) / "witness")
-    output.write_text(heads_text(found))
+    write_public(output, heads_text(found).encode())
     click.echo(f"{len(found)} heads written to {output}.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     Example: coordinator release --config coordinator.yaml --run RUN --approval st-mary.release --output release
     """
     from coordinator.config import read_configuration
+    from protos.durable import replace_file
     from protos.plan import plan_from_wire
     from protos.release import check_release, read_release_approval
 
@@ -67,11 +69,20 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     output.mkdir(mode=0o700, parents=True, exist_ok=False)
     _record(configuration, {key: facts[key] for key in ("run", "recipient", "parameters_sha256")})
     for part, content in parts.items():
-        (output / part).write_bytes(content)
-    (output / "release.json").write_text(json.dumps(facts, indent=2) + "\n")
-    with (folder / "releases.jsonl").open("a") as kept:
-        kept.write(json.dumps(facts) + "\n")
+        replace_file(output / part, content, mode=0o644)
+    replace_file(output / "release.json", (json.dumps(facts, indent=2) + "\n").encode(), mode=0o644)
+    _keep(folder, facts)
     click.echo(f"Released to {recipient}: {output}, approved by {', '.join(plan.site_names)}.")
+
+
+def _keep(run: Path, facts: dict[str, object]) -> None:
+    """Note a release beside the run's record."""
+    from protos.durable import give_to_owner, opened_folder
+
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with opened_folder(run) as folder, os.fdopen(os.open("releases.jsonl", flags, 0o600, dir_fd=folder), "a") as kept:
+        give_to_owner(kept.fileno(), folder)
+        kept.write(json.dumps(facts) + "\n")
 
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:

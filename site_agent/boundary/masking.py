@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
-from protos.durable import replace_file
+from protos.durable import make_folder, replace_file
 from protos.errors import OperatorError
 from protos.fixed_point import FixedPoint
 from protos.manifest import Manifest
@@ -274,6 +274,6 @@ def _append_synced(path: Path, content: bytes) -> None:
 
 
 def _write_synced(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     replace_file(path, content)

@@ -13,7 +13,7 @@ from typing import Any
 
 from protos.disk_space import RECORDS_RESERVE_BYTES, require_room
 from protos.documents import Document
-from protos.durable import replace_file, sync_folder
+from protos.durable import make_folder, replace_file, sync_folder
 from protos.errors import RefusedError
 from site_agent.boundary.audit import AuditError
 
@@ -116,7 +116,7 @@ class Spent:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     replace_file(path, content)
     sync_folder(path.parent.parent)  # the folder itself may be new

@@ -57,8 +57,10 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     for line in as_lines(sections):
         click.echo(line)
     if page is not None:
+        from pki.store import write_public
+
         title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
-        page.write_text(review_page(title, sections, signatures=hospital.policy.approvers), encoding="utf-8")
+        write_public(page, review_page(title, sections, signatures=hospital.policy.approvers).encode())
         click.echo(f"Written to {page}.")
     if refused or lacking.is_lacking:
         sys.exit(RefusedError.exit_status if refused else DataError.exit_status)

@@ -122,11 +122,12 @@ def heads(path: Path | None, output: Path) -> None:
 
     Example: site-agent audit heads --config hospital.yaml --output heads.json
     """
+    from pki.store import write_public
     from protos.audit_keys import heads_text
     from protos.audit_memory import kept_heads
 
     state = _state(path)
-    output.write_text(heads_text(kept_heads(state / "witness")))
+    write_public(output, heads_text(kept_heads(state / "witness")).encode())
     click.echo(f"Written to {output}.")
 
 

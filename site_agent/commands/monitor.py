@@ -44,5 +44,5 @@ def monitor(
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
     if metrics is not None:
-        write_result(metrics, monitor_metrics(facts).encode())
-        metrics.chmod(0o644)  # the node exporter is another user; names of columns and figures alone are in it
+        # The node exporter is another user; names of columns and figures alone are in it.
+        write_result(metrics, monitor_metrics(facts).encode(), mode=0o644)

@@ -42,6 +42,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     hospital = read_hospital(path)
 
     from pki.site_keys import SiteKeys
+    from pki.store import write_public
     from protos.release import approve_release
 
     log = _log(hospital)
@@ -63,7 +64,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
         at=at,
     )
     log.write("release_approved", run=run, parameters_sha256=digest, recipient=approval.recipient, by=approval.by)
-    output.write_text(json.dumps(approval.model_dump(), indent=2) + "\n")
+    write_public(output, (json.dumps(approval.model_dump(), indent=2) + "\n").encode())
     click.echo(f"{approval.by} approved that the parameters {digest[:16]}... of {run} go to {approval.recipient}.")
     click.echo(f"Send {output} to the federation office; it takes the like from every other site.")
 

@@ -12,37 +12,30 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import give_to_owner, make_folder, sync_folder
+from protos.durable import make_folder, opened_folder, replace_in
 from protos.errors import UnavailableError
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` with mode 0600: after a crash the old or the new file is there.
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` by `content` with this mode: after a crash the old or the new file is there.
 
     The content goes to a file beside it, which is synchronised and renamed; then the folder's entry
     is synchronised. What an earlier crash left beside it is removed first. One writer per file.
     What the administrator writes belongs to the owner of the folder (`give_to_owner`).
 
     Raises:
+        ConfigurationError: root would follow another user's link (`opened_folder`).
         UnavailableError: the disk does not take it; the old file is unchanged.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = f".{path.name}.partial"
     try:
         make_folder(path.parent)
-        partial.unlink(missing_ok=True)
-        require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            give_to_owner(file.fileno(), path.parent)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_folder(path.parent)
+        with opened_folder(path.parent) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+            require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
+            replace_in(folder, path.name, content, partial=partial, mode=mode)
     except OSError as cause:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
             consequence="What was saved before is unchanged and nothing left this site.",

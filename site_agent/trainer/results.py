@@ -10,9 +10,9 @@ from site_agent.config import Hospital
 from site_agent.trainer.files import write_whole
 
 
-def write_result(path: Path, content: bytes) -> None:
-    """Write it with mode 0600, replacing an earlier one; `check_place` was asked before the work began."""
-    write_whole(path, content)
+def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write it with this mode, replacing an earlier one; `check_place` was asked before the work began."""
+    write_whole(path, content, mode=mode)
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:

@@ -57,18 +57,19 @@ class Disk:
         self.reached: Callable[[str, str], None] = lambda owner, point: None
         self.points: list[tuple[str, str]] = []
         self._directory = directory
-        replace = Path.replace
+        replace = os.replace
 
         def synced(descriptor: int) -> None:
             self._at(Path(f"/proc/self/fd/{descriptor}").readlink(), "sync", lambda: None)
 
-        def replaced(path: Path, target: Path) -> Path:
-            self._at(target, "rename", lambda: replace(path, target))
-            return target
+        def replaced(partial: Any, target: Any, **folders: int) -> None:
+            folder = folders.get("dst_dir_fd")
+            place = Path(target) if folder is None else Path(f"/proc/self/fd/{folder}").readlink() / target
+            self._at(place, "rename", lambda: replace(partial, target, **folders))
 
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, synced)
-        patch.setattr(Path, "replace", replaced)
+        patch.setattr(os, "replace", replaced)
 
     def _at(self, path: Path, what: str, act: Callable[[], Any]) -> None:
         place = path.relative_to(self._directory).parts if path.is_relative_to(self._directory) else ()

@@ -199,11 +199,11 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatc
     with pytest.raises(UnavailableError, match="File exists"):
         written(state, taken)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("protos.backup.require_room", lambda *_: None)
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(UnavailableError, match="Input/output error"):
         written(state, free)
 

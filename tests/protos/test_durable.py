@@ -32,10 +32,10 @@ def test_where_the_disk_refuses_the_old_file_stays(tmp_path: Path, monkeypatch: 
     path = tmp_path / "facts.json"
     path.write_bytes(b"old")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), refuse)
+    monkeypatch.setattr(os, call, refuse)
 
     with pytest.raises(OSError, match="No space"):
         replace_file(path, b"new")

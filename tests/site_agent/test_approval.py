@@ -208,15 +208,15 @@ def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monk
 def test_two_processes_keep_a_plan_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each writes a file of its own before it replaces the plan's, so none takes away what the other is writing."""
     replaced: list[str] = []
-    replace = Path.replace
+    replace = os.replace
 
-    def replace_late(partial: Path, target: Path) -> Path:
-        replaced.append(partial.name)
+    def replace_late(partial: str, target: str, **folders: int) -> None:
+        replaced.append(partial)
         if len(replaced) == 1:
             keep_plan(tmp_path, PLAN)
-        return replace(partial, target)
+        replace(partial, target, **folders)
 
-    monkeypatch.setattr(Path, "replace", replace_late)
+    monkeypatch.setattr(os, "replace", replace_late)
     keep_plan(tmp_path, PLAN)
 
     assert len(set(replaced)) == 2

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from protos.durable import replace_file
+from pki.store import hold_directory, make_private_directory, write_public, write_secret
+from protos.backup import Catalogue, read_catalogue, write_backup
+from protos.durable import make_folder, replace_file
+from protos.errors import ConfigurationError, OperatorError
+from protos.restoring import restore
 from site_agent.boundary.audit import AuditLog
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.files import write_whole
@@ -72,3 +77,119 @@ def test_a_folder_for_everybody_hands_nothing_over(tmp_path: Path) -> None:
     write_whole(tmp_path / "report.html", b"")
 
     assert (tmp_path / "report.html").stat().st_uid == 0
+
+
+# What an administrator's command writes below a service's folder `here`, each in its own way.
+WRITES: dict[str, Callable[[Path], object]] = {
+    "replace_file": lambda here: replace_file(here / "made.json", b""),
+    "make_folder": lambda here: make_folder(here / "deep" / "made"),
+    "write_whole": lambda here: write_whole(here / "made" / "made.json", b""),
+    "write_secret": lambda here: write_secret(here / "made.key", b"", replace=False),
+    "write_public": lambda here: write_public(here / "made.crt", b""),
+    "make_private_directory": lambda here: make_private_directory(here / "keys"),
+    "hold_directory": lambda here: os.close(hold_directory(here, "site agent")),
+    "audit log": lambda here: AuditLog(here / "audit.log", site="st-mary", now=lambda: datetime.now(UTC)).close(),
+    "backup": lambda here: backed_up(here / "made", {}),
+}
+
+
+def backed_up(file: Path, roots: Mapping[str, Path]) -> Catalogue:
+    """As `site-agent backup` does."""
+    return write_backup(file, roots, program="site agent", name="", made="now", software="1")
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A service's folder, as root sees it: its owner is not root. Whoever cannot be root plays it."""
+    place = tmp_path / "state"
+    place.mkdir()
+    if os.geteuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(os, "fchown", lambda *_: None)
+    return place
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["to another folder", "nowhere"])
+@pytest.mark.parametrize("name", WRITES)
+def test_root_follows_no_link_that_a_service_has_put_in_its_folder(
+    tmp_path: Path, service: Path, name: str, leads: bool
+) -> None:
+    """Otherwise the service's user could have files of this computer made, replaced or given away where it likes."""
+    elsewhere = tmp_path / "elsewhere"
+    if leads:
+        elsewhere.mkdir()
+    (service / "data").symlink_to(elsewhere)
+
+    with pytest.raises(ConfigurationError, match="data is a symbolic link") as caught:
+        WRITES[name](service / "data")
+
+    assert "Root does not follow it" in caught.value.consequence
+    assert not leads or list(elsewhere.iterdir()) == []
+
+
+def test_root_takes_no_link_for_the_file_that_it_means(tmp_path: Path, service: Path) -> None:
+    """A lock, a log and a file of a service that is a link is not opened; its target stays as it is, and root's."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"")
+    for name in (".lock", "audit.log", "here.json"):
+        (service / name).symlink_to(precious)
+
+    with pytest.raises(ConfigurationError, match="holds, a symbolic link"):
+        hold_directory(service, "site agent")
+    with pytest.raises(OperatorError, match="audit log cannot be written"):
+        WRITES["audit log"](service)
+    with pytest.raises(ConfigurationError, match="is a link"):
+        backed_up(tmp_path / "backup", {"state": service})
+    write_whole(service / "here.json", b"{}")
+
+    assert (precious.read_bytes(), precious.stat().st_uid) == (b"", os.getuid())
+    assert not (service / "here.json").is_symlink()
+
+
+def test_root_follows_its_own_links(tmp_path: Path, service: Path) -> None:
+    """An administrator may have put a state folder on another disk and a link in its place."""
+    (tmp_path / "linked").symlink_to(service.name)
+
+    if os.geteuid() == tmp_path.stat().st_uid:
+        replace_file(tmp_path / "linked" / "made.json", b"")
+        assert (service / "made.json").stat().st_uid == service.stat().st_uid
+    else:  # played: the folder of the link is not root's
+        with pytest.raises(ConfigurationError, match="linked is a symbolic link"):
+            replace_file(tmp_path / "linked" / "made.json", b"")
+
+
+@as_root
+def test_a_file_with_a_second_name_is_not_given_away(tmp_path: Path) -> None:
+    """An empty log that is another's file under a second name stays its owner's."""
+    state, precious = tmp_path / "state", tmp_path / "precious"
+    state.mkdir()
+    os.chown(state, NOBODY, NOBODY)
+    precious.touch(mode=0o600)
+    (state / "audit.log").hardlink_to(precious)
+
+    WRITES["audit log"](state)
+
+    assert precious.stat().st_uid == 0
+
+
+@as_root
+def test_what_root_restores_is_its_owners_again(tmp_path: Path) -> None:
+    """With what was written into it meanwhile; and only at the end, so that nobody reaches into it before."""
+    state, owners = tmp_path / "state", []
+    (state / "keys").mkdir(parents=True)
+    (state / "keys" / "tls.key").touch(mode=0o600)
+    for place in (state, *state.rglob("*")):
+        os.chown(place, NOBODY, NOBODY)
+    backed_up(tmp_path / "backup", {"state": state})
+
+    def mark(staged: Mapping[str, Path]) -> None:
+        owners.extend(place.stat().st_uid for place in (staged["state"], *staged["state"].rglob("*")))
+        WRITES["audit log"](staged["state"])
+
+    restore(tmp_path / "backup", read_catalogue(tmp_path / "backup"), {"state": state}, stamp="now", mark=mark)
+
+    assert set(owners) == {0}
+    assert {owner for owner, _ in _owned(state).values()} == {NOBODY} == {state.stat().st_uid}
+    assert set(_owned(state)) == {"audit.log", "keys", "keys/tls.key"}
