@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import assert_never
 
 import structlog
 
+from coordinator.counting import CountingAuthorities
 from coordinator.outgoing import Caller
 from coordinator.refusals import Refusals
 from coordinator.service import Credentials
@@ -41,8 +43,10 @@ class Membership:
         register: Register,
         now: Callable[[], datetime],
         record: Callable[..., None] | None = None,
+        said: Path | None = None,
     ) -> None:
-        """`now` gives aware times; `record` writes an event into the audit log before an answer leaves."""
+        """`now` gives aware times; `record` writes an event into the audit log before an answer leaves; `said` keeps
+        which hospitals' authorities count, as that log has said."""
         self._authority, self._register, self._now = authority, register, now
         self._own = OwnAuthorities(register)
         self._record = record or _nowhere
@@ -50,7 +54,7 @@ class Membership:
         self._told: set[tuple[str, str]] = set()
         self._log = structlog.get_logger()
         self._generation = register.generation()
-        self._counting: dict[str, str] = {}
+        self._counting = CountingAuthorities(said, self._record)
         self._note_authorities()
 
     def credentials(self) -> Credentials:
@@ -89,6 +93,14 @@ class Membership:
     def revoked(self) -> list[str]:
         """The sites that were taken out of the federation and not invited again."""
         return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
+
+    def shut_out(self) -> set[str]:
+        """The members of which no certificate is accepted: that of their own authority, which was removed, was all."""
+        return {
+            str(site.name)
+            for site in self._register.sites()
+            if site.state is SiteState.ACTIVE and not site.accepted_certificates
+        }
 
     def identity_of(self, site: str) -> str | None:
         """The fingerprint of a site's registered identity key."""
@@ -138,13 +150,7 @@ class Membership:
         return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
 
     def _note_authorities(self) -> None:
-        """Record which hospitals' authorities count, and which do no more."""
-        counting = {one.sha256: str(one.site) for one in self._own.all()}
-        for sha256 in counting.keys() - self._counting.keys():
-            self._record("own_authority_counts", site=counting[sha256], authority_sha256=sha256)
-        for sha256 in self._counting.keys() - counting.keys():
-            self._record("own_authority_removed", site=self._counting[sha256], authority_sha256=sha256)
-        self._counting = counting
+        self._counting.note({one.sha256: str(one.site) for one in self._own.all()})
 
     def _note_foreign(self, foreign: ForeignNameError) -> None:
         self._log.error("foreign_name_refused", authority_of=foreign.site, named=foreign.named)

@@ -26,6 +26,7 @@ import structlog
 from coordinator.audit import CoordinatorLog
 from coordinator.config import CoordinatorConfiguration
 from coordinator.control import control_path, control_server
+from coordinator.counting import FILE
 from coordinator.engine import Engine
 from coordinator.enrolment import Membership
 from coordinator.health import health_server
@@ -33,6 +34,7 @@ from coordinator.monitoring import CoordinatorCollector, local_server, pages_of
 from coordinator.reloading import Reloading
 from coordinator.service import FederationService, enrolment_server, federation_server
 from coordinator.short_paths import short_path
+from coordinator.taken_out import told_of_removal
 from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
 from pki.doctoring.reach import taken_addresses
@@ -83,7 +85,7 @@ def _put_together(
     aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
     log = stack.enter_context(opened_log(state, authority, configuration.audit.limits))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
-    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
+    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write, state / FILE)
     identity_of, clock = membership.identity_of, time.monotonic
     engine = Engine(
         plans=plans,
@@ -97,7 +99,8 @@ def _put_together(
     upkeep = _upkeep(log, membership)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
-    servers = [federation_server(service, shown, configuration.listen, fetch)]
+    most = max((len(plan.sites) for plan in plans), default=1)
+    servers = [federation_server(service, shown, configuration.listen, fetch, sites=most)]
     if configuration.enrolment_listen is not None:
         listen, renew = configuration.enrolment_listen, membership.renew_raw
         servers.append(enrolment_server(membership.enrol, shown, listen, renew=renew, fetch=fetch))
@@ -260,15 +263,19 @@ def status_path(state: Path) -> Path:
     return state / "status.socket"
 
 
-def _told(engine: Engine, authority: Authority) -> dict[str, Any]:  # Any: whatever JSON holds
-    """The engine's status, with the days that certificates have left."""
+def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:  # Any: whatever JSON holds
+    """The engine's status, with the days that certificates have left, and who has none that counts."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
+        shut_out = membership.shut_out()
         ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
     except OperatorError:  # a file that is being replaced, or the disk; `coordinator doctor` looks which
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
         site["certificate_days"] = _days(ends[name] - now) if name in ends else None
+        site["own_authority_removed"] = name in shut_out
+        if facts["run"] and name in shut_out:
+            facts["taken_out"].append(told_of_removal(name, waits=name in facts["waits_for"]))
     return facts | {"coordinator_certificate_days": _days(own - now)}
 
 
@@ -278,7 +285,7 @@ def _days(left: timedelta) -> float:
 
 async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(_told(parts.engine, parts.authority)).encode())
+        writer.write(json.dumps(_told(parts.engine, parts.membership, parts.authority)).encode())
         await writer.drain()
         writer.close()
 

@@ -73,6 +73,15 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
     ]
 
 
+def told_of_removal(site: str, *, waits: bool) -> str:
+    """A few sentences on a member that is let in no more, because its hospital's own authority was removed."""
+    return (
+        f"The hospital's own authority by which {site} was let in has been removed; no certificate of {site} counts."
+        f"{' The run waits for it.' if waits else ''} Have its people run `site-agent renew`, which brings it a"
+        " certificate of the federation: with that it comes back to this round."
+    )
+
+
 def _waits_for(state: State, site: str) -> bool:
     match state:
         case Gathering(joined=joined, declined=declined):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,8 +18,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from rich.console import Console
 
 from coordinator.enrolment import Membership
+from coordinator.serve import _told
+from coordinator.status_lines import print_status
 from pki import certificates, own_keys, rotation
 from pki.authority import Authority
 from pki.certificates import certificate_pem, requested_key
@@ -153,8 +158,10 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
                 (farewell,) = await caller.rest()
                 assert isinstance(farewell, Farewell)
                 assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
+            assert told_of_a(office, running) == (True, 1)
             assert not await is_let_in(office, running, as_channel(office.credentials("a")))
             renew(office, site.keys)
+            assert told_of_a(office, running) == (False, 0)
             assert await is_let_in(office, running, as_channel(office.credentials("a")))
             accepted = list(running.log.file.records("own_certificate_accepted"))
             assert [facts["site"] for facts in accepted] == ["a"]
@@ -188,6 +195,41 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
     assert own_keys.staged_chain(site.keys) is not None
     assert not site.keys.is_renewal_due(later)
     site.audit.close()
+
+
+def told_of_a(office: Office, running: Running) -> tuple[bool, int]:
+    """Whether `coordinator status` says that a's authority was removed, and in how many sentences on it what to do."""
+    with Register(office.authority.register_path) as register:
+        membership = Membership(office.authority, register, utc_now)
+        told = _told(running.engine, membership, office.authority)
+    assert not told["sites"]["b"]["own_authority_removed"]
+    for text in told["taken_out"]:
+        assert "own authority by which a was let in has been removed" in text
+        assert "`site-agent renew`" in text
+    out = io.StringIO()
+    print_status(told, Console(file=out, width=160))
+    assert ("own authority removed" in out.getvalue()) == told["sites"]["a"]["own_authority_removed"]
+    return told["sites"]["a"]["own_authority_removed"], len(told["taken_out"])
+
+
+def test_what_became_of_an_authority_while_no_coordinator_ran_is_recorded_once(tmp_path: Path, office: Office) -> None:
+    """The next start compares what the log has said with the register; a lost note says only once more what counts."""
+
+    def events_of_a_start() -> list[str]:
+        events: list[str] = []
+        with Register(office.authority.register_path) as register:
+            Membership(
+                office.authority, register, utc_now, lambda event, **_: events.append(event), tmp_path / "said.json"
+            )
+        return events
+
+    assert events_of_a_start() == []
+    bring(office, "a", Hospital.named("St Mary CA"))
+    assert [events_of_a_start() for _ in range(2)] == [["own_authority_counts"], []]
+    (tmp_path / "said.json").write_bytes(b"{")
+    assert [events_of_a_start() for _ in range(2)] == [["own_authority_counts"], []]
+    take_away(office, "a")
+    assert [events_of_a_start() for _ in range(2)] == [["own_authority_removed"], []]
 
 
 def renew(office: Office, keys: SiteKeys) -> None:
@@ -355,6 +397,18 @@ def test_only_what_the_sites_own_authority_issued_for_its_key_counts(office: Off
     assert "has another certificate already" in at_the_desk(office, anew)[0][0]
 
 
+def test_an_authority_that_is_registered_again_brings_back_no_certificate(office: Office, hospital: Hospital) -> None:
+    """What was refused with its authority stays refused; the site gets in with another one, for a new key."""
+    bring(office, "a", hospital)
+    first = shown(office, hospital)
+    assert at_the_desk(office, first)[0] == [""]
+    take_away(office, "a")
+    bring(office, "a", hospital)
+
+    assert "had a certificate before" in at_the_desk(office, first)[0][0]
+    assert at_the_desk(office, shown(office, hospital))[0] == [""]
+
+
 def resigned(office: Office, asked: RenewalAsked, request: bytes) -> RenewalAsked:
     """The same with another request, signed by a's own identity key."""
     keys = office.keys("a")
@@ -494,8 +548,8 @@ def test_a_power_cut_while_changing_over_leaves_a_pair_that_fits(
         return moved
 
     with monkeypatch.context() as power:
-        for name in ("replace", "hardlink_to", "unlink"):
-            power.setattr(Path, name, cut(getattr(Path, name)))
+        for name in ("replace", "link", "unlink"):
+            power.setattr(os, name, cut(getattr(os, name)))
         with pytest.raises(KeyboardInterrupt):
             own_keys.put_in_force(keys)
 
