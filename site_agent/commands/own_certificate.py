@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, UsageError
 from site_agent.commands.options import config_option
 from site_agent.config import Hospital, read_hospital
 
@@ -32,6 +32,12 @@ def request_certificate(path: Path, output: Path, anew: bool) -> None:
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
     hospital = read_hospital(path)
+    if output.is_symlink() or output.exists():  # asked before a key is made or, with --anew, forgotten
+        raise UsageError(
+            what=f"{output} exists already.",
+            consequence="It was left as it is, and no request was made.",
+            remedy="Choose another name for --output, or move the file away if it is not needed.",
+        )
 
     from pki import own_keys, store
     from pki.names import site_name, site_uri

@@ -21,7 +21,7 @@ from pki.own_authority import authority_fingerprint
 from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.diagnosis import Finding, Severity
-from protos.errors import RefusedError
+from protos.errors import RefusedError, UsageError
 from site_agent.boundary.join import renew_now
 from site_agent.boundary.upkeep import SiteUpkeep
 from site_agent.cli import cli as site_agent
@@ -70,6 +70,14 @@ def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     assert "spiffe://heart/site/a" in told
     assert b"PRIVATE" not in request.read_bytes()
     assert "PRIVATE" not in told
+    before, waits = request.read_bytes(), (tmp_path / "state" / "keys" / "tls.key.requested").read_bytes()
+    again = CliRunner().invoke(
+        site_agent, ["request-certificate", *map(str, config), "--anew", "--output", str(request)]
+    )
+    assert isinstance(again.exception, UsageError)
+    assert "exists already" in again.exception.what
+    assert request.read_bytes() == before
+    assert (tmp_path / "state" / "keys" / "tls.key.requested").read_bytes() == waits
     leaf = issued(
         authority, requested_key(request.read_bytes()), Leaf(uris=("spiffe://heart/site/a",), start=utc_now())
     )
