@@ -32,6 +32,10 @@ class RunningSum:
         self._changes.fill(0)
         self._arrived = dict.fromkeys(sites, 0)
 
+    def awaits(self, site: str) -> bool:
+        """Whether a site is bound and has not sent its last chunk."""
+        return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
+
     def arrived(self, site: str) -> int:
         """How many chunks of a bound site were added."""
         return self._arrived[site]

@@ -30,6 +30,7 @@ from coordinator.commands.release import release
 from coordinator.config import read_configuration, read_plans
 from coordinator.control import tell
 from coordinator.events import EVENTS
+from coordinator.heap import use_one_arena
 from coordinator.runs import known_runs
 from coordinator.status_lines import print_status
 from protos.catalogue import identify
@@ -54,6 +55,7 @@ def start(path: Path) -> None:
 
     Example: coordinator start --config coordinator.yaml
     """
+    use_one_arena()
     _set_up_log()
     configuration = read_configuration(path)
     plans = read_plans(configuration)

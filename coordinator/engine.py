@@ -22,7 +22,7 @@ import structlog
 
 from coordinator.admission import refuse_identity, refuse_join
 from coordinator.ending import Ending
-from coordinator.hearing import has_what_it_needs, hear_chunk, hear_of_keys
+from coordinator.hearing import awaits_chunk, has_what_it_needs, hear_chunk, hear_of_keys
 from coordinator.journal import Entry
 from coordinator.keeping import Kept
 from coordinator.maintenance import Windows
@@ -132,15 +132,15 @@ class Engine:
             self._log.info("site_disconnected", site=site)
             self._lost(site)
 
-    def received(self, site: str, message: SiteMessage) -> None:
-        """A checked message has arrived.
+    def received(self, site: str, message: SiteMessage) -> bool:
+        """A checked message has arrived; whether the site's next one should be a chunk.
 
         Raises:
             MalformedMessage: it does not belong here; the caller ends the stream.
         """
         run = self._run
         if run is None:
-            return
+            return False
         match message:
             case Chunk():
                 self._happened(hear_chunk(run, self._member(site), message))
@@ -164,6 +164,7 @@ class Engine:
                 raise MalformedMessage("a second greeting")
             case _:
                 assert_never(message)
+        return isinstance(message, Ready | Chunk) and awaits_chunk(run, site)
 
     def status(self) -> dict[str, Any]:
         """What an operator asks at 3 a.m., ready for JSON."""
@@ -394,7 +395,6 @@ class Engine:
         """Come back when the state's deadline has passed."""
         if self._timer:
             self._timer.cancel()
-        run = self._run
-        if run is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
+        if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
             delay = max(0.0, run.state.deadline - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())

@@ -50,6 +50,11 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | EpochAcknowledgement)
     return Acknowledged(site, message.epoch)
 
 
+def awaits_chunk(run: Run, site: str) -> bool:
+    """Whether the next chunk of a site is one to be added."""
+    return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
+
+
 def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     """Add a chunk to the sum of the attempt that it is of.
 

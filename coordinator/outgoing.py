@@ -8,13 +8,14 @@ cut; an honest site calls again and goes on where it was. A chunk of 512 KiB nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from coordinator.turns import Turn, Turns
 from protos.messages import Chunk, CoordinatorMessage, CoordinatorReason, Farewell
 from protos.parameters import down_chunks, down_slice
 from protos.upkeep import Upkeep
@@ -49,10 +50,9 @@ class _Vector:
     round: int
     attempt: int
 
-    def messages(self) -> Iterator[bytes]:
-        for index in range(down_chunks(self.parameters.size)):
-            body = self.parameters[down_slice(index)].view(np.uint8).data
-            yield encode_coordinator_message(Chunk(self.round, self.attempt, index, body))
+    def message(self, index: int) -> bytes:
+        body = self.parameters[down_slice(index)].view(np.uint8).data
+        return encode_coordinator_message(Chunk(self.round, self.attempt, index, body))
 
 
 _Item: TypeAlias = bytes | _Vector | None
@@ -61,8 +61,9 @@ _Item: TypeAlias = bytes | _Vector | None
 class StreamPeer:
     """One site's stream, as the engine sees it."""
 
-    def __init__(self, context: Writing, caller: Caller) -> None:
-        self.caller, self._context = caller, context
+    def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
+        """`turn` is taken for each chunk of parameters; one that nobody shares where it is None."""
+        self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
@@ -87,12 +88,19 @@ class StreamPeer:
         while (item := await self._queue.get()) is not None:
             self._count(item, -1)
             try:
-                for message in item.messages() if isinstance(item, _Vector) else (item,):
-                    async with asyncio.timeout(STALLED_SECONDS):
-                        await self._context.write(message)
+                if isinstance(item, bytes):
+                    await self._hand_over(item)
+                    continue
+                for index in range(down_chunks(item.parameters.size)):
+                    async with self._turn:  # before the chunk is made
+                        await self._hand_over(item.message(index))
             except TimeoutError:
                 self.does_not_read = True
                 return
+
+    async def _hand_over(self, message: bytes) -> None:
+        async with asyncio.timeout(STALLED_SECONDS):
+            await self._context.write(message)
 
     def _put(self, item: _Item) -> None:
         if self.does_not_read:

@@ -99,7 +99,8 @@ def _put_together(
     upkeep = _upkeep(log, membership)
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
-    servers = [federation_server(service, shown, configuration.listen, fetch)]
+    most = max((len(plan.sites) for plan in plans), default=1)
+    servers = [federation_server(service, shown, configuration.listen, fetch, sites=most)]
     if configuration.enrolment_listen is not None:
         listen, renew = configuration.enrolment_listen, membership.renew_raw
         servers.append(enrolment_server(membership.enrol, shown, listen, renew=renew, fetch=fetch))

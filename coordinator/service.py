@@ -12,7 +12,9 @@ import ipaddress
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
 # Certificates here are ECDSA, so this one suite leaves a TLS 1.2 peer nothing to agree on, while
@@ -28,6 +30,7 @@ from coordinator.engine import Engine
 from coordinator.outgoing import Caller, StreamPeer
 from coordinator.pace import Pace
 from coordinator.rate import RateLimit
+from coordinator.turns import Turns
 from coordinator.upkeep import SiteUpkeep
 from protos.audit_heads import HeadRefused
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
@@ -52,13 +55,13 @@ _MOST_STREAMS_OF_A_SITE: Final = 4
 _MOST_CONNECTIONS: Final = 768
 _HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
 _IDLE_SECONDS: Final = 60  # a connection on which nobody calls
-# What a site may send before this program has read it. gRPC would let it grow with the line's speed,
-# and by half a model in all when three sites sent at once; a fixed one bounds memory for any number.
+# What all sites together may send before this program has read it, and one of them at most. gRPC would let it grow
+# with the line's speed, and by half a model in all when three sites sent at once.
+_MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
 _OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
-    ("grpc.http2.max_frame_size", _UNREAD_BYTES),
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in one frame instead of 33
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 4),
@@ -71,6 +74,14 @@ _OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
+
+
+class Next(Enum):
+    """What a site sends next, so far as anyone can know."""
+
+    ANY = auto()
+    CHUNK = auto()
+    NOTHING = auto()  # its stream has ended
 
 
 @dataclass(frozen=True)
@@ -100,12 +111,13 @@ class FederationService:
         self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
         self._upkeep = upkeep
         self._peers: set[StreamPeer] = set()
+        self._upwards, self._downwards = Turns(), Turns()
         self._log = structlog.get_logger()
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """One site's stream, from its greeting to its end."""
         caller = await self._authenticate(context)
-        peer = StreamPeer(context, caller)
+        peer = StreamPeer(context, caller, self._downwards.of_one_stream())
         self._peers.add(peer)  # before anything is waited for: a revocation meanwhile, and the limit, have to see it
         try:
             # Tells an accepted site at once that it is, and how far its clock differs.
@@ -185,6 +197,7 @@ class FederationService:
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> None:
         site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
+        turn, goes_on = self._upwards.of_one_stream(), Next.ANY
         try:
             greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
             if greeting is None or peer.ending.is_set():  # it hung up, a doctor that only looks; or it was sent away
@@ -200,17 +213,11 @@ class FederationService:
             self._engine.away(site, greeting.away_from, greeting.away_until)
             if self._upkeep:
                 self._upkeep.greeted(peer, site, greeting)
-            while not peer.ending.is_set():
+            while goes_on is not Next.NOTHING and not peer.ending.is_set():
                 if wait := pace.wait_seconds(clock()):
                     await asyncio.sleep(wait)
-                message = await self._next(context)
-                if message is None:
-                    return
-                self._engine.contacts.saw(site)
-                if isinstance(message, Upkeep):
-                    self._beside(peer, message)
-                elif not peer.ending.is_set():
-                    self._engine.received(site, message)
+                async with turn if goes_on is Next.CHUNK else nullcontext():
+                    goes_on = await self._hear_one(context, peer)
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
@@ -221,6 +228,19 @@ class FederationService:
             self._log.warning("message_refused", site=site, reason=str(malformed))
             peer.end(CoordinatorReason.PROTOCOL_VIOLATED, f"a message was refused: {malformed}")
             self._engine.disconnected(site, peer)
+
+    async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
+        """Take in one message; it is let go here, so that a stream that waits for its turn holds no chunk."""
+        message = await self._next(context)
+        if message is None:
+            return Next.NOTHING
+        self._engine.contacts.saw(peer.caller.site)
+        if isinstance(message, Upkeep):
+            self._beside(peer, message)
+            return Next.ANY
+        if peer.ending.is_set():
+            return Next.ANY
+        return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
 
     def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
         """What is not of a run."""
@@ -240,19 +260,30 @@ class FederationService:
         await asyncio.sleep(FAREWELL_SECONDS)
 
 
+def unread_bytes(sites: int) -> int:
+    """What each of so many sites may send before it is read: the less the more they are, so the sum is bounded."""
+    return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
+
+
 def federation_server(
-    service: FederationService, credentials: Credentials, listen: str, fetch: Callable[[], Credentials] | None = None
+    service: FederationService,
+    credentials: Credentials,
+    listen: str,
+    fetch: Callable[[], Credentials] | None = None,
+    *,
+    sites: int = 1,
 ) -> grpc.aio.Server:
     """A server for sites with certificates; not yet started.
 
-    `fetch` is asked at every handshake, so that a renewed certificate is shown at once.
+    `fetch` is asked at every handshake, so that a renewed certificate is shown at once. `sites` is how many take part
+    in the largest plan that is known by now.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
     """
     handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
     secrets = _secrets(credentials, fetch, asks_for_certificate=True)
-    return _server({PARTICIPATE: handler}, secrets, listen)
+    return _server({PARTICIPATE: handler}, secrets, listen, unread_bytes(sites))
 
 
 Answer: TypeAlias = Callable[[bytes], bytes]
@@ -323,8 +354,10 @@ def _address_of(peer: str) -> str:
         return host
 
 
-def _server(handlers: dict[str, Any], secrets: grpc.ServerCredentials, listen: str) -> grpc.aio.Server:
-    server = grpc.aio.server(options=_OPTIONS)
+def _server(
+    handlers: dict[str, Any], secrets: grpc.ServerCredentials, listen: str, unread: int = _UNREAD_BYTES
+) -> grpc.aio.Server:
+    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread)])
     for call, handler in handlers.items():
         service, method = call.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))

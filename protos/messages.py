@@ -19,6 +19,9 @@ _MOST_EPOCHS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
 MOST_SAVED: Final = 16
+# Of all sites together, in each direction. In a plan with more sites each says Ready again right before it sends, so
+# that the coordinator can have the chunk come in its turn.
+MOST_CHUNKS_AT_ONCE: Final = 16
 
 
 class Stage(IntEnum):
@@ -180,7 +183,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The site holds its checked contribution for a round."""
+    """The site holds its checked contribution for a round; in a large plan also: it is about to send it."""
 
     round: int
     attempt: int

@@ -27,6 +27,7 @@ from protos.exchange import Exchange, Exchanges
 from protos.fixed_point import FixedPoint
 from protos.manifest import manifest_of
 from protos.messages import (
+    MOST_CHUNKS_AT_ONCE,
     PROTOCOL_VERSION,
     Announcement,
     Bind,
@@ -154,10 +155,12 @@ class Stream:
         elif self._missing == 0 and self._announced is not None:
             yield Ready(self._announced.round, self._announced.attempt)
 
-    def _contribution(self, bind: Bind) -> Iterator[Chunk]:
+    def _contribution(self, bind: Bind) -> Iterator[Ready | Chunk]:
         assert self._exchange is not None
         if self._bodies is None or self._bodies.layout != self._exchange.layout:
             self._bodies = Bodies(self._plan, self._exchange.layout)
+        if len(self._plan.sites) > MOST_CHUNKS_AT_ONCE:
+            yield Ready(bind.round, bind.attempt)
         for index in range(bind.first_chunk, self._exchange.layout.chunks):
             yield Chunk(bind.round, bind.attempt, index, self._bodies.body(index))
 

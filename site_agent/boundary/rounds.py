@@ -21,6 +21,7 @@ import structlog
 from protos.exchange import Exchange
 from protos.manifest import Manifest
 from protos.messages import (
+    MOST_CHUNKS_AT_ONCE,
     MOST_SAVED,
     Bind,
     Chunk,
@@ -315,6 +316,8 @@ class Rounds:
         self._upload_number += 1
 
     async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+        if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE:
+            await self._around.send(Ready(bind.round, bind.attempt))  # passed by where the attempt is over
         if upload_number != self._upload_number:
             return  # nothing is frozen and logged either
         for chunk in self._gate.release(contribution, bind):

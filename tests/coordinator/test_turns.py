@@ -1,0 +1,219 @@
+"""What a round holds of chunks at one moment: a few, however many sites send and read at once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.engine import Engine
+from coordinator.outgoing import Caller
+from coordinator.service import FederationService, unread_bytes
+from coordinator.turns import Turns
+from protos.messages import MOST_CHUNKS_AT_ONCE, PROTOCOL_VERSION, Bind, Chunk, Farewell, Hello, Ready
+from protos.wire import decode_coordinator_message, decode_site_message, encode_site_message
+from tests.rehearsal import study
+from tests.rehearsal.study import BehavingSite, made_up_identities, plan_with
+
+FOR_EVER, AT_ONCE = 1e9, 0.001
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_more_than_so_many_have_a_turn(seed: int) -> None:
+    """Streams that come in any order have their turns in it, and never more at once than there are turns."""
+    luck = np.random.default_rng(seed)
+    count, streams = int(luck.integers(1, 5)), int(luck.integers(5, 30))
+    lengths = luck.integers(1, 9, size=streams)
+    began: list[int] = []
+
+    async def scene() -> None:
+        turns, held = Turns(count, FOR_EVER), 0
+
+        async def chunk(number: int) -> None:
+            nonlocal held
+            async with turns.of_one_stream():
+                held += 1
+                began.append(number)
+                assert held <= count
+                for _ in range(lengths[number]):
+                    await asyncio.sleep(0)
+                held -= 1
+
+        await asyncio.gather(*map(chunk, range(streams)))
+
+    asyncio.run(scene())
+
+    assert began == sorted(began)
+    assert len(began) == streams
+
+
+def test_whoever_keeps_a_turn_loses_it() -> None:
+    """A stream that never finishes its chunk delays the next one for its patience, and not once more."""
+
+    async def scene() -> None:
+        turns = Turns(1, AT_ONCE)
+        silent, other = turns.of_one_stream(), turns.of_one_stream()
+        async with asyncio.timeout(5), silent:
+            for _ in range(3):
+                async with other:
+                    pass
+        taker = Turns(1, FOR_EVER)
+        taken = taker.of_one_stream()
+        await taken.__aenter__()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02), taker.of_one_stream():
+                raise AssertionError("two turns of one")
+
+    asyncio.run(scene())
+
+
+def test_a_slow_stream_waits_for_nobody_until_it_is_in_time() -> None:
+    """After a chunk that took too long the next does not wait; after one in time it takes its turn again."""
+
+    async def scene() -> None:
+        turns = Turns(1, AT_ONCE)
+        slow, holder = turns.of_one_stream(), turns.of_one_stream()
+        async with slow:
+            began = time.monotonic()
+            while time.monotonic() - began < 2 * AT_ONCE:
+                await asyncio.sleep(AT_ONCE)
+        turns.patience_seconds = FOR_EVER
+        async with asyncio.timeout(5), holder, slow:  # the only turn is taken
+            pass
+        async with holder:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02), slow:
+                    raise AssertionError("two turns of one")
+        async with asyncio.timeout(5), slow:  # whoever is cancelled while it waits takes no turn with it
+            pass
+
+    asyncio.run(scene())
+
+
+class Line:
+    """A site's stream without a network. As in gRPC a message comes in only while somebody reads."""
+
+    def __init__(self, site: BehavingSite, held: dict[str, int], largest: dict[str, int], *, says_ready: bool) -> None:
+        self._site, self._held, self._largest, self._says_ready = site, held, largest, says_ready
+        self._said: asyncio.Queue[bytes] = asyncio.Queue()
+        self._said.put_nowait(encode_site_message(Hello(PROTOCOL_VERSION, "test")))
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """One certificate, over TLS 1.3; it is the site's name."""
+        return {"x509_pem_cert": [self._site.name.encode()], "ssl_tls_version": [b"TLSv1.3"]}
+
+    async def send_initial_metadata(self, _: object) -> None:
+        """Nobody listens."""
+
+    async def read(self) -> bytes:
+        """The next message; a chunk takes a while."""
+        message = await self._said.get()
+        return await self._carried("up", message, isinstance(decode_site_message(message), Chunk))
+
+    async def write(self, message: bytes) -> None:
+        """Answer as the site does."""
+        heard = decode_coordinator_message(message)
+        await self._carried("down", message, isinstance(heard, Chunk))
+        if isinstance(heard, Bind) and self._says_ready:
+            self._said.put_nowait(encode_site_message(Ready(heard.round, heard.attempt)))
+        for answer in self._site.answer(heard):
+            self._said.put_nowait(encode_site_message(answer))
+        if isinstance(heard, Farewell):
+            self._said.put_nowait(b"")
+
+    async def _carried(self, way: str, message: bytes, is_chunk: bool) -> bytes:
+        self._held[way] += is_chunk
+        self._largest[way] = max(self._largest[way], self._held[way])
+        for _ in range(5 * is_chunk):
+            await asyncio.sleep(0)
+        self._held[way] -= is_chunk
+        return message
+
+
+def chunks_held(
+    folder: Path, sites: int, monkeypatch: pytest.MonkeyPatch, *, says_ready: bool = True
+) -> dict[str, int]:
+    """The most chunks under way at one moment, in each direction, of two rounds with so many sites at once."""
+    monkeypatch.setattr("coordinator.service.Turns", lambda: Turns(MOST_CHUNKS_AT_ONCE, FOR_EVER))
+    names = [f"site-{number:02d}" for number in range(sites)]
+    for name in names:
+        monkeypatch.setitem(study.NUMBERS, name, 3.0)
+    plan = plan_with(made_up_identities(names), parameters=study.THREE_CHUNKS, rounds=2)
+    engine = Engine(plans=[plan], state=folder, identity_of=study.made_up_identity, clock=time.monotonic)
+    service = FederationService(engine, identify=named, is_accepted=lambda _: True)
+    behaving = [BehavingSite(name) for name in names]
+    held, largest = {"up": 0, "down": 0}, {"up": 0, "down": 0}
+
+    async def scene() -> None:
+        engine.start()
+        lines: list[Any] = [Line(site, held, largest, says_ready=says_ready) for site in behaving]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(service.participate(None, line) for line in lines))
+
+    asyncio.run(scene())
+    for site in behaving:
+        np.testing.assert_array_equal(site.vectors[-1], np.full(study.THREE_CHUNKS, 6.0, np.float32))
+    return largest
+
+
+def named(certificate: bytes, _: bytes) -> Caller:
+    """Who shows a certificate that is nothing but a name."""
+    return Caller(certificate.decode(), "0" * 64)
+
+
+def test_chunks_under_way_do_not_grow_with_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 27 sites that send and read at one moment no more chunks are under way than there are turns."""
+    assert chunks_held(tmp_path, 27, monkeypatch) == {"up": MOST_CHUNKS_AT_ONCE, "down": MOST_CHUNKS_AT_ONCE}
+
+
+def test_sites_that_do_not_say_when_they_send_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site of an earlier version brings its first chunk beside the turns, and the sums are right all the same."""
+    assert chunks_held(tmp_path, 18, monkeypatch, says_ready=False)["down"] == MOST_CHUNKS_AT_ONCE
+
+
+def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
+    """All sites together may send eight megabytes unread, and none has less than HTTP/2's own window."""
+    for sites in range(1, 101):
+        assert sites * unread_bytes(sites) <= 8 << 20
+        assert 65_535 <= unread_bytes(sites) <= 1 << 20
+
+
+_THREADS = """
+import ctypes, sys, tempfile, threading
+from coordinator.heap import use_one_arena
+if len(sys.argv) > 1 and not use_one_arena():
+    sys.exit("no mallopt")
+library, start, hold = ctypes.CDLL(None), threading.Barrier(9), threading.Event()
+library.malloc.restype = ctypes.c_void_p
+def take():
+    start.wait()
+    library.malloc(1000)
+    start.wait()
+    hold.wait()
+for _ in range(8):
+    threading.Thread(target=take, daemon=True).start()
+start.wait(); start.wait()
+library.fopen.restype = ctypes.c_void_p
+with tempfile.NamedTemporaryFile() as file:
+    stream = ctypes.c_void_p(library.fopen(file.name.encode(), b"w"))
+    library.malloc_info(0, stream); library.fclose(stream)
+    print(file.read().count(b"<heap nr="))
+"""
+
+
+@pytest.mark.skipif("not sys.platform.startswith('linux')")
+def test_threads_share_one_heap() -> None:
+    """Told so, eight threads take their memory from one heap; not told, from several."""
+
+    def heaps(*words: str) -> int:
+        program = [sys.executable, "-c", _THREADS, *words]
+        return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+
+    assert heaps("one") == 1
+    assert heaps() > 1
