@@ -21,7 +21,7 @@ from coordinator.engine import Engine
 from coordinator.snapshots import rounds_in
 from protos.messages import CoordinatorMessage, Join, Saved, SiteMessage
 from protos.plan import Plan
-from tests.coordinator.test_engine import IDENTITIES, Stage
+from tests.coordinator.in_memory import IDENTITIES, Stage
 from tests.rehearsal.study import BehavingSite, plan_with
 
 SLOW_SECONDS = 0.25

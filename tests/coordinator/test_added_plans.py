@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from protos.errors import OperatorError
-from tests.coordinator.test_engine import IDENTITIES, Stage
+from tests.coordinator.in_memory import IDENTITIES, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 

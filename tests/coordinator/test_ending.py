@@ -11,7 +11,7 @@ import pytest
 from coordinator.ending import FILE
 from coordinator.serve import _until_over
 from protos.messages import CoordinatorReason
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage, a_whole_run
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 

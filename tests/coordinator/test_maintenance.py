@@ -31,7 +31,7 @@ from coordinator.round import advance
 from protos.errors import ConfigurationError, UsageError
 from protos.plan import Deadlines
 from site_agent.boundary.maintenance import FILE, keep_window, kept_window, window_from, window_seconds
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 

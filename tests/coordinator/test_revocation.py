@@ -17,7 +17,7 @@ from coordinator.history import History
 from coordinator.phases import Over
 from coordinator.taken_out import explained
 from protos.plan import Plan
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 

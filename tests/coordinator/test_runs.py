@@ -14,7 +14,7 @@ from coordinator.control import control_server, tell
 from coordinator.journal import JournalDamaged
 from coordinator.runs import known_runs
 from protos.errors import UnavailableError, UsageError
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 

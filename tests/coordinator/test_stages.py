@@ -15,8 +15,8 @@ from coordinator.record import sha256_of
 from protos.manifest import GAIN_SCALE, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.messages import Offer, Stage
 from protos.plan import Plan
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite
-from tests.coordinator.test_engine import Stage as Scene
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite
+from tests.coordinator.in_memory import Stage as Scene
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 

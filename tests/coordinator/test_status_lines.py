@@ -15,7 +15,7 @@ from rich.console import Console
 from coordinator.progress import drawn_on, shown
 from coordinator.standing import pace_facts
 from coordinator.status_lines import print_status, span
-from tests.coordinator.test_engine import IDENTITIES, BehavingSite, Stage
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 

@@ -1,0 +1,123 @@
+"""The coordinator's loop and sites that behave, on streams in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file
+
+from coordinator.engine import Engine
+from protos.manifest import manifest_of
+from protos.messages import (
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Farewell,
+)
+from protos.plan import Plan
+from tests.rehearsal.study import (
+    BehavingSite,
+    made_up_identities,
+    parameter_chunks,
+)
+
+IDENTITIES = made_up_identities()
+
+
+class Stream:
+    """A stream in memory: what the engine queues is delivered when the scene says so."""
+
+    def __init__(self, site: BehavingSite) -> None:
+        self.site = site
+        self.is_ending = False
+        self._queue: deque[CoordinatorMessage | Iterator[Chunk]] = deque()
+
+    def send(self, message: CoordinatorMessage) -> None:
+        """Queue a message."""
+        if not self.is_ending:
+            self._queue.append(message)
+
+    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        """Queue the vector; as over a network, it is read later."""
+        if not self.is_ending:
+            self._queue.append(chunk for chunk in parameter_chunks(parameters, round_number, attempt))
+
+    def end(self, reason: CoordinatorReason, detail: str) -> None:
+        """Say why and end."""
+        self.send(Farewell(reason, detail))
+        self.is_ending = True  # what is queued afterwards is never sent
+
+    def pop(self) -> CoordinatorMessage | None:
+        """The next message on its way to the site."""
+        while self._queue:
+            first = self._queue[0]
+            if not isinstance(first, Iterator):
+                return self._queue.popleft()
+            chunk = next(first, None)
+            if chunk is not None:
+                return chunk
+            self._queue.popleft()
+        return None
+
+
+class Stage:
+    """An engine, its sites, and the order in which messages arrive."""
+
+    def __init__(self, state: Path, *plans: Plan, identities: Mapping[str, str] = IDENTITIES) -> None:
+        self.state = state
+        self.engine = Engine(
+            plans=plans, state=state, identity_of=identities.get, clock=asyncio.get_running_loop().time
+        )
+        self.streams: list[Stream] = []
+
+    def connect(self, site: BehavingSite) -> Stream:
+        """Open a stream and say hello."""
+        stream = Stream(site)
+        self.streams.append(stream)
+        self.engine.connected(site.name, stream)
+        return stream
+
+    def deliver(self) -> None:
+        """Carry messages to and fro, one from each stream in turn, until nobody has more to say."""
+        while sum(self._deliver_one(stream) for stream in list(self.streams)):
+            pass
+
+    def cut(self, stream: Stream) -> None:
+        """The network between a site and the coordinator breaks."""
+        self.streams.remove(stream)
+        self.engine.disconnected(stream.site.name, stream)
+
+    def records(self) -> list[dict[str, object]]:
+        """What was written of each run, in order of their names."""
+        return [json.loads(path.read_text()) for path in sorted((self.state / "runs").glob("*/record.json"))]
+
+    def vector(self, plan: Plan) -> npt.NDArray[np.float32]:
+        """A finished run's parameters as they lie on the disk."""
+        (path,) = (self.state / "runs").glob(f"{plan.study}-v*/parameters.safetensors")
+        tensors = load_file(path)
+        return np.concatenate([tensors[tensor.name].ravel() for tensor in manifest_of(plan).tensors])
+
+    def _deliver_one(self, stream: Stream) -> bool:
+        message = stream.pop()
+        if message is None:
+            return False
+        for answer in stream.site.answer(message):
+            if not stream.is_ending:
+                self.engine.received(stream.site.name, answer)
+        return True
+
+
+async def a_whole_run(state: Path, plan: Plan, order: str) -> Stage:
+    """Sites connect in this order and run the plan to its end."""
+    stage = Stage(state, plan)
+    stage.engine.start()
+    for name in order:
+        stage.connect(BehavingSite(name))
+    stage.deliver()
+    return stage
