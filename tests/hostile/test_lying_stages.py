@@ -38,14 +38,6 @@ FIRST_LAYER = np.zeros(4, np.float32)
 ALLOWED = {"methods": ["fedavg", "player-fl", "fedlama"]}
 
 
-@pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
-    """A federation whose coordinator has gone bad."""
-    office = Office.found(tmp_path_factory.mktemp("heart"))
-    assert len(office.identities) == 3
-    return office
-
-
 def plans(office: Office, name: str) -> Plan:
     """What the hospital has approved."""
     measuring = {"checkpoint": "global", "gain": "sums", "early_stopping": {"signal": "local", "patience": 1}}

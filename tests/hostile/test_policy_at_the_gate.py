@@ -35,14 +35,6 @@ NETWORK: dict[str, Any] = {
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
 
 
-@pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
-    """A federation whose coordinator has gone bad."""
-    office = Office.found(tmp_path_factory.mktemp("heart"))
-    assert len(office.identities) == 3
-    return office
-
-
 REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "a tensor that is not allowed": (NETWORK, {"federated": ["input.*", "body.*"]}, "does not allow head."),
     "a tensor that is private": (NETWORK, {"private": ["head.*"]}, "keeps head."),

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protos import audit_memory
 from protos.audit_chain import Head, append
 from protos.audit_desk import Desk, lines
-from protos.audit_files import full_files, set_aside
+from protos.audit_files import set_aside
 from protos.audit_heads import (
     COORDINATOR,
     HeadRefused,
@@ -28,62 +27,11 @@ from protos.audit_heads import (
     sign_head,
 )
 from protos.audit_keys import heads_text, keys_text
-from protos.audit_log import AuditError, Consequences, Limits, LogFile
-from protos.audit_session import LogParty, LogSession
+from protos.audit_log import AuditError
+from protos.audit_session import LogSession
 from protos.audit_verification import KnownKeys
-from protos.errors import ConfigurationError
-from protos.upkeep import LogGrowth, LogMessage
-
-SITE = "site/berlin"
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TIME = NOW.isoformat()
-KEYS = {SITE: Ed25519PrivateKey.generate(), COORDINATOR: Ed25519PrivateKey.generate()}
-PUBLIC = {owner: key.public_key().public_bytes_raw() for owner, key in KEYS.items()}
-
-
-class Side:
-    """One program with its log and its memory, in a folder."""
-
-    def __init__(self, folder: Path, owner: str, limits: Limits | None = None) -> None:
-        self.path, self.owner = folder / "audit.log", owner
-        self.log = LogFile(
-            self.path,
-            now=lambda: NOW,
-            consequences=Consequences("Nothing leaves.", "Nothing left."),
-            sign=lambda epoch, head: sign_head(owner, epoch, head, TIME, KEYS[owner]),
-            limits=limits,
-        )
-        self.party = LogParty(
-            owner=owner,
-            log=self.log,
-            folder=folder / "witness",
-            key=KEYS[owner],
-            now=lambda: TIME,
-            write=lambda event, facts: self.write(event, **facts),
-        )
-
-    def write(self, event: str, **facts: object) -> None:
-        """Append a record."""
-        self.log.write([{"event": event, "time": TIME} | facts])
-
-    def work(self, count: int = 5) -> None:
-        """Do something that is recorded."""
-        for number in range(count):
-            self.write("contribution_released", round=number)
-
-
-def meet(one: Side, other: Side) -> None:
-    """Two programs on one stream, until neither has anything more to say."""
-    sessions = (
-        LogSession(one.party, other.owner, PUBLIC[other.owner]),
-        LogSession(other.party, one.owner, PUBLIC[one.owner]),
-    )
-    said: list[tuple[int, LogMessage]] = [(0, sessions[0].standing()), (1, sessions[1].standing())]
-    while said:
-        speaker, message = said.pop(0)
-        said += [(1 - speaker, answer) for answer in sessions[1 - speaker].heard(message)]
-        if not said:
-            said += [(side, answer) for side in (0, 1) for answer in sessions[side].due(at_least=1)]
+from protos.upkeep import LogGrowth
+from tests.protos.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
 
 
 @pytest.fixture
@@ -96,11 +44,6 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     yield both
     for side in both:
         side.log.close()
-
-
-def desk(side: Side) -> Desk:
-    """Somebody outside who verifies a log and has public keys only."""
-    return Desk(side.path, side.owner, KnownKeys(PUBLIC))
 
 
 def test_each_witnesses_the_other_and_the_countersignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:
@@ -357,89 +300,3 @@ def test_a_head_survives_its_facts_and_no_other_key_passes() -> None:
             check_head(changed, SITE, PUBLIC[SITE])
         with pytest.raises(HeadRefused):
             check_countersignature(changed, given, COORDINATOR, PUBLIC[COORDINATOR])
-
-
-# Several files
-
-
-@pytest.fixture
-def rotated(tmp_path: Path) -> Iterator[Side]:
-    """A log over several files."""
-    side = Side(tmp_path / "site", SITE, Limits(largest_bytes=2000))
-    side.work(30)
-    yield side
-    side.log.close()
-
-
-def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side) -> None:
-    """The chain and its verification go over all files, and a reopened log goes on where it stood."""
-    found = desk(rotated).verification()
-    again = Side(rotated.path.parent, SITE)
-    again.work(1)
-    again.log.close()
-
-    assert found.files > 3
-    assert desk(rotated).verification().head.sequence == found.head.sequence + 1
-    assert len(list(rotated.log.records("contribution_released"))) == 31
-    assert len(rotated.log.leaves(0, 1000)) == found.head.sequence + 1
-    assert rotated.log.leaves(7, 3) == rotated.log.leaves(0, 1000)[7:10]
-
-
-def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
-    """A full file that is missing, exchanged or changed is named."""
-    second = full_files(rotated.path)[1]
-    content = second.read_bytes()
-
-    second.unlink()
-    with pytest.raises(AuditError, match="line 1: records before it were taken out"):
-        desk(rotated).verification()
-    second.write_bytes(content.replace(b'"round":', b'"round":1', 1))
-    with pytest.raises(AuditError, match=f"{second.name}, line [0-9]+: "):
-        desk(rotated).verification()
-    second.write_bytes(content)
-    desk(rotated).verification()
-
-
-def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(rotated: Side) -> None:
-    """What is older than it is kept goes, on record, and the signed head that the next file carries vouches."""
-    for file in full_files(rotated.path)[:2]:
-        os.utime(file, (0, 0))
-    before = len(full_files(rotated.path))
-
-    rotated.work(12)
-
-    found = desk(rotated).verification()
-    assert found.first > 0
-    assert len(full_files(rotated.path)) < before + 2
-    assert len(list(rotated.log.records("log_file_deleted"))) == 2
-
-
-def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
-    """A program that still holds the old file goes on in the new one, and the chain is whole."""
-    one, other = (Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2))
-
-    for _ in range(10):
-        one.work(2)
-        other.work(1)
-
-    assert len(list(one.log.records("contribution_released"))) == 30
-    assert desk(one).verification().files > 2
-    one.log.close()
-    other.log.close()
-
-
-def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> None:
-    """Another file in the log's place is not written to."""
-    side = Side(tmp_path, SITE)
-    side.work()
-    side.path.unlink()
-
-    with pytest.raises(AuditError, match="taken away or exchanged"):
-        side.work()
-    side.log.close()
-
-
-def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
-    """Nothing is proved by an absent log."""
-    with pytest.raises(ConfigurationError, match="There is no audit log"):
-        Desk(tmp_path / "audit.log", SITE, KnownKeys(PUBLIC)).verification()

@@ -1,0 +1,23 @@
+"""What the tests of a hostile coordinator begin with."""
+
+from __future__ import annotations
+
+import pytest
+
+from protos.plan import Plan
+from tests.rehearsal.federation import Office
+from tests.rehearsal.study import THREE_CHUNKS, plan_with
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    """A federation whose coordinator has gone bad."""
+    office = Office.found(tmp_path_factory.mktemp("heart"))
+    assert len(office.identities) == 3
+    return office
+
+
+@pytest.fixture
+def plan(office: Office) -> Plan:
+    """What the hospital has approved: three rounds of 300,000 numbers."""
+    return plan_with(office.identities, parameters=THREE_CHUNKS)

@@ -1,0 +1,74 @@
+"""Two programs that keep logs and witness each other's, in folders of a test."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protos.audit_desk import Desk
+from protos.audit_heads import (
+    COORDINATOR,
+    sign_head,
+)
+from protos.audit_log import Consequences, Limits, LogFile
+from protos.audit_session import LogParty, LogSession
+from protos.audit_verification import KnownKeys
+from protos.upkeep import LogMessage
+
+SITE = "site/berlin"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TIME = NOW.isoformat()
+KEYS = {SITE: Ed25519PrivateKey.generate(), COORDINATOR: Ed25519PrivateKey.generate()}
+PUBLIC = {owner: key.public_key().public_bytes_raw() for owner, key in KEYS.items()}
+
+
+class Side:
+    """One program with its log and its memory, in a folder."""
+
+    def __init__(self, folder: Path, owner: str, limits: Limits | None = None) -> None:
+        self.path, self.owner = folder / "audit.log", owner
+        self.log = LogFile(
+            self.path,
+            now=lambda: NOW,
+            consequences=Consequences("Nothing leaves.", "Nothing left."),
+            sign=lambda epoch, head: sign_head(owner, epoch, head, TIME, KEYS[owner]),
+            limits=limits,
+        )
+        self.party = LogParty(
+            owner=owner,
+            log=self.log,
+            folder=folder / "witness",
+            key=KEYS[owner],
+            now=lambda: TIME,
+            write=lambda event, facts: self.write(event, **facts),
+        )
+
+    def write(self, event: str, **facts: object) -> None:
+        """Append a record."""
+        self.log.write([{"event": event, "time": TIME} | facts])
+
+    def work(self, count: int = 5) -> None:
+        """Do something that is recorded."""
+        for number in range(count):
+            self.write("contribution_released", round=number)
+
+
+def meet(one: Side, other: Side) -> None:
+    """Two programs on one stream, until neither has anything more to say."""
+    sessions = (
+        LogSession(one.party, other.owner, PUBLIC[other.owner]),
+        LogSession(other.party, one.owner, PUBLIC[one.owner]),
+    )
+    said: list[tuple[int, LogMessage]] = [(0, sessions[0].standing()), (1, sessions[1].standing())]
+    while said:
+        speaker, message = said.pop(0)
+        said += [(1 - speaker, answer) for answer in sessions[1 - speaker].heard(message)]
+        if not said:
+            said += [(side, answer) for side in (0, 1) for answer in sessions[side].due(at_least=1)]
+
+
+def desk(side: Side) -> Desk:
+    """Somebody outside who verifies a log and has public keys only."""
+    return Desk(side.path, side.owner, KnownKeys(PUBLIC))

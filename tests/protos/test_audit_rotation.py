@@ -1,0 +1,99 @@
+"""A log over several files: each carries the head of the one before, and none can be taken out or exchanged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protos.audit_desk import Desk
+from protos.audit_files import full_files
+from protos.audit_log import AuditError, Limits
+from protos.audit_verification import KnownKeys
+from protos.errors import ConfigurationError
+from tests.protos.audit_sides import PUBLIC, SITE, Side, desk
+
+
+@pytest.fixture
+def rotated(tmp_path: Path) -> Iterator[Side]:
+    """A log over several files."""
+    side = Side(tmp_path / "site", SITE, Limits(largest_bytes=2000))
+    side.work(30)
+    yield side
+    side.log.close()
+
+
+def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side) -> None:
+    """The chain and its verification go over all files, and a reopened log goes on where it stood."""
+    found = desk(rotated).verification()
+    again = Side(rotated.path.parent, SITE)
+    again.work(1)
+    again.log.close()
+
+    assert found.files > 3
+    assert desk(rotated).verification().head.sequence == found.head.sequence + 1
+    assert len(list(rotated.log.records("contribution_released"))) == 31
+    assert len(rotated.log.leaves(0, 1000)) == found.head.sequence + 1
+    assert rotated.log.leaves(7, 3) == rotated.log.leaves(0, 1000)[7:10]
+
+
+def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
+    """A full file that is missing, exchanged or changed is named."""
+    second = full_files(rotated.path)[1]
+    content = second.read_bytes()
+
+    second.unlink()
+    with pytest.raises(AuditError, match="line 1: records before it were taken out"):
+        desk(rotated).verification()
+    second.write_bytes(content.replace(b'"round":', b'"round":1', 1))
+    with pytest.raises(AuditError, match=f"{second.name}, line [0-9]+: "):
+        desk(rotated).verification()
+    second.write_bytes(content)
+    desk(rotated).verification()
+
+
+def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(rotated: Side) -> None:
+    """What is older than it is kept goes, on record, and the signed head that the next file carries vouches."""
+    for file in full_files(rotated.path)[:2]:
+        os.utime(file, (0, 0))
+    before = len(full_files(rotated.path))
+
+    rotated.work(12)
+
+    found = desk(rotated).verification()
+    assert found.first > 0
+    assert len(full_files(rotated.path)) < before + 2
+    assert len(list(rotated.log.records("log_file_deleted"))) == 2
+
+
+def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
+    """A program that still holds the old file goes on in the new one, and the chain is whole."""
+    one, other = (Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2))
+
+    for _ in range(10):
+        one.work(2)
+        other.work(1)
+
+    assert len(list(one.log.records("contribution_released"))) == 30
+    assert desk(one).verification().files > 2
+    one.log.close()
+    other.log.close()
+
+
+def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> None:
+    """Another file in the log's place is not written to."""
+    side = Side(tmp_path, SITE)
+    side.work()
+    side.path.unlink()
+
+    with pytest.raises(AuditError, match="taken away or exchanged"):
+        side.work()
+    side.log.close()
+
+
+def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
+    """Nothing is proved by an absent log."""
+    with pytest.raises(ConfigurationError, match="There is no audit log"):
+        Desk(tmp_path / "audit.log", SITE, KnownKeys(PUBLIC)).verification()
