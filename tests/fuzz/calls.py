@@ -46,10 +46,6 @@ ROUNDS, PARAMETERS = 3, 1000
 AT_ONCE = 4  # as many streams as one site may have
 CALLS_OF_A_CONNECTION = 1000
 LONGEST_SECONDS = 20.0  # for one call; the coordinator ends a stream within five
-# After these a connection is left. INTERNAL is this side's own word for a write that met the other side's end: gRPC
-# takes such a call for done, so that cancelling it does nothing, and what it was told stays unread. So it keeps its
-# place among the few calls that a connection may have, and after four of them no call leaves this side any more.
-_LEFT_AFTER = ("INTERNAL", "unanswered")
 _PAUSES_SECONDS = (0.0,) * 19 + (0.01,)  # before a message; longer than the coordinator needs to end a stream
 _NO_TLS = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
@@ -68,6 +64,7 @@ class Told:
     Attributes:
         calls: how many were made, `endings` how they ended.
         unanswered: calls that the coordinator did not end in time.
+        interrupted: streams that it ended before all was said on them.
         first_mib, last_mib, peak_mib: its resident memory after the first hundred calls, at the end, and at most.
         descriptors: its open files at the end.
         is_exact: whether the honest run ended in the right numbers afterwards.
@@ -76,6 +73,7 @@ class Told:
     calls: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
+    interrupted: int = 0
     seconds: float = 0.0
     first_mib: float = 0.0
     last_mib: float = 0.0
@@ -114,7 +112,7 @@ class Attacker:
                         self.told.calls += 1
                         if self.told.calls == max(1, min(calls, 1000) // 10):
                             self.told.first_mib = memory_mib(coordinator, "VmRSS")
-                        if await self._call(*connections) in _LEFT_AFTER:
+                        if await self._call(*connections) == "unanswered":
                             break
 
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
@@ -148,17 +146,23 @@ class Attacker:
         sent = [*sent, *(mutated(luck, self._examples, is_text=False) for _ in range(luck.choice((1, 1, 2, 4))))]
         stream = channel.stream_stream(PARTICIPATE)()
         try:
-            for raw in sent:
-                await asyncio.sleep(luck.choice(_PAUSES_SECONDS))
-                await stream.write(raw)
-            await stream.done_writing()
-            while isinstance(await stream.read(), bytes):
+            await self._say(stream, sent)
+            # To the end in any case. A call whose write met the other side's end is done to gRPC, which cancels it no
+            # more. Unread, it would keep its place among the few of its connection, and after four no call would leave.
+            async for _ in stream:
                 pass
-            return (await stream.code()).name
-        except asyncio.InvalidStateError:  # it has ended while something was still to be said
             return (await stream.code()).name
         finally:
             stream.cancel()
+
+    async def _say(self, stream: grpc.aio.StreamStreamCall[bytes, bytes], sent: list[bytes]) -> None:
+        try:
+            for raw in sent:
+                await asyncio.sleep(self._luck.choice(_PAUSES_SECONDS))
+                await stream.write(raw)
+            await stream.done_writing()
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            self.told.interrupted += 1
 
     async def _no_tls(self) -> str:
         host, _, port = self._address.rpartition(":")

@@ -179,7 +179,7 @@ def test_calls_that_end_in_mid_write_keep_no_later_one_waiting(monkeypatch: pyte
 
     told = told_of(ends_at_once, 100)
 
-    assert told.endings["INTERNAL"] > 4 * AT_ONCE  # else no connection would have been used up
+    assert told.interrupted > 4 * AT_ONCE  # else no connection would have been used up
     assert told.unanswered == 0, told
 
 
