@@ -1,0 +1,68 @@
+"""A site that is sent away while it writes: gRPC's client notices late, and nothing of that outlives the stream."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from protos.errors import UnavailableError
+from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, Farewell, Hello, Ready
+from site_agent.boundary.connection import Connection
+from tests.rehearsal.federation import Office, eventually, serving
+from tests.rehearsal.study import plan_with
+
+TIMES = 6  # more than the four streams that a connection may have
+
+
+def sockets() -> int:
+    """How many sockets this process has open."""
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that the list itself was read from
+            found += str(entry.readlink()).startswith("socket:")
+    return found
+
+
+async def sent_away(connection: Connection) -> list[CoordinatorMessage]:
+    """Say what nobody may say until the line is gone, and read beside it, as the agent does; what was heard."""
+    heard: list[CoordinatorMessage] = []
+
+    async def hear() -> None:
+        while True:
+            message = await connection.receive()
+            assert isinstance(message, Announcement | Farewell)
+            heard.append(message)
+
+    await connection.send(Hello(PROTOCOL_VERSION, "test"))
+    hearing = asyncio.create_task(hear())
+    with suppress(UnavailableError):
+        while True:
+            await connection.send(Ready(0, 7))
+    hearing.cancel()
+    await asyncio.gather(hearing, return_exceptions=True)
+    return heard
+
+
+def test_a_site_that_is_sent_away_in_mid_write_is_served_again_at_once(tmp_path: Path) -> None:
+    """However often a stream ends in mid-write, the next one is answered, and no connection is left behind."""
+    office = Office.found(tmp_path / "office")
+    plan = plan_with(office.identities)
+    secrets = office.credentials("a")
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path / "state") as running:
+            before = sockets()
+            farewells = 0
+            for _ in range(TIMES):
+                async with Connection(running.address, secrets) as connection:
+                    farewells += any(isinstance(message, Farewell) for message in await sent_away(connection))
+
+            async with Connection(running.address, secrets) as connection, asyncio.timeout(10):
+                await connection.send(Hello(PROTOCOL_VERSION, "test"))
+                assert isinstance(await connection.receive(), Announcement)
+            assert farewells > 0
+            async with asyncio.timeout(10):
+                await eventually(lambda: sockets() <= before + 2)  # the last one's two ends, which gRPC closes at its leisure
+
+    asyncio.run(scene())
