@@ -62,7 +62,7 @@ def test_a_site_that_is_sent_away_in_mid_write_is_served_again_at_once(tmp_path:
                 await connection.send(Hello(PROTOCOL_VERSION, "test"))
                 assert isinstance(await connection.receive(), Announcement)
             assert farewells > 0
-            async with asyncio.timeout(10):
-                await eventually(lambda: sockets() <= before + 2)  # the last one's two ends, which gRPC closes at its leisure
+            async with asyncio.timeout(10):  # gRPC may keep the two ends of the last one for a while
+                await eventually(lambda: sockets() <= before + 2)
 
     asyncio.run(scene())
