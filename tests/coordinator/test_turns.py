@@ -16,9 +16,20 @@ from coordinator.engine import Engine
 from coordinator.outgoing import Caller
 from coordinator.service import FederationService, unread_bytes
 from coordinator.turns import Turns
-from protos.messages import MOST_CHUNKS_AT_ONCE, PROTOCOL_VERSION, Bind, Chunk, Farewell, Hello, Ready
+from protos.messages import (
+    MOST_CHUNKS_AT_ONCE,
+    PROTOCOL_VERSION,
+    Bind,
+    Chunk,
+    CoordinatorReason,
+    Farewell,
+    Hello,
+    Ready,
+)
 from protos.wire import decode_coordinator_message, decode_site_message, encode_site_message
 from tests.rehearsal import study
+from tests.rehearsal.federation import Office
+from tests.rehearsal.lying import Stream, evidence_of
 from tests.rehearsal.study import BehavingSite, made_up_identities, plan_with
 
 FOR_EVER, AT_ONCE = 1e9, 0.001
@@ -175,6 +186,26 @@ def test_chunks_under_way_do_not_grow_with_the_sites(tmp_path: Path, monkeypatch
 def test_sites_that_do_not_say_when_they_send_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site of an earlier version brings its first chunk beside the turns, and the sums are right all the same."""
     assert chunks_held(tmp_path, 18, monkeypatch, says_ready=False)["down"] == MOST_CHUNKS_AT_ONCE
+
+
+@pytest.mark.parametrize("sites", [MOST_CHUNKS_AT_ONCE, MOST_CHUNKS_AT_ONCE + 1])
+def test_an_agent_says_when_it_sends_where_sites_are_many(tmp_path: Path, sites: int) -> None:
+    """In a plan with more sites than turns, and only there, the agent is ready once more right before its chunks."""
+    office = Office.found(tmp_path / "office")
+    others = made_up_identities(f"other-{number:02d}" for number in range(sites - len(office.identities)))
+    plan = plan_with(office.identities | others, parameters=study.THREE_CHUNKS)
+
+    async def one_round(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.ready(plan, 0)
+        await stream.send(Bind(0, 0, tuple(sorted(plan.site_names)), 0))
+        await stream.chunks(3)
+        await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
+
+    evidence = evidence_of(office, tmp_path, one_round, approved=(plan,))
+
+    said = [type(message) for message in evidence.received if isinstance(message, Ready | Chunk)]
+    assert said == [Ready] * (1 + (sites > MOST_CHUNKS_AT_ONCE)) + [Chunk] * 3
 
 
 def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
