@@ -6,8 +6,7 @@ Everything is put together when somebody asks. No label names more than a run an
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from pki.authority import Authority
-from pki.local_server import serve_locally
-from protos.errors import ConfigurationError
-from protos.monitoring import Page, answer, text
+from protos.monitoring import Page, text
 
 _PREFIX: Final = "global_layers_coordinator"
 
@@ -93,30 +90,3 @@ def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, 
         "/health": lambda: text(200, "running"),
         "/ready": ready,
     }
-
-
-@asynccontextmanager
-async def local_server(listen: str | None, pages: Mapping[str, Callable[[], Page]]) -> AsyncIterator[None]:
-    """While the block lasts, answer HTTP on a local address; on none where there is none.
-
-    Raises:
-        ConfigurationError: the address cannot be listened on.
-    """
-    if listen is None:
-        yield
-        return
-
-    async def respond(request: bytes) -> bytes:
-        return answer(request, pages)
-
-    try:
-        server = await serve_locally(listen, respond)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The address {listen} cannot be listened on: {cause.strerror}.",
-            consequence="The coordinator did not start; no site was contacted.",
-            remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
-            code="E028",
-        ) from cause
-    async with server:
-        yield

@@ -30,7 +30,7 @@ from coordinator.counting import FILE
 from coordinator.engine import Engine
 from coordinator.enrolment import Membership
 from coordinator.health import health_server
-from coordinator.monitoring import CoordinatorCollector, local_server, pages_of
+from coordinator.monitoring import CoordinatorCollector, pages_of
 from coordinator.reloading import Reloading
 from coordinator.service import FederationService, enrolment_server, federation_server
 from coordinator.short_paths import short_path
@@ -39,6 +39,7 @@ from coordinator.upkeep import SiteUpkeep
 from pki.authority import Authority
 from pki.doctoring.reach import taken_addresses
 from pki.expiries import certificate_ends
+from pki.local_server import serving_pages
 from pki.register import Register
 from pki.store import hold_directory
 from protos.audit_log import Limits
@@ -218,7 +219,9 @@ async def _observed(
     """Watch, and answer this computer's own monitoring meanwhile."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
-    async with local_server(configuration.metrics_listen, pages), health_server(configuration.health_listen):
+    stopped = "The coordinator did not start; no site was contacted."
+    metrics = serving_pages(configuration.metrics_listen, pages, consequence=stopped, file="coordinator.yaml")
+    async with metrics, health_server(configuration.health_listen):
         noticing = asyncio.create_task(_notice(collector))
         try:
             await watch

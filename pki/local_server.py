@@ -6,11 +6,47 @@ It stands on the lowest floor that both programs share and that may listen; what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS
+from protos.errors import ConfigurationError
+from protos.monitoring import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer
+
+
+@asynccontextmanager
+async def serving_pages(
+    listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
+) -> AsyncIterator[None]:
+    """While the block lasts, answer a monitoring system on a local address; on none where there is none.
+
+    Args:
+        listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
+        pages: path -> what makes its page at this moment.
+        consequence: where it cannot be listened on, what that means for the program that would have.
+        file: where the program's address is written.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    if listen is None:
+        yield
+        return
+
+    async def respond(request: bytes) -> bytes:
+        return answer(request, pages)
+
+    try:
+        server = await serve_locally(listen, respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
+            consequence=consequence,
+            remedy=f"Choose another address in {file}, or end the program that uses this one.",
+            code="E028",
+        ) from cause
+    async with server:
+        yield
 
 
 async def serve_locally(address: str, respond: Callable[[bytes], Awaitable[bytes]]) -> asyncio.Server:

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import balanced_accuracy_score
 
 from benchmarks.experiments.federations import federate
-from benchmarks.experiments.stacks import can_stack, federate_stack
+from benchmarks.experiments.stacks import StackOutcome, can_stack, federate_stack
 from protos.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.evaluation import measure, predicted_classes, probabilities
@@ -80,20 +80,25 @@ def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> 
     if can_stack(plans[0]) and len(plans) > 1:
         names = list(sites[0])
         stacked = federate_stack(plans, {name: [each[name] for each in sites] for name in names})
-        for name, outcome in stacked.items():
-            for place, plan in enumerate(plans):
-                yield Predicted(
-                    seed=plan.seed,
-                    site=name,
-                    chosen_round=int(outcome.rounds[place]),
-                    outputs=outcome.test_outputs[place],
-                    validation_outputs=outcome.validation_outputs[place],
-                )
+        yield from predicted_by_stack([plan.seed for plan in plans], stacked)
         return
     for plan, each in zip(plans, sites, strict=True):
         _, outcomes = federate(plan, each)
         for name, single in outcomes.items():
             yield predicted_by(plan.seed, name, single)
+
+
+def predicted_by_stack(seeds: Sequence[int], outcomes: Mapping[str, StackOutcome]) -> Iterator[Predicted]:
+    """What the chosen models of federations in a stack, one for each seed, make of each site's rows."""
+    for site, outcome in outcomes.items():
+        for place, seed in enumerate(seeds):
+            yield Predicted(
+                seed=seed,
+                site=site,
+                chosen_round=int(outcome.rounds[place]),
+                outputs=outcome.test_outputs[place],
+                validation_outputs=outcome.validation_outputs[place],
+            )
 
 
 def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:

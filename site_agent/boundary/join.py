@@ -24,6 +24,7 @@ import structlog
 
 from pki import enrolment, store
 from pki.invitation import Invitation
+from pki.local_server import serving_pages
 from pki.names import site_name
 from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
@@ -37,7 +38,7 @@ from site_agent.boundary.agent import Agent
 from site_agent.boundary.audit import AuditLog
 from site_agent.boundary.connection import Connection, Credentials, call_enrol, call_renew
 from site_agent.boundary.mishaps import TrainerFailed
-from site_agent.boundary.monitoring import monitored, pages_of
+from site_agent.boundary.monitoring import pages_of
 from site_agent.boundary.reloading import Reloading
 from site_agent.boundary.separation import tell_separation
 from site_agent.boundary.standing import Standing
@@ -80,7 +81,9 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     standing.may_read_patients = not tell_separation(hospital)
     told = Told(hospital.site, state, standing, version("global-layers"), now)
     watch(standing)
-    async with telling(state, told, standing), monitored(hospital.metrics_listen, pages_of(told, state)):
+    stopped = "The site agent did not start; nothing left this site."
+    metrics = serving_pages(hospital.metrics_listen, pages_of(told, state), consequence=stopped, file="hospital.yaml")
+    async with telling(state, told, standing), metrics:
         with _trainer(hospital, path) as start_trainer:
             trainer = await start_trainer()
             await check_table(trainer)

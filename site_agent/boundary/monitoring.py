@@ -6,8 +6,7 @@ Everything is put together when somebody asks. No label names a column, a file o
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from pki.local_server import serve_locally
-from protos.errors import ConfigurationError
-from protos.monitoring import Page, answer, text
+from protos.monitoring import Page, text
 from site_agent.boundary.telling import Told
 
 _PREFIX: Final = "global_layers_site"
@@ -80,30 +77,3 @@ def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
         "/health": lambda: text(200, "running"),
         "/ready": ready,
     }
-
-
-@asynccontextmanager
-async def monitored(listen: str | None, pages: Mapping[str, Callable[[], Page]]) -> AsyncIterator[None]:
-    """While the block lasts, answer on the address that hospital.yaml names; on none where it names none.
-
-    Raises:
-        ConfigurationError: the address cannot be listened on.
-    """
-    if listen is None:
-        yield
-        return
-
-    async def respond(request: bytes) -> bytes:
-        return answer(request, pages)
-
-    try:
-        server = await serve_locally(listen, respond)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
-            consequence="The site agent did not start; nothing left this site.",
-            remedy="Choose another address in hospital.yaml, or end the program that uses this one.",
-            code="E028",
-        ) from cause
-    async with server:
-        yield

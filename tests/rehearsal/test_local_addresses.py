@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from coordinator.monitoring import local_server
+from pki.local_server import serving_pages
 from protos.errors import ConfigurationError
-from protos.monitoring import Page
-from site_agent.boundary.monitoring import monitored
-
-Server = Callable[[str | None, Mapping[str, Callable[[], Page]]], AbstractAsyncContextManager[None]]
 
 
-@pytest.mark.parametrize("server", [local_server, monitored])
-def test_a_file_that_is_no_socket_stays_where_metrics_listen_names_it(tmp_path: Path, server: Server) -> None:
+def serving(listen: str) -> AbstractAsyncContextManager[None]:
+    """As either program does."""
+    return serving_pages(listen, {}, consequence="Nothing was started.", file="hospital.yaml")
+
+
+def test_a_file_that_is_no_socket_stays_where_metrics_listen_names_it(tmp_path: Path) -> None:
     """A mistyped address that is a file refuses the start and leaves the file; a socket left behind is replaced."""
     log, left = tmp_path / "audit.log", tmp_path / "left.socket"
     log.write_bytes(b"what happened")
@@ -28,9 +27,9 @@ def test_a_file_that_is_no_socket_stays_where_metrics_listen_names_it(tmp_path: 
 
     async def scene() -> None:
         with pytest.raises(ConfigurationError, match="cannot be listened on"):
-            async with server(f"unix:{log}", {}):
+            async with serving(f"unix:{log}"):
                 pass
-        async with server(f"unix:{left}", {}):
+        async with serving(f"unix:{left}"):
             _, writer = await asyncio.open_unix_connection(left)
             writer.close()
 

@@ -25,7 +25,7 @@ from benchmarks.experiments.statistics import Mean, by_seed, difference, mean_of
 from benchmarks.experiments.store import read_rows
 from benchmarks.experiments.tables.heart import OPTIMISER, READINGS, heart_plan, heart_sites
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
-from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, row_of
+from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of
 from protos.architecture import Uniform, body_tensors
 from protos.plan import Plan
 
@@ -59,17 +59,9 @@ class _Sum:
         data = {seed: heart_sites(folder, seed, reading) for seed in seeds}
         plans = [heart_plan(data[seed], seed, reading) for seed in seeds]
         sites = {name: [data[seed][name] for seed in seeds] for name in FILES}
-        for name, outcome in federate_vectors(plans, sites, SUMS[self.name]).items():
-            for place, seed in enumerate(seeds):
-                predicted = Predicted(
-                    seed=seed,
-                    site=name,
-                    chosen_round=int(outcome.rounds[place]),
-                    outputs=outcome.test_outputs[place],
-                    validation_outputs=outcome.validation_outputs[place],
-                )
-                if np.isfinite(predicted.outputs).all():
-                    yield row_of(self.name, predicted, data[seed][name])
+        for predicted in predicted_by_stack(seeds, federate_vectors(plans, sites, SUMS[self.name])):
+            if np.isfinite(predicted.outputs).all():
+                yield row_of(self.name, predicted, data[predicted.seed][predicted.site])
 
 
 @dataclass(frozen=True)

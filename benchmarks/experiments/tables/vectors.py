@@ -28,7 +28,7 @@ from benchmarks.experiments.single_vectors import (
 from benchmarks.experiments.statistics import by_seed, mean_of
 from benchmarks.experiments.tables.fed_heart import ENTRIES, Entry, fed_heart_plan
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
-from benchmarks.experiments.variants import Predicted, Row, Variant, row_of
+from benchmarks.experiments.variants import Row, Variant, predicted_by_stack, row_of
 
 HARMFUL: Final = "va"
 SPOILT: Final = ", va does harm"
@@ -66,17 +66,9 @@ class _Vectors:
         sites = {name: [data[seed][name] for seed in seeds] for name in CENTRES}
         harm = {HARMFUL: reversed_and_tenfold} if self.name.endswith(SPOILT) else None
         outcomes = federate_vectors(plans, sites, RULES[self.name.removesuffix(SPOILT)], harm)
-        for name, outcome in outcomes.items():
-            for place, seed in enumerate(seeds):
-                predicted = Predicted(
-                    seed=seed,
-                    site=name,
-                    chosen_round=int(outcome.rounds[place]),
-                    outputs=outcome.test_outputs[place],
-                    validation_outputs=outcome.validation_outputs[place],
-                )
-                if np.isfinite(predicted.outputs).all():
-                    yield row_of(self.name, predicted, data[seed][name])
+        for predicted in predicted_by_stack(seeds, outcomes):
+            if np.isfinite(predicted.outputs).all():
+                yield row_of(self.name, predicted, data[predicted.seed][predicted.site])
 
 
 def render_vectors(rows: list[Row], path: Path) -> None:
