@@ -1,0 +1,14 @@
+"""What the laws begin with."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture
+def disk_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For laws that are not about power cuts in the middle of a write."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(os, "fdatasync", lambda file: None)

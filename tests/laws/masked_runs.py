@@ -1,0 +1,84 @@
+"""What a masked or unmasked run has to end in, by plain integers, and what its record says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from coordinator.course import begin_course, follow, layers_at, layers_of_result
+from protos.architecture import TensorSpec
+from protos.exchange import Exchange, Exchanges, stage_at
+from protos.manifest import Manifest, largest_weight, manifest_of
+from protos.messages import Stage
+from protos.plan import Plan
+from protos.server_rules import apply_rule, begin_rule
+from protos.sums import Sums
+from tests.hostile.masking_federation import Vector, change_of, encoded, measured_by, rows_of
+from tests.hostile.masking_network import Network
+
+SCHEDULES = ("every-batch", "every-epoch", "every-round")
+
+
+def unmasked(plan: Plan) -> Plan:
+    """The same plan without masking."""
+    return plan.model_copy(update={"secure_aggregation": "off"})
+
+
+def reference(
+    plan: Plan, contributors: Callable[[int], str], redraws: dict[tuple[str, int], int] | None = None
+) -> Vector:
+    """What a run has to end in, without any message: plain integers in the plainest order."""
+    manifest = manifest_of(plan)
+    exchanges, course = Exchanges(plan, manifest), begin_course(plan, manifest)
+    parameters = manifest.initial_parameters(plan.seed)
+    state = begin_rule(plan.ingredients.server_rule, parameters.size)
+    number = 0
+    while (stage := stage_at(plan, number, course.training_rounds)) is not None:
+        exchange = exchanges.of(number, stage, layers_at(plan, course, number))
+        sums = summed(plan, exchange, number, contributors(number), parameters, redraws or {})
+        if stage is Stage.TRAINING:
+            apply_rule(plan, manifest, sums, parameters, state)
+        course = follow(plan, manifest, course, number, sums)
+        number += 1
+    return picked(manifest, exchanges.result(layers_of_result(course)), parameters)
+
+
+def summed(
+    plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, redraws: dict[tuple[str, int], int]
+) -> Sums:
+    """The sums of one round over these sites."""
+    received = picked(manifest_of(plan), exchange.up, parameters)
+    totals, changes = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
+    for site in sites:
+        redraw = redraws.get((site, number), 0)
+        rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
+        changes.append(encoded(plan, change_of(site, number, redraw, received), rows))
+        for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):
+            totals[scalar.name] += 0 if redraw and scalar.occasion.travels_once else value
+    changed = np.sum(changes, axis=0, dtype=np.int32)
+    return Sums(exchange=exchange, contributors=len(sites), changes=changed, scalars=totals)
+
+
+def picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vector) -> Vector:
+    """These tensors' numbers of all the manifest's."""
+    views = manifest.views(parameters)
+    return np.concatenate([np.empty(0, np.float32), *(views[tensor.name].ravel() for tensor in tensors)])
+
+
+def decisions(network: Network) -> dict[str, Any]:
+    """What the record says that the sums have decided."""
+    (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
+    record = json.loads(path.read_text())
+    keys = (
+        "chosen_layers",
+        "sensitivities",
+        "slow_layers",
+        "validation_curve",
+        "best_round",
+        "training_rounds",
+        "gain",
+    )
+    return {key: record[key] for key in keys}

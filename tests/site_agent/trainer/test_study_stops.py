@@ -1,0 +1,143 @@
+"""What stops a study at a site: values or networks that do not fit the plan, and models that diverge."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from protos.messages import MalformedMessage
+from protos.plan import Plan
+from site_agent.trainer import networks as networks_module
+from site_agent.trainer import study as study_module
+from site_agent.trainer.alone import train_alone
+from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
+from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.study import Study
+from tests.site_agent.trainer.sites import (
+    change_of,
+    conclude,
+    first_values,
+    make_plan,
+    make_site,
+    make_study,
+    numbers_of,
+)
+
+
+@pytest.mark.parametrize("flaw", ["short", "long", "nan", "infinite"])
+def test_shared_values_that_do_not_fit_are_refused(tmp_path: Path, flaw: str) -> None:
+    """Another number of values, or one that is not finite; the network stays as it was."""
+    plan = make_plan()
+    study = make_study(make_site(tmp_path), plan)
+    received, before = first_values(plan, study), numbers_of(study)
+    match flaw:
+        case "short":
+            received = received[:-1]
+        case "long":
+            received = np.append(received, np.float32(0))
+        case _:
+            received[17] = np.nan if flaw == "nan" else -np.inf
+
+    with pytest.raises(MalformedMessage):
+        change_of(study, 0, received)
+    with pytest.raises(MalformedMessage):
+        conclude(study, received)
+
+    assert numbers_of(study) == before
+
+
+class _Other(nn.Module):
+    """A network with one thing wrong."""
+
+    def __init__(self, right: nn.Module, wrong: str) -> None:
+        super().__init__()
+        children = dict(right.named_children())
+        if wrong == "order":
+            children = dict(reversed(children.items()))
+        for name, child in children.items():
+            self.add_module(name, child)
+        body = self.get_submodule("body.layer3.linear")
+        match wrong:
+            case "shape":
+                body.weight = nn.Parameter(body.weight.data.t().contiguous())  # type: ignore[operator, union-attr]
+            case "missing":
+                del body.bias
+            case "more":
+                self.add_module("extra", nn.Linear(2, 2))
+            case "buffer":
+                self.register_buffer("seen", torch.zeros(3))
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("wrong", ["shape", "missing", "more", "buffer", "order"])
+@pytest.mark.parametrize("method", ["global-layers", "local"])
+def test_a_network_that_is_not_the_plans_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, method: str
+) -> None:
+    """Another shape, name, order, one too many or one that would be kept unseen: nothing is trained."""
+    monkeypatch.setattr(networks_module, "build_network", lambda *sizes: _Other(build_network(*sizes), wrong))
+
+    with pytest.raises(NetworkDiffers):
+        make_study(make_site(tmp_path), make_plan(method={"name": method}))
+
+
+@pytest.mark.parametrize(("key", "value"), [("gate", True), ("latent", 16)])
+def test_an_agreed_manifest_that_the_network_cannot_meet_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
+) -> None:
+    """A federated name that the network does not have, or has in another shape."""
+    other = study_module.manifest_of(make_plan(architecture=make_plan().architecture.model_dump() | {key: value}))
+    monkeypatch.setattr(study_module, "manifest_of", lambda plan: other)
+
+    with pytest.raises(NetworkDiffers, match=r"missing|the plan says"):
+        make_study(make_site(tmp_path), make_plan())
+
+
+def _poison(study: Study) -> None:
+    study._training.flat.private.data.fill_(math.nan)
+
+
+def _diverging(**changes: object) -> Plan:
+    return make_plan(optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99}, **changes)
+
+
+@pytest.mark.parametrize("checkpoint", ["local", "latest"])
+def test_a_diverged_model_is_told_and_never_reported(tmp_path: Path, checkpoint: str) -> None:
+    """Where nothing finite is left, three sentences; beside it the baseline is absent, not wrong."""
+    plan = make_plan(checkpoint=checkpoint, method={"name": "local"})
+    study = make_study(make_site(tmp_path), plan)
+
+    _poison(study)
+
+    with pytest.raises(TrainingDiverged, match="smaller learning_rate"):
+        conclude(study, np.empty(0, np.float32))
+
+
+def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
+    """The best round before it is kept, and the losses that were not finite are null in the report."""
+    plan = make_plan(method={"name": "local"})
+    study = make_study(make_site(tmp_path), plan)
+    nothing = np.empty(0, np.float32)
+    change_of(study, 0, nothing)
+    change_of(study, 1, nothing)
+
+    _poison(study)
+    outcome = conclude(study, nothing)
+
+    assert outcome.choice["round"] == 1
+    assert all(np.isfinite(array).all() for array in outcome.values.values())
+    assert json.loads(json.dumps(outcome.choice, allow_nan=False))["validation_losses"][-1] == [3, None]
+
+
+def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
+    """There is simply none to compare with."""
+    study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
+
+    assert train_alone(study) is None
