@@ -25,7 +25,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "deploy"))
 
-from tests.institutions.federation import HOSPITALS, OFFICE, OFFICE_NAME, Federation
+from tests.institutions.federation import HOSPITALS, HURRIED, OFFICE, OFFICE_NAME, Federation
 from tests.institutions.machines import Institutions, why_not
 
 ROOT: Final = Path(__file__).parents[2]
@@ -52,8 +52,9 @@ table inet hospital {
 }
 """
 EVERY_ROUND: Final = ("round_closed", "contribution_released", "pam_unix")
-# Watchdogs that bark sooner, so that a test of them ends sooner; the trainer has to load torch between two beats.
-WATCHDOG: Final = "[Service]\nWatchdogSec={seconds}\nTimeoutAbortSec=2\n"
+# Watchdogs that bark sooner, so that a test of them ends sooner; the trainer has to load torch between two beats. And
+# the study that goes on all the time lets those go first who type commands meanwhile.
+DROP_IN: Final = "[Service]\nWatchdogSec={seconds}\nTimeoutAbortSec=2\nNice=10\n"
 WATCHDOG_SECONDS: Final = {"coordinator": 8, "site-agent": 8, "site-trainer": 15}
 
 
@@ -100,7 +101,8 @@ def packages(cache: Path) -> Path:
     if not (folder / "complete").exists():
         for older in cache.glob("packages-*"):
             shutil.rmtree(older)
-        subprocess.run([ROOT / "deploy/packages/build.sh", "--output", folder, "--compression", "none"], check=True)
+        words = ("--output", folder, "--cache", cache, "--compression", "none")
+        subprocess.run([ROOT / "deploy/packages/build.sh", *words], check=True)
         (site,) = folder.glob("global-layers-site_*-1_*.deb")
         _repack(site, site.with_name(site.name.replace("-1_", "-2_")))
         (folder / "complete").touch()
@@ -125,27 +127,36 @@ def debian(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def base(cache: Path, debian: Path, packages: Path) -> Path:
-    """A root file system with Debian and both packages, which every institution shares."""
-    root = cache / f"root-{hashlib.sha256((packages / 'SHA256SUMS').read_bytes()).hexdigest()[:16]}"
+def bare(cache: Path, debian: Path) -> Path:
+    """That root file system unpacked, without any package of this project."""
+    root = cache / "debian"
     if not (root / "complete").exists():
-        for older in cache.glob("root-*"):
-            shutil.rmtree(older)
-        root.mkdir()
-        subprocess.run(["tar", "-C", root, "-xf", debian], check=True)
-        for package in packages.glob("*-1_*.deb"):
-            shutil.copyfile(package, root / "tmp" / package.name)
-        install = "dpkg --force-unsafe-io --install /tmp/*.deb && rm /tmp/*.deb"
-        subprocess.run(["chroot", root, "sh", "-c", install], check=True, stdout=subprocess.DEVNULL)
-        # Unpacking without syncing each file: nobody keeps these systems.
-        (root / "etc/dpkg/dpkg.cfg.d/unsafe").write_text("force-unsafe-io\n")
+        _unpack(debian, root)
         (root / "complete").touch()
     return root
 
 
 @pytest.fixture(scope="session")
-def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """An office and three hospitals, installed and booted; nothing is configured yet."""
+def base(cache: Path, debian: Path, packages: Path) -> Path:
+    """The same with both packages, which all but one institution share."""
+    root = cache / f"root-{hashlib.sha256((packages / 'SHA256SUMS').read_bytes()).hexdigest()[:16]}"
+    if not (root / "complete").exists():
+        for older in cache.glob("root-*"):
+            shutil.rmtree(older)
+        _unpack(debian, root)
+        for package in packages.glob("*-1_*.deb"):
+            shutil.copyfile(package, root / "tmp" / package.name)
+        install = "dpkg --force-unsafe-io --install /tmp/*.deb && rm /tmp/*.deb"
+        subprocess.run(["chroot", root, "sh", "-c", install], check=True, stdout=subprocess.DEVNULL)
+        (root / "complete").touch()
+    return root
+
+
+@pytest.fixture(scope="session")
+def federation(
+    bare: Path, base: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Federation]:
+    """An office and three hospitals, booted, one of them a bare Debian; nothing is configured yet."""
 
     def arguments(name: str) -> list[str]:
         bound = [f"--bind-ro={packages}:/srv/packages"]
@@ -154,7 +165,10 @@ def federation(base: Path, packages: Path, tmp_path_factory: pytest.TempPathFact
 
     work = tmp_path_factory.mktemp("institutions")
     names = {OFFICE: OFFICE_NAME}
-    with Institutions(base, work, prepare=_prepare, further_names=names, arguments=arguments) as institutions:
+    with Institutions(
+        lambda name: bare if name == HURRIED else base,
+        work, prepare=_prepare, further_names=names, arguments=arguments,
+    ) as institutions:  # fmt: skip
         institutions.boot(OFFICE, *HOSPITALS)
         found = Federation(institutions)
         found.bring_tables()
@@ -176,12 +190,19 @@ def _prepare(root: Path, name: str) -> None:
     for service, seconds in WATCHDOG_SECONDS.items():
         folder = units / f"{service}.service.d"
         folder.mkdir(exist_ok=True)
-        (folder / "watchdog.conf").write_text(WATCHDOG.format(seconds=seconds))
+        (folder / "test.conf").write_text(DROP_IN.format(seconds=seconds))
+    # Unpacking without syncing each file: nobody keeps these systems.
+    (root / "etc/dpkg/dpkg.cfg.d/unsafe").write_text("force-unsafe-io\n")
     if name in HOSPITALS:
         (root / "etc/nftables.conf").write_text(FIREWALL)
         wanted = units / "sysinit.target.wants"
         wanted.mkdir(exist_ok=True)
         (wanted / "nftables.service").symlink_to("/lib/systemd/system/nftables.service")
+
+
+def _unpack(tar: Path, root: Path) -> None:
+    root.mkdir()
+    subprocess.run(["tar", "-C", root, "-xf", tar], check=True)
 
 
 def _repack(package: Path, newer: Path) -> None:

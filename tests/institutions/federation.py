@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import tempfile
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from tests.institutions.runbook import Commands, File, is_answered, steps
 COORDINATOR_FILE: Final = "/etc/global-layers/coordinator.yaml"
 HOSPITAL_FILE: Final = "/etc/global-layers/hospital.yaml"
 SITE: Final = "/var/lib/global-layers/site"
+COORDINATOR_STATE: Final = "/var/lib/global-layers/coordinator/state"
 TABLE: Final = "/var/lib/global-layers/patients/patients.csv"
 OFFICE: Final = "coordinator"
 NEW_OFFICE: Final = "new-office"
@@ -30,6 +34,9 @@ MAY_FAIL: Final = ("refused", "whatever it says")
 HOSPITALS: Final = ("st-mary", "riverside", "northfield")
 # The hospital that the runbook speaks of; where it speaks to all, the others do the same under their own names.
 EXAMPLE: Final = HOSPITALS[0]
+# A hospital that begins with a bare Debian and does nothing that it need not.
+HURRIED: Final = HOSPITALS[2]
+LOOKING: Final = "to look"
 
 
 @dataclass
@@ -42,6 +49,7 @@ class Federation:
         safe: what the office keeps apart from its computer, by name.
         study: the long study.
         office_name: which machine is the office.
+        typed, edited: how many commands and files it took, looking left aside, by machine.
     """
 
     institutions: Institutions
@@ -49,6 +57,8 @@ class Federation:
     safe: dict[str, bytes] = field(default_factory=dict)
     study: str = ""
     office_name: str = OFFICE
+    typed: Counter[str] = field(default_factory=Counter)
+    edited: Counter[str] = field(default_factory=Counter)
 
     @property
     def machines(self) -> dict[str, Machine]:
@@ -66,10 +76,21 @@ class Federation:
         return [self.machines[name] for name in HOSPITALS]
 
     def status(self) -> dict[str, Any]:
-        """What `coordinator status --json` says; empty while none answers."""
-        words = ("coordinator", "status", "--config", COORDINATOR_FILE, "--json")
-        told = self.office.run(*words, user="coordinator", may_fail=True)
-        return json.loads(told) if told.startswith("{") else {}
+        """What the coordinator's status socket tells; empty while nobody answers.
+
+        Asked without a process, since it is asked often and the two processors have other work.
+        """
+        try:
+            folder = os.open(f"{self.office.root}{COORDINATOR_STATE}", os.O_PATH)
+            try:
+                with socket.socket(socket.AF_UNIX) as asked:
+                    asked.connect(f"/proc/self/fd/{folder}/status.socket")
+                    told = asked.makefile().read()
+            finally:
+                os.close(folder)
+        except OSError:
+            return {}
+        return json.loads(told) if told else {}
 
     def rounds_made(self) -> int:
         """How many rounds of the present long study are made; -1 while nothing is known of it."""
@@ -82,17 +103,19 @@ class Federation:
         goal = self.rounds_made() + by
         wait_until(lambda: self.rounds_made() >= goal, f"round {goal} is made")
 
-    def follow(self, heading: str, *, everywhere: bool = False, only: str = "") -> None:
+    def follow(self, heading: str, *, everywhere: bool = False, only: str = "", at: Sequence[str] = ()) -> None:
         """Do what a section of the runbook says, and hold every answer against what it promises.
 
         Args:
             heading: the section.
             everywhere: what the example hospital does, the others do too.
             only: of the section, what is done at this place.
+            at: of the machines, these alone.
         """
         for step in steps(heading):
             if not only or step.where == only:
-                together(lambda machine: self._do(step, machine), self._at(step.where, everywhere=everywhere))  # noqa: B023
+                machines = [each for each in self._at(step.where, everywhere=everywhere) if not at or each.name in at]
+                together(lambda machine: self._do(step, machine), machines)  # noqa: B023
 
     def bring_tables(self) -> None:
         """Each hospital's data manager has a table and its contract ready."""
@@ -142,24 +165,21 @@ class Federation:
 
     def _do(self, step: File | Commands, machine: Machine) -> None:
         if isinstance(step, File):
-            self._write(step, machine)
-        else:
+            machine.place(step.path, self._filled(step.content, machine).encode())
+            self.edited[machine.name] += 1
+        elif step.how != LOOKING:
             self._type(step, machine)
-
-    def _write(self, step: File, machine: Machine) -> None:
-        content = self._filled(step.content, machine).encode()
-        machine.place(step.path, content)
-        if step.path.endswith("plan.yaml"):  # the office sends it to all
-            for name in HOSPITALS:
-                self.machines[name].place("/srv/plan.yaml", content, mode="0644")
+            self.typed[machine.name] += len(step.lines)
+        elif machine.name != HURRIED:
+            self._type(step, machine)
 
     def _type(self, step: Commands, machine: Machine) -> None:
         said = []
         for line in step.lines:
+            if " pki approve " in line:
+                self._listen(self.machines[line.split()[6]], line)
             words = self._filled(line, machine)
-            if " pki approve " in words:
-                self._await(self.machines[words.split()[6]], "enrolment_awaits_approval", words)
-            if " site-agent approve " in words and " --plan " not in words:
+            if re.search(" site-agent (approve|review) ", words) and " --plan " not in words:
                 self._await(machine, "approval_awaited", words)
             folder = "/srv/packages" if ".deb" in words else "/srv"
             said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=step.how in MAY_FAIL, seconds=600))
@@ -182,16 +202,23 @@ class Federation:
         if " site-agent identity " in words:
             self.identities[machine.name] = said.splitlines()[-1]
 
-    def _await(self, machine: Machine, event: str, words: str) -> None:
-        """A person looks into the journal before typing."""
+    def _listen(self, machine: Machine, words: str) -> None:
+        """A hospital reads its fingerprint, which its journal tells, over the telephone."""
+        told = json.loads(self._await(machine, "enrolment_awaits_approval", words))["identity"]
+        assert self.identities.setdefault(machine.name, told) == told
+
+    def _await(self, machine: Machine, event: str, words: str) -> str:
+        """A person looks into the journal before typing; the line that says so."""
         unit = f"site-agent@{REGISTRY}" if REGISTRY in words else "site-agent"
         wait_until(lambda: event in machine.journal(unit), f"{event} at {machine.name}")
+        return next(line for line in machine.journal(unit).splitlines()[::-1] if event in line)
 
     def _filled(self, text: str, machine: Machine) -> str:
         """The runbook's words with what differs: real fingerprints, and the hospital's own name."""
+        text = text.replace(EXAMPLE, machine.name) if machine.name in HOSPITALS else text
         for name, identity in self.identities.items():
             text = text.replace(f"fingerprint-of-{name}", identity)
-        return text.replace(EXAMPLE, machine.name) if machine.name in HOSPITALS else text
+        return text
 
 
 def together(act: Callable[[Machine], None], machines: Iterable[Machine]) -> None:

@@ -7,6 +7,7 @@ taken away again. It needs root, and changes nothing of the host's network.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,9 @@ BOOT_SECONDS: Final = 120.0
 # Long enough for a computer that others keep busy; nothing waits so long that works.
 PATIENCE_SECONDS: Final = 240.0
 FREE_BYTES: Final = 10 << 30
+# What the machines may write: two of them install a package of 1.2 GB. Nobody keeps it, so no disk has to take it.
+MEMORY_BYTES: Final = 6 << 30
+PROCESSES_BYTES: Final = 4 << 30
 # All that has to be allowed: layers, hierarchies of control groups, namespaces and pairs of network devices.
 _TRY: Final = """
 cd "$1"
@@ -65,6 +69,9 @@ def why_not() -> str:
     if missing:
         packages = "systemd-container iproute2 util-linux mmdebstrap dpkg"
         return f"{', '.join(missing)} not installed (Debian: apt install {packages})"
+    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    if available and int(available[1]) << 10 < MEMORY_BYTES + PROCESSES_BYTES:
+        return f"less than {(MEMORY_BYTES + PROCESSES_BYTES) >> 30} GB of memory are free"
     with tempfile.TemporaryDirectory() as folder:
         if shutil.disk_usage(folder).free < FREE_BYTES:
             return f"less than {FREE_BYTES >> 30} GB are free for temporary files"
@@ -146,7 +153,7 @@ class Institutions:
 
     def __init__(
         self,
-        base: Path,
+        base: Callable[[str], Path],
         work: Path,
         *,
         prepare: Callable[[Path, str], None],
@@ -156,8 +163,8 @@ class Institutions:
         """Set the place up.
 
         Args:
-            base: the shared root file system.
-            work: an empty folder.
+            base: the root file system under that of a machine; several share one.
+            work: an empty folder; what machines write is kept in memory above it.
             prepare: changes a root file system before it is booted.
             further_names: of a machine, by its name.
             arguments: adds to a container's own.
@@ -169,6 +176,8 @@ class Institutions:
         self.machines: dict[str, Machine] = {}
 
     def __enter__(self) -> Institutions:
+        _call("mount", "-t", "tmpfs", "-o", f"size={MEMORY_BYTES},mode=0755", "institutions", self._work)
+        self._stack.callback(_call, "umount", self._work)
         _call("ip", "netns", "add", self._hub)
         self._stack.callback(_call, "ip", "netns", "del", self._hub)
         _call("ip", "-n", self._hub, "link", "add", "bridge0", "type", "bridge")
@@ -210,10 +219,11 @@ class Institutions:
         lines = (f"{address} {name} {further.get(name, '')}\n" for name, address in addresses.items())
         return "127.0.0.1 localhost\n" + "".join(lines)
 
-    def _layer(self, folder: Path) -> Path:
+    def _layer(self, folder: Path, base: Path) -> Path:
         for part in ("upper", "work", "root"):
             (folder / part).mkdir(parents=True)
-        options = f"lowerdir={self._base},upperdir={folder / 'upper'},workdir={folder / 'work'}"
+        # Names of files change without their contents being copied up: dpkg links each old file before it is replaced.
+        options = f"lowerdir={base},upperdir={folder / 'upper'},workdir={folder / 'work'},metacopy=on"
         _call("mount", "-t", "overlay", "overlay", "-o", options, folder / "root")
         self._stack.callback(_call, "umount", folder / "root")
         return folder / "root"
@@ -232,7 +242,7 @@ class Institutions:
     def _start(self, name: str, address: str, hosts: str, *, group: str = "") -> Machine:
         space = f"{self._hub}-{name}"
         group = group or space
-        root = self._layer(self._work / group)
+        root = self._layer(self._work / group, self._base(name))
         (root / "etc/hostname").write_text(f"{name}\n")
         (root / "etc/hosts").write_text(hosts)
         self._prepare(root, name)

@@ -15,6 +15,7 @@ from tests.institutions.federation import (
     COORDINATOR_FILE,
     HOSPITAL_FILE,
     HOSPITALS,
+    HURRIED,
     NEW_OFFICE,
     OFFICE,
     REGISTRY,
@@ -50,9 +51,14 @@ def are_back(federation: Federation, before: dict[str, str]) -> None:
 
 
 def test_the_runbooks_first_federation_trains_masked_to_the_end(federation: Federation) -> None:
-    """Word for word, the runbook leads from installed packages to models and reports at every hospital."""
+    """Word for word, the runbook leads from packages to models and reports at every hospital.
+
+    One of them began with a bare Debian, and has typed five commands and edited one file.
+    """
+    federation.follow("Install", only="each hospital", at=[HURRIED])
     federation.follow("First federation", everywhere=True)
 
+    assert (federation.typed[HURRIED], federation.edited[HURRIED]) == (5, 1)
     wait_until(
         lambda: federation.office.property("coordinator", "ActiveState") == "inactive",
         "the study is over",
@@ -117,10 +123,12 @@ def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> No
     ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8480/').read().decode())"
 
     html = under_way.office.run("python3", "-c", ask)
+    told = under_way.office.run("coordinator", "status", "--json", "--config", COORDINATOR_FILE, user="coordinator")
 
     for word in ("heart-study", "long, version 1", "masked", "active", "days", *HOSPITALS):
         assert word in html
     assert "not running" not in html
+    assert json.loads(told)["run"]["study"] == "long"
     assert under_way.office.property("coordinator-page", "ActiveState") == "active"
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 
 UNIT: Final = "/lib/systemd/system/site-trainer.service"
 PYTHON: Final = "/usr/lib/global-layers/site/bin/python"
-PAIRS: Final = 120
+PAIRS: Final = 60
 STEPS: Final = 15
 LARGEST_SLOWDOWN: Final = 1.05
 # A step of training whose time is arithmetic, large enough to be parted among threads. It answers every byte with the
