@@ -27,14 +27,6 @@ from tests.rehearsal.study import BehavingSite, plan_with
 HELLO = Hello(PROTOCOL_VERSION, "test")
 
 
-@pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
-    """A federation with three enrolled sites."""
-    office = Office.found(tmp_path_factory.mktemp("heart"))
-    assert len(office.identities) == 3
-    return office
-
-
 @pytest.fixture
 def plan(office: Office) -> Plan:
     """A small study."""

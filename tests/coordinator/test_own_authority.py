@@ -25,8 +25,8 @@ from protos.errors import UnavailableError
 from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from protos.upkeep import LogStanding, RenewalAsked
 from site_agent.boundary.upkeep import SiteUpkeep, renewal_of
+from tests.coordinator.greetings import assert_right_bits
 from tests.coordinator.own_authorities import A, Hospital, bring, copied, leaf_of, plan_of, take_away
-from tests.coordinator.test_service import assert_right_bits
 from tests.pki.hospital import HospitalAuthority, Leaf, issued, small_key
 from tests.rehearsal.federation import Office, Running, as_channel, calling, eventually, serving, take_part, utc_now
 from tests.rehearsal.study import BehavingSite

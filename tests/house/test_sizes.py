@@ -36,7 +36,7 @@ OWN_CODE = {
 }
 MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 PROGRAMS = [*FILES.values(), *(HOUSE / "deploy").rglob("*.py")]
-SOURCES = [*PROGRAMS, *(HOUSE / "tests").rglob("*.py")]
+SOURCES = [*PROGRAMS, *(path for room in ("tests", "benchmarks") for path in (HOUSE / room).rglob("*.py"))]
 
 
 def tree(name: str) -> ast.Module:
@@ -64,7 +64,7 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1 - spent
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(HOUSE)))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOUSE)))
 def test_no_file_has_two_subjects(path: Path) -> None:
     """A file above 400 lines has two subjects and is parted."""
     assert len(path.read_text().splitlines()) <= LONGEST_FILE

@@ -1,0 +1,24 @@
+"""How a site greets a coordinator, and how a run over TLS has to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from protos.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+)
+from protos.plan import Plan
+from tests.rehearsal.study import MEAN
+
+HELLO = Hello(PROTOCOL_VERSION, "test")
+
+
+def assert_right_bits(state: Path, plan: Plan) -> None:
+    """The one run of a state directory ended with rounds times the mean."""
+    (path,) = (state / "runs").glob("*/parameters.safetensors")
+    for values in load_file(path).values():
+        np.testing.assert_array_equal(values, np.float32(plan.schedule.rounds * MEAN))

@@ -1,0 +1,296 @@
+"""What misbehaving costs: the own stream, and nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from coordinator import service as service_module
+from protos.manifest import manifest_of
+from protos.messages import (
+    PROTOCOL_VERSION,
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorReason,
+    Farewell,
+    Hello,
+    Join,
+    Ready,
+)
+from protos.plan import Plan
+from protos.service import PARTICIPATE
+from tests.coordinator.greetings import HELLO, assert_right_bits
+from tests.rehearsal.federation import (
+    Caller,
+    Office,
+    Running,
+    as_channel,
+    calling,
+    eventually,
+    serving,
+    take_part,
+)
+from tests.rehearsal.study import BehavingSite, contribution, plan_with
+
+Misbehaviour = Callable[[Caller, Plan], Awaitable[None]]
+
+
+async def up_to(caller: Caller, kind: type[object]) -> BehavingSite:
+    """Behave as site c until a message of this kind has come, and answer it no more."""
+    site = BehavingSite("c")
+    await caller.send(HELLO)
+    while (message := await caller.receive()) is not None:
+        if isinstance(message, kind):
+            return site
+        for answer in site.answer(message):
+            await caller.send(answer)
+    raise AssertionError(f"the stream ended before {kind.__name__}")
+
+
+def saying(*messages: Hello | Ready | Join | bytes) -> Misbehaviour:
+    """Say these things first."""
+
+    async def misbehave(caller: Caller, _: Plan) -> None:
+        for message in messages:
+            await caller.send(message)
+
+    return misbehave
+
+
+def sending(*chunks: Callable[[list[bytes]], Chunk]) -> Misbehaviour:
+    """Behave until bound, then send chunks made from the honest ones."""
+
+    async def misbehave(caller: Caller, plan: Plan) -> None:
+        await up_to(caller, Bind)
+        honest = contribution(plan, 6.0)
+        for make in chunks:
+            await caller.send(make(honest))
+
+    return misbehave
+
+
+async def join_with_other_digests(caller: Caller, plan: Plan) -> None:
+    """Agree to a plan of which nobody has heard."""
+    await caller.send(HELLO)
+    announced = await caller.receive()
+    assert isinstance(announced, Announcement)
+    await caller.send(Join(announced.run, bytes(32), manifest_of(plan).digest, 0))
+
+
+def garbage(seed: int) -> bytes:
+    """A few random bytes that are no message."""
+    return b"\xff" + random.Random(seed).randbytes(200)
+
+
+HOSTILE: dict[str, tuple[Misbehaviour, CoordinatorReason]] = {
+    "no hello": (saying(Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "an empty message": (saying(b""), CoordinatorReason.PROTOCOL_VIOLATED),
+    "a second hello": (saying(HELLO, HELLO), CoordinatorReason.PROTOCOL_VIOLATED),
+    "another protocol": (saying(Hello(PROTOCOL_VERSION + 1, "x")), CoordinatorReason.NOT_ACCEPTED),
+    "garbage first": (saying(garbage(1)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "garbage later": (saying(HELLO, garbage(2)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "garbage inside a known message": (saying(HELLO, b"\x0a\x05" + garbage(3)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "ready before joining": (saying(HELLO, Ready(0, 0)), CoordinatorReason.PROTOCOL_VIOLATED),
+    "another plan": (join_with_other_digests, CoordinatorReason.NOT_ACCEPTED),
+    "a chunk that skips one": (
+        sending(lambda honest: Chunk(0, 0, 1, honest[1])),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+    "a chunk that is too short": (
+        sending(lambda honest: Chunk(0, 0, 0, honest[0][:-4])),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+    "a chunk that is too long": (
+        sending(lambda honest: Chunk(0, 0, 0, honest[0] + bytes(4))),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+    "a chunk of a later round": (
+        sending(lambda honest: Chunk(1, 0, 0, honest[0])),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+    "a chunk beyond the last": (
+        sending(lambda honest: Chunk(0, 0, 3, honest[0])),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+    "a chunk twice": (
+        sending(lambda honest: Chunk(0, 0, 0, honest[0]), lambda honest: Chunk(0, 0, 0, honest[0])),
+        CoordinatorReason.PROTOCOL_VIOLATED,
+    ),
+}
+
+
+async def others_at_work(running: Running, office: Office) -> list[asyncio.Task[None]]:
+    """Sites a and b take part and have joined."""
+    tasks = [
+        asyncio.create_task(take_part(running.address, office.credentials(name), BehavingSite(name))) for name in "ab"
+    ]
+    await eventually(lambda: all(running.engine.status()["sites"][name]["joined"] for name in "ab"))
+    return tasks
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_misbehaving_site_ends_its_own_stream_only(tmp_path: Path, office: Office, plan: Plan, name: str) -> None:
+    """The stream ends with its reason, the others keep theirs, and the run ends with the right bits."""
+    misbehave, reason = HOSTILE[name]
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            others = await others_at_work(running, office)
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                await misbehave(caller, plan)
+                farewell = (await caller.rest())[-1]
+                assert isinstance(farewell, Farewell)
+                assert farewell.reason is reason
+            await take_part(running.address, office.credentials("c"), BehavingSite("c"))
+            await asyncio.gather(*others)
+
+        assert_right_bits(tmp_path, plan)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_message_above_the_limit_ends_the_stream_before_it_is_read(
+    tmp_path: Path, office: Office, plan: Plan, is_joined: bool
+) -> None:
+    """Three mebibytes are refused by their length; the run goes on and ends with the right bits."""
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            others = await others_at_work(running, office)
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                if is_joined:
+                    await up_to(caller, Bind)
+                else:
+                    await caller.send(HELLO)
+                await caller.send(bytes(3 << 20))
+                await caller.rest()
+                assert await caller.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            await take_part(running.address, office.credentials("c"), BehavingSite("c"))
+            await asyncio.gather(*others)
+
+        assert_right_bits(tmp_path, plan)
+
+    asyncio.run(scene())
+
+
+def test_a_chunk_after_the_last_one_ends_the_stream_and_counts_for_nothing(
+    tmp_path: Path, office: Office, plan: Plan
+) -> None:
+    """Whoever goes on after the last chunk is cut off; what was complete stays counted, once."""
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            slow = BehavingSite("a", stops_after=1)
+            waiting = asyncio.create_task(take_part(running.address, office.credentials("a"), slow))
+            others = [asyncio.create_task(take_part(running.address, office.credentials("b"), BehavingSite("b")))]
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                await up_to(caller, Bind)
+                for index, body in enumerate([*contribution(plan, 6.0), bytes(8)]):
+                    await caller.send(Chunk(0, 0, index, body))
+                farewell = (await caller.rest())[-1]
+                assert isinstance(farewell, Farewell)
+                assert farewell.reason is CoordinatorReason.PROTOCOL_VIOLATED
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await eventually(lambda: not running.engine.status()["sites"]["a"]["connected"])
+            again = [take_part(running.address, office.credentials(name), BehavingSite(name)) for name in "ac"]
+            await asyncio.gather(*again, *others)
+
+        assert_right_bits(tmp_path, plan)
+
+    asyncio.run(scene())
+
+
+def test_a_thousand_messages_without_reading_hold_nobody_up(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """A site that talks and never listens costs the others nothing; it may come back and behave."""
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            others = await others_at_work(running, office)
+            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
+                await caller.send(HELLO)
+                announced = await caller.receive()
+                assert isinstance(announced, Announcement)
+                await caller.send(Join(announced.run, plan.digest, manifest_of(plan).digest, 0))
+                for _ in range(1000):
+                    await caller.send(Ready(0, 1))
+                await take_part(running.address, office.credentials("c"), BehavingSite("c"))
+            await asyncio.gather(*others)
+
+        assert_right_bits(tmp_path, plan)
+
+    asyncio.run(scene())
+
+
+def test_a_silent_caller_is_shown_out(
+    tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that opens a stream and says nothing loses it after the time for a greeting, with a reason."""
+    usual_seconds = service_module.GREETING_SECONDS
+    monkeypatch.setattr(service_module, "GREETING_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with (
+            serving(office, plan, tmp_path) as running,
+            calling(running.address, as_channel(office.credentials("c"))) as caller,
+        ):
+            began = time.monotonic()
+            (farewell,) = await caller.rest()
+
+            assert time.monotonic() - began < usual_seconds
+            assert isinstance(farewell, Farewell)
+            assert not farewell.reason.is_final  # a slow network is no misbehaviour
+
+    asyncio.run(scene())
+
+
+def test_a_caller_that_does_not_read_its_farewell_is_cut_off(
+    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that the peer neither reads nor closes ends all the same, and its place is free."""
+    monkeypatch.setattr(service_module, "FAREWELL_SECONDS", 0.2)
+    plan = plan_with(office.identities, parameters=4_000_000)  # more than the buffers of a connection hold
+
+    async def scene() -> None:
+        async with serving(office, plan, tmp_path) as running:
+            others = await others_at_work(running, office)
+            credentials = as_channel(office.credentials("c"))
+            async with calling(running.address, credentials) as caller:
+                await caller.send(HELLO)
+                announced = await caller.receive()
+                assert isinstance(announced, Announcement)
+                await caller.send(Join(announced.run, plan.digest, manifest_of(plan).digest, 0))
+                await eventually(lambda: running.engine.status()["run"]["phase"] == "training")
+                await caller.send(HELLO)  # a violation, whose answer is never read
+
+                await eventually(lambda: len(running.service._peers) == 2)
+                assert not running.engine.status()["sites"]["c"]["connected"]
+            for task in others:
+                task.cancel()
+
+    asyncio.run(scene())
+
+
+def test_another_call_than_the_one_there_is_does_not_exist(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """The port knows one call; any other name is unimplemented."""
+    credentials = office.credentials("a")
+
+    async def scene() -> None:
+        async with (
+            serving(office, plan, tmp_path) as running,
+            grpc.aio.secure_channel(running.address, as_channel(credentials)) as channel,
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(PARTICIPATE + "2")(b"", timeout=5)
+
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(scene())
