@@ -75,6 +75,7 @@ class Step:
     attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
     all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
     that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
+    `late`: a site once for each attempt that was void for it since it last gave what it owed.
     """
 
     round: int
@@ -88,6 +89,7 @@ class Step:
     was_bound: bool = False
     redraw: int = 0
     withdrawn: Sites = frozenset()
+    late: tuple[str, ...] = ()
 
     def at(self, number: int, past: Past) -> Step:
         """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
@@ -102,6 +104,7 @@ class Step:
             was_bound=past.was_bound,
             redraw=past.redraw,
             withdrawn=self.withdrawn & past.bound,
+            late=self.late,
         )
 
 

@@ -19,6 +19,7 @@ import math
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
+from coordinator.lateness import after_giving, after_missing, goes_on_without_late, is_too_late
 from coordinator.maintenance import excused_until
 from coordinator.phases import (
     Acknowledged,
@@ -227,7 +228,8 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     site = event.site
     step = replace(state.step, present=state.step.present | {site}, withdrawn=state.step.withdrawn - {site})
     if site not in step.bound:
-        return replace(state, step=replace(step, entering=step.entering | {site})), ()
+        entering = step.entering if is_too_late(step, site) else step.entering | {site}
+        return replace(state, step=replace(step, entering=entering)), ()
     if isinstance(state, Interrupted):
         return _go_on(terms, replace(state, step=step, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
@@ -307,7 +309,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         return state, ()
     close = CloseRound(step.round, step.bound)
     past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
-    following = step.at(step.round + 1, past)
+    following = after_giving(step).at(step.round + 1, past)
     if following.round < terms.rounds and following.withdrawn:
         waits = Interrupted(step=following, deadline=_until_return(terms, now))
         after, effects = _go_on(terms, waits, now)
@@ -349,8 +351,10 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
     missing = lost or waited_for
     void = VoidRound(step.round, step.attempt, missing)
-    step = replace(step, present=step.present - missing)
-    return Interrupted(step=step, deadline=_until_return(terms, now)), (void,)
+    waits = Interrupted(step=after_missing(step, missing), deadline=_until_return(terms, now))
+    goes_on = goes_on_without_late(terms, waits.step, missing)
+    after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())
+    return after, (void, *effects)
 
 
 def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:

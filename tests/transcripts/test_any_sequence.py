@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.lateness import is_too_late
 from coordinator.phases import (
     Acknowledged,
     Advertised,
@@ -188,7 +189,8 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
         elif later.round == earlier.round and later.bound != earlier.bound:
             assert walk.rules.on_lost_site == "continue"
             assert later.bound < earlier.bound
-            assert isinstance(before, Interrupted) or earlier.bound - later.bound <= withdrawn_by(earlier, event)
+            late = frozenset(site for site in earlier.bound if is_too_late(later, site))
+            assert isinstance(before, Interrupted) or earlier.bound - later.bound <= withdrawn_by(earlier, event) | late
         elif later.round != earlier.round:
             enters = frozenset() if isinstance(walk.state, Finishing) else earlier.entering
             gone = (earlier.bound | enters) - later.bound
