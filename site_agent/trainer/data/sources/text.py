@@ -12,7 +12,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
@@ -20,13 +20,14 @@ import numpy as np
 
 from site_agent.trainer.data.formats import TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import Block, Opened, blocks_of, opened_records
+from site_agent.trainer.data.sources.blocks import Block, Opened, blocks_of
 from site_agent.trainer.data.sources.plain import Shape, plain_columns
 from site_agent.trainer.data.sources.records import Record
 
 LONGEST_LINE: Final = 1 << 24
 _PIECE_BYTES: Final = 1 << 21
 _LONGEST_CHARACTER_BYTES: Final = 4
+_UNDECODABLE: Final = b"\x80"  # in UTF-8
 _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -52,19 +53,44 @@ def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
     Raises:
         DataError, OSError: as `text_records`.
     """
-    if form.encoding == "utf-16":  # whose line ends are not those of bytes
-        wrapped = io.TextIOWrapper(file, encoding=form.encoding, errors="surrogateescape", newline="")
-        return opened_records(_records(_lines(wrapped), form.delimiter, 0))
     table = _Pieces(file, form)
     return Opened(first=table.first(), rest=table.rest)
+
+
+class _Narrowed:
+    """A file in UTF-16, whose line ends are not those of bytes, read as UTF-8; what is damaged is none."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._decoder, self._has_ended = (
+            file,
+            codecs.getincrementaldecoder("utf-16")("surrogatepass"),
+            False,
+        )
+
+    def read(self, size: int) -> bytes:
+        """What so many bytes of the file come to, or some more; nothing at its end."""
+        while not self._has_ended:
+            raw = self._file.read(size)
+            self._has_ended = not raw
+            if not raw:
+                return _UNDECODABLE if self._decoder.getstate()[0] else b""  # half of a character is left
+            try:
+                text = self._decoder.decode(raw)
+            except UnicodeError:  # it does not begin with the mark of its order of bytes
+                self._has_ended = True
+                return _UNDECODABLE
+            if text:
+                return text.encode("utf-8", "surrogatepass")
+        return b""
 
 
 class _Pieces:
     """A file in pieces of whole lines; `row` and `line` count what was read of it."""
 
     def __init__(self, file: BinaryIO, form: TableFormat) -> None:
-        self._form = form
-        self._pieces = _pieces(file, is_marked=form.encoding == "utf-8")
+        is_wide = form.encoding == "utf-16"
+        self._encoding, self._delimiter = "utf-8" if is_wide else form.encoding, form.delimiter
+        self._pieces = _pieces(_Narrowed(file).read if is_wide else file.read, is_marked=form.encoding == "utf-8")
         self._open = io.StringIO()
         self._left = 0
         self._started = 0
@@ -79,9 +105,9 @@ class _Pieces:
     def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
         """All rows that were not read yet."""
         while (piece := self._next_piece()) is not None:
-            raw = piece if self._form.encoding == "utf-8" or piece.isascii() else self._recoded(piece)
+            raw = piece if self._encoding == "utf-8" or piece.isascii() else self._recoded(piece)
             is_short = raw is not None and len(raw) <= LONGEST_LINE
-            shape = Shape(width=width, places=places, delimiter=self._form.delimiter)
+            shape = Shape(width=width, places=places, delimiter=self._delimiter)
             columns = plain_columns(raw, shape) if is_short and raw is not None else None
             if columns is None:
                 self._begin(piece)
@@ -95,16 +121,16 @@ class _Pieces:
         """What is left of a piece that was begun, or the next one."""
         if self._left:
             rest, self._left = self._open.read(), 0
-            return rest.encode(self._form.encoding, "surrogateescape")
+            return rest.encode(self._encoding, "surrogateescape")
         return next(self._pieces, None)
 
     def _begin(self, piece: bytes) -> None:
-        text = piece.decode(self._form.encoding, "surrogateescape")
+        text = piece.decode(self._encoding, "surrogateescape")
         self._open, self._left, self._started = io.StringIO(text, newline=""), len(text), self._started + 1
 
     def _recoded(self, piece: bytes) -> bytes | None:
         try:
-            return piece.decode(self._form.encoding).encode()
+            return piece.decode(self._encoding).encode()
         except UnicodeDecodeError:
             return None
 
@@ -122,7 +148,7 @@ class _Pieces:
             yield line
 
     def _records(self) -> Iterator[Record]:
-        for row, cells in _records(self._read_lines(), self._form.delimiter, self.row):
+        for row, cells in _records(self._read_lines(), self._delimiter, self.row):
             self.row = row
             yield row, cells
 
@@ -137,11 +163,11 @@ class _Pieces:
                 return
 
 
-def _pieces(file: BinaryIO, *, is_marked: bool) -> Iterator[bytes]:
+def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[bytes]:
     """Whole lines, some megabytes each; a line that is far too long comes in part, and is refused."""
     rest = b""
     is_first = True
-    while read := file.read(_PIECE_BYTES):
+    while read := read_some(_PIECE_BYTES):
         piece = rest + read
         if is_first and is_marked and len(piece) >= len(codecs.BOM_UTF8):
             piece = piece.removeprefix(codecs.BOM_UTF8)

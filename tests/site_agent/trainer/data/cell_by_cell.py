@@ -5,6 +5,7 @@ Rows come from Python's own csv reader over the whole file, and a cell is judged
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
@@ -38,6 +39,16 @@ class Read:
     refused: str = ""
 
 
+def _wide(raw: bytes) -> str:
+    """UTF-16 with a surrogate where it is damaged: it has no mark of its order of bytes, or half a character."""
+    if raw and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "\udc80"
+    try:
+        return raw.decode("utf-16", "surrogatepass")
+    except UnicodeDecodeError as cut:
+        return raw[: cut.start].decode("utf-16", "surrogatepass") + "\udc80"
+
+
 def rows_of(path: Path, form: TableFormat) -> list[tuple[int, list[str]]]:
     """The rows that are not blank.
 
@@ -45,7 +56,8 @@ def rows_of(path: Path, form: TableFormat) -> list[tuple[int, list[str]]]:
         DataError: with the words of the program, where a line is damaged.
     """
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    text = path.read_bytes().decode(encoding, "surrogateescape")
+    raw = path.read_bytes()
+    text = _wide(raw) if encoding == "utf-16" else raw.decode(encoding, "surrogateescape")
     found, row = [], 0
 
     def lines() -> object:

@@ -91,7 +91,7 @@ def _file(seed: int, folder: Path) -> tuple[Path, Contract]:
     generator = np.random.default_rng(seed)
     delimiter = str(generator.choice([",", ";", "\t", "|"]))
     decimal = "," if delimiter != "," and generator.random() < 0.4 else "."
-    encoding = str(generator.choice(["utf-8", "utf-8", "utf-8", "iso-8859-1", "windows-1252"]))
+    encoding = str(generator.choice(["utf-8", "utf-8", "utf-8", "iso-8859-1", "windows-1252", "utf-16"]))
     strangeness = float(generator.choice([0.0, 0.02, 0.2]))
     lines = [delimiter.join(NAMES), *_lines(generator, delimiter, int(generator.integers(1, 60)), strangeness)]
     if decimal == ",":
