@@ -61,11 +61,8 @@ class _Narrowed:
     """A file in UTF-16, whose line ends are not those of bytes, read as UTF-8; what is damaged is none."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._decoder, self._has_ended = (
-            file,
-            codecs.getincrementaldecoder("utf-16")("surrogatepass"),
-            False,
-        )
+        self._file, self._has_ended = file, False
+        self._decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
 
     def read(self, size: int) -> bytes:
         """What so many bytes of the file come to, or some more; nothing at its end."""
