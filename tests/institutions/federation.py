@@ -151,8 +151,7 @@ class Federation:
             hospital.run("site-agent", *words, user="site-agent")
 
         together(approve, self.hospitals)
-        configuration = yaml.safe_load(self.office.run("cat", COORDINATOR_FILE)) | {"plans": [f"{name}.yaml"]}
-        self.office.place(COORDINATOR_FILE, yaml.safe_dump(configuration, sort_keys=False).encode())
+        self.office.run("sed", "-i", f"s/^plans: .*/plans: [{name}.yaml]/", COORDINATOR_FILE)
         self.follow("Another study")
         self.goes_on(by=1)
 
@@ -179,7 +178,7 @@ class Federation:
             if " pki approve " in line:
                 self._listen(self.machines[line.split()[6]], line)
             words = self._filled(line, machine)
-            if re.search(" site-agent (approve|review) ", words) and " --plan " not in words:
+            if re.search(" site-agent (approve|review) ", words):
                 self._await(machine, "approval_awaited", words)
             folder = "/srv/packages" if ".deb" in words else "/srv"
             said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=step.how in MAY_FAIL, seconds=600))
@@ -207,11 +206,18 @@ class Federation:
         told = json.loads(self._await(machine, "enrolment_awaits_approval", words))["identity"]
         assert self.identities.setdefault(machine.name, told) == told
 
-    def _await(self, machine: Machine, event: str, words: str) -> str:
+    def _await(self, machine: Machine, event: str, typed: str) -> str:
         """A person looks into the journal before typing; the line that says so."""
-        unit = f"site-agent@{REGISTRY}" if REGISTRY in words else "site-agent"
-        wait_until(lambda: event in machine.journal(unit), f"{event} at {machine.name}")
-        return next(line for line in machine.journal(unit).splitlines()[::-1] if event in line)
+        unit = f"site-agent@{REGISTRY}" if REGISTRY in typed else "site-agent"
+        words = ("journalctl", "--no-pager", "--output", "cat", "--grep", event)
+
+        def told() -> str:
+            # Of the service as it runs now: an earlier start may have awaited the same.
+            started = machine.property(unit, "InvocationID")
+            return machine.run(*words, f"_SYSTEMD_INVOCATION_ID={started}", may_fail=True) if started else ""
+
+        wait_until(lambda: event in told(), f"{event} at {machine.name}")
+        return told().splitlines()[-1]
 
     def _filled(self, text: str, machine: Machine) -> str:
         """The runbook's words with what differs: real fingerprints, and the hospital's own name."""

@@ -309,6 +309,16 @@ def test_the_journal_is_json_without_secrets(under_way: Federation) -> None:
         assert not [line for line in lines if "Traceback" in line or "patients.csv" in line or "PRIVATE KEY" in line]
 
 
+def test_a_hospital_withdraws_and_comes_back(under_way: Federation) -> None:
+    """A hospital takes itself out of the study, which waits for it, and goes on when it has agreed again."""
+    under_way.follow("A site must leave at once", only=HOSPITALS[2])
+
+    wait_until(lambda: (under_way.status().get("run") or {}).get("phase") == "interrupted", "they wait")
+    assert "withdrawn" in json.dumps(under_way.status()["sites"][HOSPITALS[2]])
+    under_way.follow("A site that left comes back")
+    under_way.goes_on()
+
+
 def test_a_revoked_hospital_is_out_at_once_and_stays_out(under_way: Federation) -> None:
     """Revoked in the middle of a study, a hospital's agent ends with 77 and is not started again; the others wait."""
     hospital = under_way.machines[HOSPITALS[2]]
@@ -349,6 +359,18 @@ def test_a_person_ends_the_study(under_way: Federation) -> None:
         hospital = under_way.machines[name]
         wait_until(lambda: hospital.property("site-agent", "ActiveState") == "failed", "it ends")  # noqa: B023
         assert hospital.property("site-agent", "ExecMainStatus") == "77"
+
+
+def test_a_hospital_that_lost_everything_takes_part_again(under_way: Federation) -> None:
+    """With a new identity, a new invitation and a new version of the plan the revoked one is in a study to its end."""
+    under_way.follow("A hospital that lost everything")
+
+    office = under_way.office
+    wait_until(lambda: office.property("coordinator", "ActiveState") == "inactive", "the study is over")
+    assert json.loads(office.run("sh", "-c", f"cat {RUNS}/heart-v2-*/record.json"))["is_complete"]
+    for hospital in under_way.hospitals:
+        wait_until(lambda: hospital.property("site-agent", "ActiveState") == "inactive", "it ends")  # noqa: B023
+        assert hospital.property("site-agent", "ExecMainStatus") == "0"
 
 
 def _is_another(machine: Machine, before: int) -> bool:
