@@ -1,4 +1,4 @@
-"""How often a stranger may ask on the enrolment port; pure, its clock is handed in.
+"""How often a stranger may ask on the enrolment port, and a site open a stream; pure, its clock is handed in.
 
 A token of 192 bits cannot be guessed at any rate; the limit keeps strangers from costing the coordinator its
 time, and its log its size. Whoever is over it is told to come again later, which an honest site does by itself.
@@ -6,6 +6,7 @@ time, and its log its size. Whoever is over it is told to come again later, whic
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,10 @@ class Allowance:
 # A site that waits for approval asks every two seconds.
 FOR_ONE: Final = Allowance(burst=30.0, each_second=1.0)
 FOR_ALL: Final = Allowance(burst=300.0, each_second=50.0)
+# Streams that one site opens. Each stands in the audit log for ten years, with 400 bytes, so that a site which opened
+# them as fast as it can would fill a disk: it has 40 MB, and as much again in each day.
+STREAMS_OF_A_SITE: Final = Allowance(burst=100_000.0, each_second=1.0)
+WITHOUT_LIMIT: Final = Allowance(burst=math.inf, each_second=0.0)
 
 
 class RateLimit:

@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -28,8 +29,8 @@ import structlog
 from coordinator.admission import refuse_hello
 from coordinator.engine import Engine
 from coordinator.outgoing import Caller, StreamPeer
-from coordinator.pace import Pace
-from coordinator.rate import RateLimit
+from coordinator.pace import Pace, RecordedPace
+from coordinator.rate import STREAMS_OF_A_SITE, WITHOUT_LIMIT, RateLimit
 from coordinator.turns import Turns
 from coordinator.upkeep import SiteUpkeep
 from protos.audit_heads import HeadRefused
@@ -112,6 +113,8 @@ class FederationService:
         self._upkeep = upkeep
         self._peers: set[StreamPeer] = set()
         self._upwards, self._downwards = Turns(), Turns()
+        self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
+        self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only of sites that are accepted
         self._log = structlog.get_logger()
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
@@ -182,6 +185,9 @@ class FederationService:
         if sum(peer.caller.site == caller.site for peer in self._peers) >= _MOST_STREAMS_OF_A_SITE:
             self._note_refusal(caller.site, "it has too many streams already")
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
+        if not self._openings.allows(caller.site, time.monotonic()):
+            self._note_refusal(caller.site, "it has opened too many streams in this day")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
         if self._upkeep:
             self._upkeep.accepted(caller.site, caller.certificate_sha256)
         return caller
@@ -235,6 +241,8 @@ class FederationService:
         if message is None:
             return Next.NOTHING
         self._engine.contacts.saw(peer.caller.site)
+        if wait := self._recorded[peer.caller.site].wait_seconds(message, time.monotonic()):
+            await asyncio.sleep(wait)
         if isinstance(message, Upkeep):
             self._beside(peer, message)
             return Next.ANY
