@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_units import DEPLOY, UNITS
+from tests.deploy.test_units import DEPLOY, TIMERS, UNITS
 
 SCRIPTS = sorted((DEPLOY / "packages/scripts").iterdir())
 METADATA = "Metadata-Version: 2.4\nName: {name}\nVersion: {version}\nLicense-Expression: {licence}\n"
@@ -173,7 +173,7 @@ def test_every_unit_is_in_a_package() -> None:
     """No unit of the tree is left out, and no package names one that is not there."""
     packed = sorted(unit for package in PACKAGES for unit in package.units)
 
-    assert packed == sorted(unit.name for unit in UNITS)
+    assert packed == sorted(unit.name for unit in (*UNITS, *TIMERS))
 
 
 def test_every_program_of_a_package_is_one_of_the_project() -> None:

@@ -161,7 +161,7 @@ def federation(
     def arguments(name: str) -> list[str]:
         bound = [f"--bind-ro={packages}:/srv/packages"]
         # A small disk of its own, so that it can be filled.
-        return [*bound, "--tmpfs=/var/lib/global-layers:size=64M"] if name == HOSPITALS[2] else bound
+        return [*bound, "--tmpfs=/var/lib/global-layers:size=256M"] if name == HOSPITALS[2] else bound
 
     work = tmp_path_factory.mktemp("institutions")
     names = {OFFICE: OFFICE_NAME}

@@ -132,6 +132,17 @@ def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> No
     assert under_way.office.property("coordinator-page", "ActiveState") == "active"
 
 
+def test_the_doctor_looks_every_day(under_way: Federation) -> None:
+    """Its timers are set; under their sandbox both programs' doctors find no failure while a study trains."""
+    under_way.follow("A look every day")
+
+    for machine, program in ((under_way.office, "coordinator"), *((each, "site") for each in under_way.hospitals)):
+        assert machine.property(f"{program}-doctor.timer", "NextElapseUSecRealtime") != ""
+        assert machine.property(f"{program}-doctor", "ExecMainStatus") in ("0", "3"), machine.journal(
+            f"{program}-doctor"
+        )
+
+
 def test_killed_services_come_back_and_the_study_goes_on(under_way: Federation) -> None:
     """After kill -9 of all three services at once, systemd starts each again, and further rounds are made."""
     before = main_processes(under_way)
