@@ -43,7 +43,9 @@ def read_secret(path: Path) -> bytes:
     Raises:
         ConfigurationError: the file is missing, too large, owned by another account, or open to others.
     """
-    with explained(path, "read"), path.open("rb") as file:
+    # Without waiting: what stands there may be a pipe that nobody ever writes to.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with explained(path, "read"), os.fdopen(os.open(path, flags), "rb") as file:
         # The open file is examined, not the path: the path could be exchanged in between.
         state = os.fstat(file.fileno())
         check_secret(path, state)
@@ -94,7 +96,8 @@ def hold_directory(directory: Path, program: str) -> int:
         UnavailableError: its disk takes nothing.
     """
     with explained(directory, "held"), opened_folder(directory) as folder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Without waiting: a service's user may have put a pipe there that nobody ever reads.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)
     try:
@@ -156,6 +159,7 @@ def _write_new(folder: int, name: str, data: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, mode & _SECRET_MODE, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
+        give_to_owner(descriptor, folder)
         file.write(data)
         file.flush()
         os.fchmod(descriptor, mode)  # the umask may have taken bits away; a public file gains its own here

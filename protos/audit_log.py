@@ -319,10 +319,12 @@ class LogFile:
 
     def _keep_torn(self, tail: bytes) -> None:
         stem = f"{self._path.name}.torn-{self._now():%Y%m%dT%H%M%S}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         for name in (stem, *(f"{stem}-{number}" for number in range(2, 1000))):
-            with suppress(FileExistsError):
-                torn = os.open(self._path.with_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with suppress(FileExistsError), opened_folder(self._path.parent) as folder:
+                torn = os.open(name, flags, 0o600, dir_fd=folder)
                 with os.fdopen(torn, "wb") as file:
+                    give_to_owner(torn, folder)
                     file.write(tail)
                     file.flush()
                     os.fsync(file.fileno())

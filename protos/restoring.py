@@ -21,7 +21,7 @@ from typing import Final
 
 from protos.backup import Catalogue, by_descriptor, digest_of_beginning, extract, give_back
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import make_folder, opened_folder, sync_folder
+from protos.durable import make_folder, opened_folder
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.
@@ -70,11 +70,7 @@ def restore(
             for name, folder in opened.items():
                 give_back(catalogue, name, folder)
         for name, root in roots.items():
-            if root.exists():
-                before.append(root.with_name(f"{root.name}.before-restore-{stamp}"))
-                root.rename(before[-1])
-            staged[name].rename(root)
-            sync_folder(root.parent)
+            before += _put_in_place(staged[name], root, root.with_name(f"{root.name}.before-restore-{stamp}"))
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be brought back: {cause.strerror}.",
@@ -122,6 +118,19 @@ def refuse_unfinished(root: Path) -> None:
         )
 
 
+def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
+    """Give the staged directory its name; where one has that name already, it gets another, which is returned."""
+    with opened_folder(root.parent) as around:
+        try:
+            os.rename(root.name, before.name, src_dir_fd=around, dst_dir_fd=around)
+            moved = [before]
+        except FileNotFoundError:
+            moved = []
+        os.rename(staged.name, root.name, src_dir_fd=around, dst_dir_fd=around)
+        os.fsync(around)
+    return moved
+
+
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[int]:
     """A new folder, open: it stays the same one, whatever the owner of the folder around it does with its name."""
@@ -130,6 +139,9 @@ def _new_folder(folder: Path) -> Iterator[int]:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(folder.name, flags, dir_fd=above)
     try:
+        # Whoever owns the folder around it may have put one of its own there, and links in that, before it was opened.
+        if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
+            raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -195,7 +195,8 @@ def _held(state: Path) -> Iterator[None]:
     folder = state / "approvals"
     make_folder(folder)
     with opened_folder(folder) as opened:
-        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Without waiting for who writes to a pipe, which the service's user may have put there.
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
         give_to_owner(descriptor, opened)
     try:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from pki.store import hold_directory, make_private_directory, write_public, write_secret
+from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.backup import Catalogue, read_catalogue, write_backup
 from protos.durable import make_folder, replace_file
 from protos.errors import ConfigurationError, OperatorError
 from protos.restoring import restore
+from site_agent.approval import withdraw
 from site_agent.boundary.audit import AuditLog
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.files import write_whole
+from tests.rehearsal.study import made_up_identities, plan_with
 
 NOBODY = 65_534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give files away")
@@ -44,15 +47,35 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
     log.close()
     accept(state, Acceptance(digest="0" * 64, warnings=("x",), query_digest=None, by="A. Jones", at=moment(now)))
     replace_file(state / "approved.json", b"{}")
+    make_private_directory(state / "keys")
+    write_secret(state / "keys" / "tls.key", b"", replace=False)
+    write_public(state / "keys" / "tls.crt", b"")
 
     assert _owned(state) == {
         "audit.log": (NOBODY, 0o600),
         "approved.json": (NOBODY, 0o600),
+        "keys": (NOBODY, 0o700),
+        "keys/tls.key": (NOBODY, 0o600),
+        "keys/tls.crt": (NOBODY, 0o644),
         "data": (NOBODY, 0o700),
         "data/accepted": (NOBODY, 0o700),
         f"data/accepted/{'0' * 64}.json": (NOBODY, 0o600),
     }
     assert find_acceptance(state, "0" * 64) is not None
+
+
+@as_root
+def test_a_torn_end_that_the_administrator_sets_aside_is_the_services_to_back_up(tmp_path: Path) -> None:
+    """What a crash has left of the log's last line lies beside the log, and is its owner's too."""
+    os.chown(tmp_path, NOBODY, NOBODY)
+    WRITES["audit log"](tmp_path)
+    with (tmp_path / "audit.log").open("ab") as log:
+        log.write(b"torn")
+
+    WRITES["audit log"](tmp_path)
+
+    (torn,) = tmp_path.glob("audit.log.torn-*")
+    assert (torn.read_bytes(), torn.stat().st_uid) == (b"torn", NOBODY)
 
 
 @as_root
@@ -96,6 +119,11 @@ WRITES: dict[str, Callable[[Path], object]] = {
 def backed_up(file: Path, roots: Mapping[str, Path]) -> Catalogue:
     """As `site-agent backup` does."""
     return write_backup(file, roots, program="site agent", name="", made="now", software="1")
+
+
+def brought_back(file: Path, state: Path, mark: Callable[[Mapping[str, Path]], None] = lambda _: None) -> None:
+    """As `site-agent restore` does."""
+    restore(file, read_catalogue(file), {"state": state}, stamp="now", mark=mark)
 
 
 @pytest.fixture
@@ -148,6 +176,34 @@ def test_root_takes_no_link_for_the_file_that_it_means(tmp_path: Path, service: 
     assert not (service / "here.json").is_symlink()
 
 
+@pytest.fixture
+def impatience() -> Iterator[None]:
+    """Whoever waits for longer than a pipe without another end takes to be refused fails."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError("it waits for the other end of a pipe")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("impatience")
+def test_root_does_not_wait_at_a_pipe_that_a_service_has_put_in_its_folder(service: Path) -> None:
+    """A lock of the state or a key that is a pipe is refused, and a person's word is taken beside one, at once."""
+    (service / "approvals").mkdir()
+    for name in (".lock", "tls.key", "approvals/.lock"):
+        os.mkfifo(service / name, 0o600)
+
+    with pytest.raises(OperatorError, match="could not be held"):
+        hold_directory(service, "site agent")
+    with pytest.raises(ConfigurationError, match="is not a regular file"):
+        read_secret(service / "tls.key")
+    assert withdraw(service, plan_with(made_up_identities()), by="A. Jones", at=datetime.now(UTC)) is None
+
+
 def test_root_follows_its_own_links(tmp_path: Path, service: Path) -> None:
     """An administrator may have put a state folder on another disk and a link in its place."""
     (tmp_path / "linked").symlink_to(service.name)
@@ -188,8 +244,44 @@ def test_what_root_restores_is_its_owners_again(tmp_path: Path) -> None:
         owners.extend(place.stat().st_uid for place in (staged["state"], *staged["state"].rglob("*")))
         WRITES["audit log"](staged["state"])
 
-    restore(tmp_path / "backup", read_catalogue(tmp_path / "backup"), {"state": state}, stamp="now", mark=mark)
+    brought_back(tmp_path / "backup", state, mark)
 
     assert set(owners) == {0}
     assert {owner for owner, _ in _owned(state).values()} == {NOBODY} == {state.stat().st_uid}
     assert set(_owned(state)) == {"audit.log", "keys", "keys/tls.key"}
+
+
+@as_root
+def test_root_restores_into_no_folder_that_another_put_in_the_place_of_its_own(
+    tmp_path: Path, service: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one that the service's user owns there could be links, through which files would be made elsewhere."""
+    backed_up(tmp_path / "backup", {"state": service})
+    make = os.mkdir
+
+    def exchanged(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        os.chown(name, NOBODY, NOBODY, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", exchanged)
+
+    with pytest.raises(ConfigurationError, match="exchanged by another user"):
+        brought_back(tmp_path / "backup", service)
+
+
+@as_root
+def test_root_renames_nothing_beyond_a_link_that_was_put_there_while_it_restores(tmp_path: Path, service: Path) -> None:
+    """A folder of the same name elsewhere keeps its name, whatever stands on the way to the state by then."""
+    state, elsewhere = service / "federation" / "state", tmp_path / "elsewhere"
+    for folder in (state, elsewhere / "state"):
+        folder.mkdir(parents=True)
+    backed_up(tmp_path / "backup", {"state": state})
+
+    def exchange(_: Mapping[str, Path]) -> None:
+        state.parent.rename(service / "away")
+        state.parent.symlink_to(elsewhere)
+
+    with pytest.raises(ConfigurationError, match="federation is a symbolic link"):
+        brought_back(tmp_path / "backup", state, exchange)
+
+    assert [place.name for place in elsewhere.iterdir()] == ["state"]
