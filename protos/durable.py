@@ -73,7 +73,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of mode 0700 with those above it; what the administrator makes belongs to the owner above.
+    """Make a folder of mode 0700 with those above it, their names synced; the administrator's is the owner's above.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -92,6 +92,7 @@ def make_folder(folder: Path) -> None:
             give_to_owner(descriptor, above)
         finally:
             os.close(descriptor)
+        os.fsync(above)
 
 
 def give_to_owner(descriptor: int, folder: int) -> None:
@@ -103,7 +104,7 @@ def give_to_owner(descriptor: int, folder: int) -> None:
     if os.geteuid() != 0:
         return
     around, given = os.fstat(folder), os.fstat(descriptor)
-    has_second_name = stat.S_ISREG(given.st_mode) and given.st_nlink != 1
+    has_second_name = not stat.S_ISDIR(given.st_mode) and given.st_nlink != 1
     if not around.st_mode & stat.S_IWOTH and not has_second_name:
         with suppress(PermissionError):  # an administrator of a container may lack the right; the file is then theirs
             os.fchown(descriptor, around.st_uid, around.st_gid)
@@ -124,11 +125,11 @@ def sync_folder(folder: Path) -> None:
 
 def _opened_by_steps(folder: Path) -> int:
     steps, links = list(reversed(folder.parts)), 0
-    here = os.open(".", os.O_PATH | _FOLDER)
+    here = os.open(folder.anchor or ".", os.O_PATH | _FOLDER)
     try:
         while steps:
             step = steps.pop()
-            there = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            there = _step(step, here)
             found = os.fstat(there)
             if not stat.S_ISLNK(found.st_mode):
                 os.close(here)
@@ -146,6 +147,14 @@ def _opened_by_steps(folder: Path) -> int:
         return os.open(".", _FOLDER, dir_fd=here)
     finally:
         os.close(here)
+
+
+def _step(step: str, here: int) -> int:
+    """A folder, or the symbolic link itself, open by its place alone."""
+    with suppress(NotADirectoryError):
+        # Asked for as a folder, since otherwise one that is mounted when it is used would not be.
+        return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+    return os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
 
 
 def _anothers_link(folder: Path, step: str) -> ConfigurationError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.durable import replace_file
+from protos.durable import make_folder, replace_file
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
@@ -42,3 +42,13 @@ def test_where_the_disk_refuses_the_old_file_stays(tmp_path: Path, monkeypatch: 
 
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_names_of_new_folders_outlast_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder in which another was made is synced; otherwise what is written below could be gone with it."""
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+
+    make_folder(tmp_path / "runs" / "study")
+
+    assert synced == {tmp_path.stat().st_ino, (tmp_path / "runs").stat().st_ino}
