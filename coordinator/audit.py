@@ -34,6 +34,7 @@ _EVENTS: Final = {
     "bound": "round_bound",
     "closed": "round_closed",
     "void": "round_void",
+    "given_up": "site_given_up",
     "paused": "run_paused",
     "resumed": "run_resumed",
     "stopped": "run_stopped",

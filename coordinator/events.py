@@ -120,6 +120,12 @@ EVENTS: Final = (
         "`coordinator status` says which, and what can be done.",
     ),
     Entry(
+        "W163",
+        "site_given_up",
+        "A site was missing in three attempts in a row; the others go on, and nothing is asked of it any more.",
+        "Call the site; then start the coordinator anew, and it comes in again.",
+    ),
+    Entry(
         "E180",
         "site_state_lost",
         "A site came back without the state of a run that it was in; it cannot go on.",

@@ -16,7 +16,7 @@ from coordinator.phases import Past
 # What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
-    "maintenance",
+    "maintenance", "given_up",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # What was decided after the backup that was restored is not known here, and sites take no attempt and no epoch twice.
@@ -38,6 +38,7 @@ class History:
         done: sites that have taken in the result.
         withdrawn: sites whose own persons have taken them out, and that have not joined again.
         revoked: sites that the federation office has taken out, and that have not joined again.
+        given_up: sites that were late so often that nobody waits for them, until they are offered a round again.
         is_paused: a person has paused the run.
         over: how it ended.
         counts: how often each kind of entry was written.
@@ -53,6 +54,7 @@ class History:
         self.away: dict[str, tuple[int, int]] = {}
         self.withdrawn: set[str] = set()
         self.revoked: set[str] = set()
+        self.given_up: set[str] = set()
         self.is_paused = False
         self.over: Entry | None = None
         self.counts: Counter[str] = Counter()
@@ -87,6 +89,7 @@ class History:
                 self.past[number] = Past(
                     attempt=attempt, bound=frozenset(entry["sites"]), was_bound=is_bound, redraw=entry["redraw"]
                 )
+                self.given_up.difference_update(entry["sites"])
                 if kind == "offered":
                     self.digests[number] = entry["parameters"]
                     self.furthest = max(self.furthest, number + 1)
@@ -99,6 +102,10 @@ class History:
                 self.withdrawn.add(entry["site"])
             case "revoked":
                 self.revoked.add(entry["site"])
+            case "given_up":
+                self.given_up.add(entry["site"])
+            case "started":
+                self.given_up.clear()  # the attempts are counted from zero
             case "joined":
                 self.withdrawn.discard(entry["site"])
                 self.revoked.discard(entry["site"])

@@ -7,6 +7,7 @@ The rules:
 * each void attempt counts against the sites that were missing, until they have given what a round asked of them;
 * after `MOST_LATE_ATTEMPTS` the others go on at once, where plan and quorum let them;
 * the site does not enter again, since every further loss would cost the others of the few that their policies allow;
+* journal, audit log, record and status say so, since nobody else could tell it from a site that takes part;
 * where the plan waits for lost sites, everything stays as it is: a person decides.
 
 The counts are not written down. A coordinator that is started anew begins them at zero.
@@ -35,6 +36,11 @@ def after_giving(step: Step) -> Step:
 def is_too_late(step: Step, site: str) -> bool:
     """Whether nobody waits for a site any more."""
     return step.late.count(site) >= MOST_LATE_ATTEMPTS
+
+
+def without_late(step: Step) -> Step:
+    """The step, with nobody to enter for whom no one waits any more."""
+    return replace(step, entering=frozenset(site for site in step.entering if not is_too_late(step, site)))
 
 
 def goes_on_without_late(terms: Terms, step: Step, missing: Sites) -> bool:

@@ -102,8 +102,8 @@ class Performer:
                 self._bind(run, kept, effect)
             case CloseRound(round=number, contributors=contributors):
                 self._close(run, kept, number, contributors)
-            case VoidRound(round=number, attempt=attempt, missing=missing):
-                self._void(run, kept, number, attempt, missing)
+            case VoidRound():
+                self._void(run, kept, effect)
             case SendResult(sites=sites):
                 finish, values = run.result()
                 self._send(sites, finish)
@@ -138,10 +138,14 @@ class Performer:
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 
-    def _void(self, run: Run, kept: Kept, number: int, attempt: int, missing: Sites) -> None:
-        self.log.warning("round_void", run=run.name, round=number, attempt=attempt, missing=sorted(missing))
-        kept.note("void", round=number, attempt=attempt, missing=sorted(missing))
-        for site in sorted(missing & self.joined):
+    def _void(self, run: Run, kept: Kept, void: VoidRound) -> None:
+        facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
+        self.log.warning("round_void", run=run.name, **facts)
+        kept.note("void", **facts)
+        for site in sorted(void.given_up):
+            self.log.warning("site_given_up", site=site, run=run.name)
+            kept.note("given_up", site=site)
+        for site in sorted(void.missing & self.joined):
             self.joined.discard(site)
             end = self.peers[site].end
             self._outbox.append(partial(end, CoordinatorReason.REPLACED, "the round's deadline passed; connect again"))

@@ -349,11 +349,12 @@ class CloseRound:
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the sums of this attempt; cut off those that it waited for."""
+    """Drop the sums of this attempt; cut off those that it waited for. `given_up`: nobody waits for these again."""
 
     round: int
     attempt: int
     missing: Sites
+    given_up: Sites = frozenset()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import math
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
-from coordinator.lateness import after_giving, after_missing, goes_on_without_late, is_too_late
+from coordinator.lateness import after_giving, after_missing, goes_on_without_late, without_late
 from coordinator.maintenance import excused_until
 from coordinator.phases import (
     Acknowledged,
@@ -178,7 +178,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.step, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
-            return _begin_step(terms, state.step.at(number, past), now)
+            return _begin_step(terms, without_late(state.step.at(number, past)), now)
         case WasPaused() if isinstance(state, Interrupted):
             return replace(state, deadline=math.inf), ()
         case WasResumed() if isinstance(state, Interrupted):
@@ -228,8 +228,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     site = event.site
     step = replace(state.step, present=state.step.present | {site}, withdrawn=state.step.withdrawn - {site})
     if site not in step.bound:
-        entering = step.entering if is_too_late(step, site) else step.entering | {site}
-        return replace(state, step=replace(step, entering=entering)), ()
+        return replace(state, step=without_late(replace(step, entering=step.entering | {site}))), ()
     if isinstance(state, Interrupted):
         return _go_on(terms, replace(state, step=step, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
@@ -309,7 +308,7 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
         return state, ()
     close = CloseRound(step.round, step.bound)
     past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
-    following = after_giving(step).at(step.round + 1, past)
+    following = without_late(after_giving(step).at(step.round + 1, past))
     if following.round < terms.rounds and following.withdrawn:
         waits = Interrupted(step=following, deadline=_until_return(terms, now))
         after, effects = _go_on(terms, waits, now)
@@ -350,9 +349,9 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return _give_up_waiting(terms, state, now)
     # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
     missing = lost or waited_for
-    void = VoidRound(step.round, step.attempt, missing)
     waits = Interrupted(step=after_missing(step, missing), deadline=_until_return(terms, now))
     goes_on = goes_on_without_late(terms, waits.step, missing)
+    void = VoidRound(step.round, step.attempt, missing, given_up=missing if goes_on else frozenset())
     after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())
     return after, (void, *effects)
 

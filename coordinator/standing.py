@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, assert_never
 
+from coordinator.history import History
 from coordinator.keeping import Kept
 from coordinator.maintenance import Windows
 from coordinator.phases import (
@@ -74,7 +75,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         kept: its journal.
         around: sites and clocks.
     """
-    withdrawn, revoked = (kept.history.withdrawn, kept.history.revoked) if kept else ((), ())
+    history = kept.history if kept else History()
     ages, clock_seconds = around.contacts.ages(), around.windows.clock()
     return {
         "run": run.facts() if run else None,
@@ -83,8 +84,9 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
                 "connected": name in around.connected,
                 "joined": name in around.joined,
                 "last_contact_seconds": ages.get(name),
-                "withdrawn": name in withdrawn,
-                "revoked": name in revoked,
+                "withdrawn": name in history.withdrawn,
+                "revoked": name in history.revoked,
+                "given_up": name in history.given_up,
                 "maintenance": around.windows.facts(name),
             }
             for name in (run.plan.site_names if run else sorted({*around.connected, *around.unaware}))
@@ -92,9 +94,9 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, frozenset(run.plan.site_names))) if run else [],
         "pace": pace_facts(run, around.now) if run else None,
-        "taken_out": told(run.state, kept.history, clock_seconds=clock_seconds, now=around.now) if run and kept else [],
+        "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
-        "happened": kept.history.facts() if kept else None,
+        "happened": history.facts() if kept else None,
     }
 
 

@@ -66,7 +66,12 @@ def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _part(site: Mapping[str, Any]) -> str:
     window = site.get("maintenance")
-    words = {"revoked": "revoked", "withdrawn": "withdrawn", "own_authority_removed": "own authority removed"}
+    words = {
+        "revoked": "revoked",
+        "withdrawn": "withdrawn",
+        "own_authority_removed": "own authority removed",
+        "given_up": "given up",
+    }
     taken_out = next((word for key, word in words.items() if site.get(key)), None)
     part = taken_out or ("yes" if site["joined"] else "no")
     return f"{part}, maintenance {window['from']} to {window['until']}" if window else part

@@ -1,5 +1,5 @@
 """Sites that persons have taken out of a run, the federation office or their own people: whom it concerns, and what
-an operator is told. Pure.
+an operator is told, also of sites that the others have given up. Pure.
 
 A site that the office revokes counts as one that its own people withdrew: nobody waits for its contribution. Whether
 the others then go on or wait is the plan's word. Waiting is no mistake: a site that is invited again and still has
@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from coordinator.history import History
+from coordinator.lateness import MOST_LATE_ATTEMPTS
 from coordinator.phases import (
     Agreeing,
     Collecting,
@@ -58,7 +59,7 @@ def explained(over: Over, history: History) -> Over:
 
 
 def told(state: State, history: History, *, clock_seconds: float, now: datetime) -> list[str]:
-    """A few sentences on each site that persons have taken out; none on the others.
+    """A few sentences on each site that persons have taken out or the others have given up; none on the rest.
 
     Args:
         state: of the round machine.
@@ -66,11 +67,12 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
         clock_seconds: the machine's monotonic clock.
         now: aware, in UTC, at the same moment.
     """
-    ends = _ends(state, clock_seconds, now)
-    return [
+    ends, taken_out = _ends(state, clock_seconds, now), history.revoked | history.withdrawn
+    told_of = [
         _told(site, is_revoked=site in history.revoked, waits=_waits_for(state, site), ends=ends)
-        for site in sorted(history.revoked | history.withdrawn)
+        for site in sorted(taken_out)
     ]
+    return told_of + [_told_of_giving_up(site) for site in sorted(history.given_up - taken_out)]
 
 
 def told_of_removal(site: str, *, waits: bool) -> str:
@@ -99,6 +101,14 @@ def _ends(state: State, clock_seconds: float, now: datetime) -> str:
         return f"until {now + timedelta(seconds=state.deadline - clock_seconds):%Y-%m-%d %H:%M} UTC, and ends then"
     except OverflowError:  # beyond the year 9999
         return "for many years"
+
+
+def _told_of_giving_up(site: str) -> str:
+    return (
+        f"{site} was missing in {MOST_LATE_ATTEMPTS} attempts in a row, and the others go on without it. It may be"
+        f" connected; nothing is asked of it. Call its people: `site-agent doctor` there says what is wrong. Then start"
+        " the coordinator anew: the site comes in again."
+    )
 
 
 def _told(site: str, *, is_revoked: bool, waits: bool, ends: str) -> str:

@@ -189,8 +189,9 @@ def tell(effect: Effect) -> str:
             return f"{how} {number}.{attempt} of {names(contributors)} to {names(sites)}{draw}"
         case CloseRound(round=number, contributors=contributors):
             return f"close {number} of {names(contributors)}"
-        case VoidRound(round=number, attempt=attempt, missing=missing):
-            return f"void {number}.{attempt} missing {names(missing)}"
+        case VoidRound(round=number, attempt=attempt, missing=missing, given_up=given_up):
+            gone = f", given up {names(given_up)}" if given_up else ""
+            return f"void {number}.{attempt} missing {names(missing)}{gone}"
         case SendResult(sites=sites):
             return f"result to {names(sites)}"
         case EndRun(over=over):

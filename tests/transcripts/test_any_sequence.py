@@ -200,6 +200,7 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
         assert later.bound | later.present | later.entering | later.agreed <= walk.rules.sites
         assert not later.entering & later.bound
         assert later.entering <= later.present
+        assert not any(is_too_late(later, site) for site in later.entering)
         assert len(later.bound) >= walk.rules.quorum
     if walk.rules.is_masked and isinstance(walk.state, Training | Collecting):
         assert later is not None

@@ -29,16 +29,16 @@ THREE_VOID_ATTEMPTS = """
     103   > a, b ready 0.2
           = training 0.2 ready a b until 152
     152   > time passes
-          < void 0.2 missing c
 """
 
 
 def test_others_go_on_without_a_site_that_is_late_again_and_again() -> None:
     """Thrice an attempt was void for one site; the others go on, and it comes in no more."""
     play(
-        terms(on_lost_site="continue", quorum=2),
+        terms(on_lost_site="continue", quorum=2, rounds=4),
         THREE_VOID_ATTEMPTS
         + """
+              < void 0.2 missing c, given up c
               < offer 0.3 to a b
               = training 0.3 ready - until 202
         153   > c joins
@@ -50,6 +50,13 @@ def test_others_go_on_without_a_site_that_is_late_again_and_again() -> None:
               < close 0 of a b
               < offer 1.0 to a b
               = training 1.0 ready - until 205
+        156   > a, b ready 1.0
+              < bind 1.0 of a b to a b
+              = collecting 1.0 complete - until 206
+        157   > a, b complete
+              < close 1 of a b
+              < offer 2.0 to a b
+              = training 2.0 ready - until 207
         """,
     )
 
@@ -61,6 +68,7 @@ def test_a_plan_that_needs_a_late_site_waits_for_it(on_lost_site: str, quorum: i
         terms(on_lost_site=on_lost_site, quorum=quorum),
         THREE_VOID_ATTEMPTS
         + """
+              < void 0.2 missing c
               = interrupted 0.2 without c until 1152
         153   > c joins
               < offer 0.3 to a b c
