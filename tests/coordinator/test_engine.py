@@ -267,7 +267,13 @@ def test_status_tells_who_is_there_and_how_far_the_run_is(tmp_path: Path) -> Non
         stage.connect(BehavingSite("b"))
         status = json.loads(json.dumps(stage.engine.status()))
 
-        quiet = {"last_contact_seconds": None, "withdrawn": False, "revoked": False, "maintenance": None}
+        quiet = {
+            "last_contact_seconds": None,
+            "withdrawn": False,
+            "revoked": False,
+            "given_up": False,
+            "maintenance": None,
+        }
         assert status["sites"] == {
             "a": {"connected": True, "joined": True} | quiet,
             "b": {"connected": True, "joined": False} | quiet,
