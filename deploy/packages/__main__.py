@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from debian import PACKAGES, Build, build_package
 from materials import write_bill, write_checksums
-from wheels import collect_wheels, open_store, version_of
+from wheels import WORK, collect_wheels, opened_store, version_of
 
 ROOT: Final = Path(__file__).parents[2]
 # 1980, the oldest date that a wheel can hold, for a tree without history.
@@ -34,21 +34,23 @@ def main() -> None:
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     wheels = options.wheels.resolve() if options.wheels else output / "wheels"
-    with tempfile.TemporaryDirectory(dir=output, prefix=".store-") as folder:
-        store = open_store(ROOT, (options.cache or Path(folder)).resolve())
+    with (
+        tempfile.TemporaryDirectory(dir=output, prefix=".store-") as folder,
+        opened_store(ROOT, (options.cache or Path(folder)).resolve()) as store,
+    ):
         if not options.wheels:
             collect_wheels(ROOT, wheels, store)
         version = f"{version_of(wheels)}-{options.revision}"
         for package in PACKAGES:
             if options.only and package.name not in options.only:
                 continue
-            with tempfile.TemporaryDirectory(dir=store, prefix=f"{package.name}-") as root:
+            with tempfile.TemporaryDirectory(dir=store / WORK) as place:
                 build = Build(
                     package=package,
                     version=version,
                     tree=ROOT,
                     wheels=wheels,
-                    root=Path(root),
+                    root=Path(place, "root"),  # not the place itself, which nobody else may enter
                     output=output,
                     store=store,
                 )

@@ -7,14 +7,17 @@ wheels, and each environment pruned and compiled without this project.
 from __future__ import annotations
 
 import compileall
+import fcntl
 import hashlib
 import os
 import py_compile
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,19 +26,32 @@ from pruning import prune
 INTERPRETER: Final = "/usr/bin/python3.11"
 LIBRARY: Final = "lib/python3.11/site-packages"
 OWN: Final = "global_layers"
+WORK: Final = "work"
 ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
 
 
-def open_store(tree: Path, cache: Path) -> Path:
-    """The folder below `cache` that keeps what others wrote, as this tree pins and prepares it; older ones go."""
+@contextmanager
+def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
+    """The folder below `cache` that keeps what others wrote, as this tree pins and prepares it; older ones go.
+
+    One build at a time has it; another one waits. What is unfinished is in its folder `work` alone, so that a build
+    which was ended leaves nothing that looks whole.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
     decisive = (tree / "constraints.txt", tree / "pyproject.toml", *sorted(Path(__file__).parent.glob("*.py")))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in decisive)).hexdigest()[:16]
+    words = f"{sys.version} {sysconfig.get_platform()}".encode()
+    digest = hashlib.sha256(words + b"".join(path.read_bytes() for path in decisive)).hexdigest()[:16]
     store = cache / f"libraries-{digest}"
-    for older in cache.glob("libraries-*"):
-        if older != store:
-            shutil.rmtree(older)
-    store.mkdir(parents=True, exist_ok=True)
-    return store
+    with (cache / "libraries.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (store / WORK).exists():
+            shutil.rmtree(store / WORK)
+        (store / WORK).mkdir(parents=True)
+        for older in cache.glob(f"libraries-{'[0-9a-f]' * 16}"):
+            if older != store:
+                older.rename(store / WORK / older.name)  # half of it could be taken for the whole one day
+        yield store
+        shutil.rmtree(store / WORK)
 
 
 def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
@@ -49,7 +65,7 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     # Of a copy: building in the tree would leave folders there, and pack what an earlier build left.
-    with tempfile.TemporaryDirectory(dir=store) as copy:
+    with tempfile.TemporaryDirectory(dir=store / WORK) as copy:
         project = Path(copy, "project")
         project.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -85,7 +101,7 @@ def make_environment(
     """
     environment = root / place.lstrip("/")
     library = environment / LIBRARY
-    with tempfile.TemporaryDirectory(dir=store) as folder:
+    with tempfile.TemporaryDirectory(dir=store / WORK) as folder:
         own = Path(folder, "own")
         _install(own, place, wheels, "--no-deps", OWN)
         others = _libraries(store, place, wheels, requirement, {path.name for path in own.iterdir()})
@@ -110,10 +126,11 @@ def make_environment(
 
 
 def _libraries(store: Path, place: str, wheels: Path, requirement: str, own: set[str]) -> Path:
-    """What others wrote of an environment, without the names that are our own; made where the store has it not."""
-    kept = store / Path(place).name
+    """What others wrote of an environment, without the names that are our own; made of these wheels, once."""
+    sizes = sorted(f"{wheel.name} {wheel.stat().st_size}\n" for wheel in wheels.glob("*.whl") if wheel != _own(wheels))
+    kept = store / f"{Path(place).name}-{hashlib.sha256(''.join(sizes).encode()).hexdigest()[:16]}"
     if not kept.exists():
-        with tempfile.TemporaryDirectory(dir=store) as folder:
+        with tempfile.TemporaryDirectory(dir=store / WORK) as folder:
             library = Path(folder, "library")
             _install(library, place, wheels, requirement, without=own)
             library.rename(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import runpy
 import shutil
@@ -40,6 +41,7 @@ def module(name: str) -> dict[str, Any]:
 
 
 DEBIAN = module("debian")
+WHEELS = module("wheels")
 PACKAGES = DEBIAN["PACKAGES"]
 
 
@@ -66,16 +68,15 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packages(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The coordinator's package, made of those wheels from nothing, and again after one of an older commit."""
-    made = []
-    store = tmp_path_factory.mktemp("store")
+    made, cache = [], tmp_path_factory.mktemp("cache")
     for commit in (1700000000, 1600000000, 1700000000):
         folder = tmp_path_factory.mktemp("built")
-        build = DEBIAN["Build"](
-            package=PACKAGES[0], version="1.2.3-1", tree=DEPLOY.parent, wheels=wheels, root=folder / "root",
-            output=folder, store=store,
-        )  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, WHEELS["opened_store"](DEPLOY.parent, cache) as store:
             patch.setenv("SOURCE_DATE_EPOCH", str(commit))
+            build = DEBIAN["Build"](
+                package=PACKAGES[0], version="1.2.3-1", tree=DEPLOY.parent, wheels=wheels, root=folder / "root",
+                output=folder, store=store,
+            )  # fmt: skip
             made.append(DEBIAN["build_package"](build, compression="none"))
     return [made[0], made[2]]
 
@@ -92,6 +93,50 @@ def built(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_equal_builds_are_equal_from_the_store_too(packages: list[Path]) -> None:
     """A build whose libraries are kept from a build of another commit gives the package of a build from nothing."""
     assert packages[0].read_bytes() == packages[1].read_bytes()
+
+
+def test_the_store_takes_away_what_it_kept_before_and_nothing_else(tmp_path: Path) -> None:
+    """Also what an ended build has left; no folder of somebody's own goes, and no half of an older store stays."""
+    others, older = tmp_path / "libraries-of-mine", tmp_path / "libraries-0123456789abcdef"
+    for folder in (others, older / "wheels"):
+        folder.mkdir(parents=True)
+    with WHEELS["opened_store"](DEPLOY.parent, tmp_path) as store:
+        left = store / "work" / "left"
+    left.mkdir(parents=True)
+    older.mkdir()
+
+    with WHEELS["opened_store"](DEPLOY.parent, tmp_path) as store:
+        found = sorted(path.name for path in tmp_path.iterdir() if path.is_dir()), left.exists(), older.exists()
+
+    assert found == (sorted([others.name, store.name]), False, False)
+
+
+def test_two_builds_at_once_take_turns_at_one_store(tmp_path: Path) -> None:
+    """While a build has the store, nobody else gets its lock: an older build's libraries would go under its feet."""
+    with (
+        WHEELS["opened_store"](DEPLOY.parent, tmp_path),
+        (tmp_path / "libraries.lock").open() as lock,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_libraries_are_kept_of_the_wheels_that_they_were_made_of(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given other wheels under the same pins (`--wheels`), a build does not take what was made of the earlier ones."""
+    monkeypatch.setitem(WHEELS["_libraries"].__globals__, "_install", lambda library, *_, **__: library.mkdir())
+    changed = shutil.copytree(wheels, tmp_path / "changed")
+    with zipfile.ZipFile(changed / "tiny-1.2.3-py3-none-any.whl", "a") as wheel:
+        wheel.writestr("tiny_parts/more.py", "")
+
+    with WHEELS["opened_store"](DEPLOY.parent, tmp_path / "cache") as store:
+        first, again, other = (
+            WHEELS["_libraries"](store, "/usr/lib/x", folder, "global-layers", set())
+            for folder in (wheels, wheels, changed)
+        )
+
+    assert first == again != other
 
 
 @needs_dpkg
