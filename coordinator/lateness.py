@@ -4,7 +4,8 @@ An attempt that only such a site kept open is void when its time is over, and th
 limit it could do so for ever, and a run that goes on without lost sites would wait for one that is never quite lost.
 The rules:
 
-* each void attempt counts against the sites that were missing, until they have given what a round asked of them;
+* each void attempt counts against the sites that were missing, until they have given what a round asked of them; where
+  too few others were there to go on, it counts against nobody: that is rather the coordinator's own line;
 * after `MOST_LATE_ATTEMPTS` the others go on at once, where plan and quorum let them;
 * the site does not enter again, since every further loss would cost the others of the few that their policies allow;
 * journal, audit log, record and status say so, since nobody else could tell it from a site that takes part;
@@ -23,9 +24,10 @@ from coordinator.phases import Sites, Step, Terms
 MOST_LATE_ATTEMPTS: Final = 3
 
 
-def after_missing(step: Step, missing: Sites) -> Step:
+def after_missing(terms: Terms, step: Step, missing: Sites) -> Step:
     """The step when an attempt was void for these sites."""
-    return replace(step, present=step.present - missing, late=(*step.late, *sorted(missing)))
+    late = sorted(missing) if len(step.bound - missing) >= terms.quorum else ()
+    return replace(step, present=step.present - missing, late=(*step.late, *late))
 
 
 def after_giving(step: Step) -> Step:

@@ -349,7 +349,7 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return _give_up_waiting(terms, state, now)
     # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
     missing = lost or waited_for
-    waits = Interrupted(step=after_missing(step, missing), deadline=_until_return(terms, now))
+    waits = Interrupted(step=after_missing(terms, step, missing), deadline=_until_return(terms, now))
     goes_on = goes_on_without_late(terms, waits.step, missing)
     void = VoidRound(step.round, step.attempt, missing, given_up=missing if goes_on else frozenset())
     after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())

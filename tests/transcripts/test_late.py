@@ -86,17 +86,21 @@ def test_a_site_that_gives_what_is_due_begins_again_at_nought() -> None:
               < offer 0.0 to a b c
               < bind 0.0 of a b c to a b c
               = collecting 0.0 complete - until 50
+        1     > a, b complete
+              = collecting 0.0 complete a b until 50
         50    > time passes
-              < void 0.0 missing a b c
-              = interrupted 0.0 without a b c until 1050
-        51    > a, b, c joins
+              < void 0.0 missing c
+              = interrupted 0.0 without c until 1050
+        51    > c joins
               < offer 0.1 to a b c
               < bind 0.1 of a b c to a b c
               = collecting 0.1 complete - until 101
+        52    > a, b complete
+              = collecting 0.1 complete a b until 101
         101   > time passes
-              < void 0.1 missing a b c
-              = interrupted 0.1 without a b c until 1101
-        102   > a, b, c joins
+              < void 0.1 missing c
+              = interrupted 0.1 without c until 1101
+        102   > c joins
               < offer 0.2 to a b c
               < bind 0.2 of a b c to a b c
               = collecting 0.2 complete - until 152
@@ -110,5 +114,42 @@ def test_a_site_that_gives_what_is_due_begins_again_at_nought() -> None:
         153   > time passes
               < void 1.0 missing c
               = interrupted 1.0 without c until 1153
+        """,
+    )
+
+
+def test_attempts_for_which_all_were_missing_count_against_nobody() -> None:
+    """After the coordinator's own line was down again and again a site that is away once is waited for."""
+    play(
+        terms(on_lost_site="continue", quorum=2),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = training 0.0 ready - until 50
+        50    > time passes
+              < void 0.0 missing a b c
+              = interrupted 0.0 without a b c until 1050
+        51    > a, b, c joins
+              < offer 0.1 to a b c
+              = training 0.1 ready - until 101
+        101   > time passes
+              < void 0.1 missing a b c
+              = interrupted 0.1 without a b c until 1101
+        102   > a, b, c joins
+              < offer 0.2 to a b c
+              = training 0.2 ready - until 152
+        152   > time passes
+              < void 0.2 missing a b c
+              = interrupted 0.2 without a b c until 1152
+        153   > a, b, c joins
+              < offer 0.3 to a b c
+              = training 0.3 ready - until 203
+        154   > a, b ready 0.3
+              = training 0.3 ready a b until 203
+        155   > c leaves
+              = training 0.3 ready a b until 165
+        165   > time passes
+              < void 0.3 missing c
+              = interrupted 0.3 without c until 1165
         """,
     )
