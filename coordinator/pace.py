@@ -21,6 +21,9 @@ RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0
 UPKEEP_EACH_SECOND: Final = 50.0
+# A stream that ends while it waits leaves its message counted. What is counted so may delay the same site's next stream,
+# which can be an honest one, for no longer than this.
+LONGEST_WAIT_SECONDS: Final = 5.0
 
 
 class Pace:
@@ -33,7 +36,8 @@ class Pace:
     def wait_seconds(self, now_seconds: float) -> float:
         """How long to wait before the next message is read; one is counted. The clock never jumps."""
         filled = self._left + self._each_second * max(0.0, now_seconds - self._since)
-        self._left, self._since = min(self._burst, filled) - 1.0, now_seconds
+        least = -LONGEST_WAIT_SECONDS * self._each_second
+        self._left, self._since = max(least, min(self._burst, filled) - 1.0), now_seconds
         return max(0.0, -self._left / self._each_second)
 
 
