@@ -21,8 +21,8 @@ RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0
 UPKEEP_EACH_SECOND: Final = 50.0
-# A stream that ends while it waits leaves its message counted. What is counted so may delay the same site's next stream,
-# which can be an honest one, for no longer than this.
+# A stream that ends while it waits leaves its message counted. What is counted so may delay the same site's next
+# stream, which can be an honest one, for no longer than this.
 LONGEST_WAIT_SECONDS: Final = 5.0
 
 
