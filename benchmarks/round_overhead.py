@@ -1,4 +1,4 @@
-"""What a round costs beside training: `round_overhead.py --sites 3 --parameters 300000 --rounds 200`.
+"""What a round costs beside training: `python -m benchmarks.round_overhead --sites 3 --parameters 300000 --rounds 200`.
 
 A coordinator, site agents and trainers as processes of their own, mutual TLS on loopback. The
 trainers return their input plus one, so after n rounds every shared parameter has to be exactly n. A
@@ -20,7 +20,9 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rehearsal.federation import (
+from safetensors.numpy import load_file
+
+from benchmarks.rehearsal.federation import (
     Setting,
     Unfinished,
     agent_command,
@@ -30,8 +32,7 @@ from rehearsal.federation import (
     trainer_command,
     wait_for,
 )
-from rehearsal.observation import bytes_sent_to, memory_mib, processor_seconds
-from safetensors.numpy import load_file
+from benchmarks.rehearsal.observation import bytes_sent_to, memory_mib, processor_seconds
 
 PAUSE_SECONDS = 0.1
 PAUSE_AT_END_SECONDS = 0.005
