@@ -18,6 +18,7 @@ from protos.audit_keys import read_heads, read_keys
 from protos.audit_log import Consequences, broken_log
 from protos.audit_report import Choice, as_csv, as_html, chosen, moment
 from protos.audit_verification import KnownKeys, Verification, facts_in, verify_log
+from protos.durable import give_to_owner, opened_folder
 from protos.errors import UsageError
 
 _READING: Final = Consequences(of_damage="It proves nothing from there on; nothing was changed.", of_no_room="")
@@ -78,8 +79,11 @@ class Desk:
             text = as_csv(records)
         else:
             text = as_html(title, summary(self.verification(), choice), records)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with opened_folder(output.parent) as folder:
+                file = os.open(output.name, flags, 0o600, dir_fd=folder)
+                give_to_owner(file, folder)
         except FileExistsError as cause:
             raise UsageError(
                 what=f"{output} exists already.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protos.diagnosis import AILMENTS, Finding
+from protos.durable import give_to_owner, opened_folder
 from protos.errors import ConfigurationError
 
 _HELP: Final = {entry.identifier: entry for entry in AILMENTS}
@@ -59,8 +60,11 @@ def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: there is a file already, or it cannot be written.
     """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with opened_folder(place.parent) as folder:
+            descriptor = os.open(place.name, flags, 0o600, dir_fd=folder)
+            give_to_owner(descriptor, folder)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The bundle {place} cannot be written: {cause.strerror}.",

@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
+from protos.audit_desk import Desk
+from protos.audit_report import Choice
+from protos.audit_verification import KnownKeys
 from protos.backup import Catalogue, read_catalogue, write_backup
+from protos.bundle import write_bundle
 from protos.durable import make_folder, replace_file
 from protos.errors import ConfigurationError, OperatorError
 from protos.restoring import restore
@@ -112,8 +116,16 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "make_private_directory": lambda here: make_private_directory(here / "keys"),
     "hold_directory": lambda here: os.close(hold_directory(here, "site agent")),
     "audit log": lambda here: AuditLog(here / "audit.log", site="st-mary", now=lambda: datetime.now(UTC)).close(),
+    "audit export": lambda here: exported(here / "made.csv", here.parent),
+    "support bundle": lambda here: write_bundle(here / "made.json", {}),
     "backup": lambda here: backed_up(here / "made", {}),
 }
+
+
+def exported(file: Path, state: Path) -> None:
+    """As `site-agent audit export` does, of a new log."""
+    WRITES["audit log"](state)
+    Desk(state / "audit.log", "st-mary", KnownKeys()).export(file, Choice(), "")
 
 
 def backed_up(file: Path, roots: Mapping[str, Path]) -> Catalogue:
