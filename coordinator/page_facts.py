@@ -31,7 +31,7 @@ class RoundRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRow:
-    """One site; what is not known is None."""
+    """One site; what is not known is None. `state` is the register's word, and whether the run has given it up."""
 
     name: str
     state: str
@@ -168,7 +168,7 @@ def site_rows(
         rows.append(
             SiteRow(
                 name=name,
-                state=states.get(name, "unknown"),
+                state=states.get(name, "unknown") + (", given up" if told.get(name, {}).get("given_up") else ""),
                 is_connected=is_connected,
                 has_joined=bool(told.get(name, {}).get("joined")),
                 last_seen=now if is_connected else seen,

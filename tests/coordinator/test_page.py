@@ -17,6 +17,7 @@ import pytest
 from coordinator.config import CoordinatorConfiguration
 from coordinator.journal import Journal
 from coordinator.page import StatusPage, serve_page
+from coordinator.page_facts import site_rows
 from coordinator.run import thinned
 from coordinator.serve import status_path
 from pki.authority import Authority, FederationRecord
@@ -166,6 +167,18 @@ def test_the_page_asks_for_nothing_from_elsewhere(page: StatusPage) -> None:
     assert re.findall(r"(?:src|href)=\"(?!data:)", html) == []
     assert "http://" not in html.split("\r\n\r\n", 1)[1]
     assert "default-src 'none'; connect-src 'self'" in html
+
+
+def test_a_site_that_the_run_has_given_up_is_told() -> None:
+    """A site that is connected and asked for nothing does not look like one that takes part."""
+    sites = {
+        name: {"connected": True, "joined": True, "given_up": is_given_up}
+        for name, is_given_up in (("a", False), ("b", True))
+    }
+
+    rows = site_rows({"sites": sites}, {"a": "active", "b": "active"}, {}, None, datetime.now(UTC))
+
+    assert [row.state for row in rows] == ["active", "active, given up"]
 
 
 def test_a_long_curve_is_told_in_few_points() -> None:
