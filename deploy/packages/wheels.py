@@ -1,7 +1,7 @@
 """Wheels: collected under constraints.txt, then installed into a folder that becomes an environment.
 
 What others wrote takes nearly all of the time and hardly ever changes, so a store keeps it from build to build: their
-wheels, and each environment pruned and compiled without this project.
+wheels, what builds a wheel, and each environment pruned and compiled without this project.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,7 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
     Args:
         tree: the checkout.
         folder: what is in it is replaced.
-        store: of others' wheels; where it has none, a registry is needed.
+        store: of others' wheels and of what builds one; where it has none, a registry is needed.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -77,8 +78,13 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
             _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", made, f"{project}[site]")
             next(made.glob(f"{OWN}-*.whl")).unlink()
             made.rename(store / "wheels")
+        if not (store / "tools").exists():
+            tools = Path(copy, "tools")
+            required = tomllib.loads((tree / "pyproject.toml").read_text())["build-system"]["requires"]
+            _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", tools, *required)
+            tools.rename(store / "tools")
         shutil.copytree(store / "wheels", folder, copy_function=_link)
-        _pip("wheel", "--no-deps", "--wheel-dir", folder, project)
+        _pip("wheel", "--no-deps", "--no-index", "--find-links", store / "tools", "--wheel-dir", folder, project)
 
 
 def version_of(wheels: Path) -> str:

@@ -121,6 +121,32 @@ def test_two_builds_at_once_take_turns_at_one_store(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_build_from_a_full_store_asks_no_registry(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for what builds this project's own wheel; and the folder has that wheel beside the kept ones."""
+    asked = []
+    collect = WHEELS["collect_wheels"]
+
+    def pip(*words: object) -> None:
+        asked.append("--no-index" not in words)
+        folder = Path(str(words[words.index("--wheel-dir") + 1]))
+        folder.mkdir(exist_ok=True)
+        shutil.copy(wheels / "global_layers-1.2.3-py3-none-any.whl", folder)
+
+    monkeypatch.setitem(collect.__globals__, "_pip", pip)
+    with WHEELS["opened_store"](DEPLOY.parent, tmp_path / "cache") as store:
+        collect(DEPLOY.parent, tmp_path / "first", store)
+        shutil.copy(wheels / "tiny-1.2.3-py3-none-any.whl", store / "wheels")
+        first = asked.copy()
+        asked.clear()
+        collect(DEPLOY.parent, tmp_path / "next", store)
+
+    assert first == [True, True, False]
+    assert asked == [False]
+    assert sorted(path.name for path in (tmp_path / "next").iterdir()) == sorted(path.name for path in wheels.iterdir())
+
+
 def test_libraries_are_kept_of_the_wheels_that_they_were_made_of(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
