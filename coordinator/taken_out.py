@@ -77,10 +77,11 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
 
 def told_of_removal(site: str, *, waits: bool) -> str:
     """A few sentences on a member that is let in no more, because its hospital's own authority was removed."""
+    waiting, back = ("The run waits for it", "this") if waits else ("The others go on without it", "a later")
     return (
         f"The hospital's own authority by which {site} was let in has been removed; no certificate of {site} counts."
-        f"{' The run waits for it.' if waits else ''} Have its people run `site-agent renew`, which brings it a"
-        " certificate of the federation: with that it comes back to this round."
+        f" {waiting}. Have its people run `site-agent renew`, which brings it a certificate of the federation: with that"
+        f" it comes back to {back} round."
     )
 
 

@@ -15,7 +15,7 @@ from coordinator.ending import FILE
 from coordinator.engine import Engine
 from coordinator.history import History
 from coordinator.phases import Over
-from coordinator.taken_out import explained
+from coordinator.taken_out import explained, told_of_removal
 from protos.plan import Plan
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
@@ -122,6 +122,15 @@ def test_a_member_that_is_not_let_in_any_more_is_not_called_revoked(tmp_path: Pa
         assert "revoked" not in {entry["kind"] for entry in happenings}
 
     play(scene())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_was_shut_out_comes_back_to_the_round_that_waits_or_to_a_later_one(waits: bool) -> None:
+    """Nobody reads that a site will come back to a round that the others make without it."""
+    text = told_of_removal("c", waits=waits)
+
+    assert ("waits for it" in text, "to this round" in text) == (waits, waits)
+    assert ("go on without it" in text, "to a later round" in text) == (not waits, not waits)
 
 
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
