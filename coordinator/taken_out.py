@@ -80,8 +80,8 @@ def told_of_removal(site: str, *, waits: bool) -> str:
     waiting, back = ("The run waits for it", "this") if waits else ("The others go on without it", "a later")
     return (
         f"The hospital's own authority by which {site} was let in has been removed; no certificate of {site} counts."
-        f" {waiting}. Have its people run `site-agent renew`, which brings it a certificate of the federation: with that"
-        f" it comes back to {back} round."
+        f" {waiting}. Have its people run `site-agent renew`, which brings it a certificate of the federation: with"
+        f" that it comes back to {back} round."
     )
 
 
