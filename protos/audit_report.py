@@ -89,6 +89,7 @@ _WORDS: Final = {
     "round_bound": "The contributors to round {round} of {run} are {sites}.",
     "round_closed": "Round {round} of {run} was summed over {sites}.",
     "run_withdrawn": "The people of {site} withdrew it from the run {run}.",
+    "site_given_up": "{site} was missing in three attempts in a row; the others go on with {run} without it.",
     "run_revoked": "The federation office revoked {site}, a site of the run {run}.",
     "round_void": "Round {round} of {run} came to nothing; missing {missing}.",
     "run_over": "The run {run} is over: {reason}.",
