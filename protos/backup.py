@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import opened_folder, sync_folder
+from protos.durable import by_descriptor, opened_folder, sync_folder
 from protos.errors import ConfigurationError, UnavailableError
 from protos.state_format import STATE_FORMAT, check_number
 
@@ -199,11 +199,6 @@ def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
         finally:
             os.close(descriptor)
     _own(folder, wanted[root])
-
-
-def by_descriptor(folder: int) -> Path:
-    """A path to an open folder, which leads to that very folder whatever has its name by now."""
-    return Path(f"/proc/self/fd/{folder}")
 
 
 def _below(catalogue: Catalogue, root: str) -> dict[str, Entry]:

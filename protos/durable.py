@@ -18,6 +18,7 @@ from typing import Final
 from protos.errors import ConfigurationError
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DESCRIPTORS: Final = ("/", "proc", "self", "fd")
 _MOST_LINKS: Final = 40  # as many as the kernel follows on one path
 
 
@@ -34,6 +35,11 @@ def opened_folder(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def by_descriptor(folder: int) -> Path:
+    """A path to an open folder, which leads to that very folder whatever has its name by now."""
+    return Path(*_DESCRIPTORS, str(folder))
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -124,8 +130,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _opened_by_steps(folder: Path) -> int:
-    steps, links = list(reversed(folder.parts)), 0
-    here = os.open(folder.anchor or ".", os.O_PATH | _FOLDER)
+    # A folder that this process has open is where it begins; by the words of its link it could be another one by now,
+    # and in a container without real root the link `self` seems to be somebody else's.
+    is_open = folder.parts[: len(_DESCRIPTORS)] == _DESCRIPTORS and len(folder.parts) > len(_DESCRIPTORS)
+    known = len(_DESCRIPTORS) + 1 if is_open else 0
+    here = os.open(Path(*folder.parts[:known]) if is_open else folder.anchor or ".", os.O_PATH | _FOLDER)
+    steps, links = list(reversed(folder.parts[known:])), 0
     try:
         while steps:
             step = steps.pop()

@@ -19,9 +19,9 @@ from glob import escape
 from pathlib import Path
 from typing import Final
 
-from protos.backup import Catalogue, by_descriptor, digest_of_beginning, extract, give_back
+from protos.backup import Catalogue, digest_of_beginning, extract, give_back
 from protos.disk_space import MODELS_RESERVE_BYTES, require_room
-from protos.durable import make_folder, opened_folder
+from protos.durable import by_descriptor, make_folder, opened_folder
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.

@@ -17,7 +17,7 @@ from protos.audit_report import Choice
 from protos.audit_verification import KnownKeys
 from protos.backup import Catalogue, read_catalogue, write_backup
 from protos.bundle import write_bundle
-from protos.durable import make_folder, replace_file
+from protos.durable import by_descriptor, make_folder, opened_folder, replace_file
 from protos.errors import ConfigurationError, OperatorError
 from protos.restoring import restore
 from site_agent.approval import withdraw
@@ -226,6 +226,21 @@ def test_root_follows_its_own_links(tmp_path: Path, service: Path) -> None:
     else:  # played: the folder of the link is not root's
         with pytest.raises(ConfigurationError, match="linked is a symbolic link"):
             replace_file(tmp_path / "linked" / "made.json", b"")
+
+
+def test_root_gets_to_a_folder_that_it_has_open_by_no_name_at_all(
+    service: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that very folder whatever has its name by now, also where even /proc seems to be another user's."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a link's words are asked for")
+
+    with opened_folder(service) as folder:
+        monkeypatch.setattr(os, "readlink", refuse)
+        write_whole(by_descriptor(folder) / "deep" / "made.json", b"")
+
+    assert [path.name for path in (service / "deep").iterdir()] == ["made.json"]
 
 
 @as_root
