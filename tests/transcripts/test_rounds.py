@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coordinator.phases import BecameReady, CloseRound, Completed, Finishing, Joined, State
+from coordinator.round import advance, begin
 from tests.transcripts.plays import play, terms
 
 
@@ -63,6 +67,23 @@ def test_contributors_are_bound_with_the_offer_in_rounds_of_one_batch() -> None:
               = over, complete
         """,
     )
+
+
+@pytest.mark.parametrize("binds_early", [False, True])
+def test_who_says_before_its_chunks_that_they_come_changes_nothing(binds_early: bool) -> None:
+    """In a large plan an agent is ready once more when it sends; the run takes no notice, late or twice."""
+    rules = terms(binds_early=binds_early, rounds=1)
+    state: State = begin(rules, 0.0)
+    for event in [Joined(site) for site in "abc"] + [BecameReady(site, 0, 0) for site in "abc" if not binds_early]:
+        state, _ = advance(rules, state, event, 1.0)
+    for site in "abc":
+        for _ in range(2):
+            assert advance(rules, state, BecameReady(site, 0, 0), 2.0) == (state, ())
+        state, effects = advance(rules, state, Completed(site), 2.0)
+        assert advance(rules, state, BecameReady(site, 0, 0), 3.0) == (state, ())
+
+    assert isinstance(state, Finishing)
+    assert isinstance(effects[0], CloseRound)
 
 
 def test_nobody_waits_for_a_site_that_declined() -> None:
