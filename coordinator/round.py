@@ -178,7 +178,9 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case FoundCorrupted() if isinstance(state, Collecting):
             return _repeat_corrupted(terms, state.step, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
-            return _begin_step(terms, without_late(state.step.at(number, past)), now)
+            # Who came back and made this necessary may have come without the keys that all had agreed on.
+            step = replace(state.step.at(number, past), agreed=frozenset())
+            return _begin_step(terms, without_late(step), now)
         case WasPaused() if isinstance(state, Interrupted):
             return replace(state, deadline=math.inf), ()
         case WasResumed() if isinstance(state, Interrupted):
