@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from protos.errors import UnavailableError
 from protos.exchange import Exchange
 from protos.manifest import Manifest
 from protos.messages import (
@@ -279,7 +280,7 @@ class Rounds:
         redraw = bind.redraw
         if self._contribution is not None and self._contribution.redraw == redraw:
             self._stop_upload()
-            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind, self._upload_number))
+            self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
         elif redraw != self._asked_redraw:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
@@ -314,6 +315,15 @@ class Rounds:
         It is not cancelled: gRPC takes a write that is cancelled midway for the end of the stream.
         """
         self._upload_number += 1
+
+    async def _upload_all(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+        try:
+            await self._send_chunks(contribution, bind, upload_number)
+        except UnavailableError:
+            # The write that an ended stream left behind fails late: who read that stream has told its end, and the next
+            # one is not to end for it.
+            if upload_number == self._upload_number:
+                raise
 
     async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
         if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE:
