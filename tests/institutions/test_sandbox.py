@@ -26,8 +26,8 @@ PYTHON: Final = "/usr/lib/global-layers/site/bin/python"
 STARTS: Final = 4
 PAIRS: Final = 12
 STEPS: Final = 15
-# What is promised is 5 in 100, and 12 starts of each gave 1.01. Four starts scatter by more than that, so the suite asks
-# for what a lost thread or a slower kernel would break, and prints the rest.
+# What is promised is 5 in 100, and 12 starts of each gave 1.01. Four starts scatter by more than that, so the suite
+# asks for what a lost thread or a slower kernel would break, and prints the rest.
 LARGEST_SLOWDOWN: Final = 1.25
 # A step of training whose time is arithmetic, large enough to be parted among threads. It answers every byte with the
 # median time of a burst.
