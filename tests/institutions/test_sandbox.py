@@ -2,9 +2,10 @@
 
 Two services of one machine take turns: one is the trainer's own unit, whose program alone is another, the other has
 the same program and user and no sandbox. Each turn is a burst of training steps, and who begins a pair changes from
-pair to pair. What else this computer does so falls on both alike. What a process is dealt when it starts, above all
-which pages of memory, makes it faster or slower for all its life by more than what is asked here: so both are started
-several times. A slowdown is one where the best starts and the typical ones both say so.
+pair to pair. What else this computer does so falls on both alike. A process keeps for life which pages of memory it was
+dealt, which with large matrices alone made the same program slower by a quarter from one start to another. So what a
+step works on fits a processor's own cache, both are started several times, and the best start of each is compared:
+whatever disturbs a start only slows it.
 """
 
 from __future__ import annotations
@@ -24,19 +25,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 UNIT: Final = "/lib/systemd/system/site-trainer.service"
 PYTHON: Final = "/usr/lib/global-layers/site/bin/python"
 STARTS: Final = 4
-PAIRS: Final = 12
-STEPS: Final = 15
-# What is promised is 5 in 100, and 12 starts of each gave 1.01. Four starts scatter by more than that, so the suite
-# asks for what a lost thread or a slower kernel would break, and prints the rest.
-LARGEST_SLOWDOWN: Final = 1.25
+PAIRS: Final = 15
+STEPS: Final = 40
+LARGEST_SLOWDOWN: Final = 1.05
 # A step of training whose time is arithmetic, large enough to be parted among threads. It answers every byte with the
 # median time of a burst.
 STEP: Final = f"""
 import json, socket, statistics, sys, time, torch
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.SELU(), torch.nn.Linear(512, 1))
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.SELU(), torch.nn.Linear(256, 1))
 optimiser = torch.optim.AdamW(model.parameters())
-rows, targets = torch.randn(512, 512), torch.randn(512, 1)
+rows, targets = torch.randn(512, 256), torch.randn(512, 1)
 
 def burst():
     times = []
@@ -112,7 +111,7 @@ def bursts(machine: Machine) -> list[list[dict[str, dict[str, Any]]]]:
 
 
 def test_torch_keeps_its_threads_and_its_speed_under_the_trainers_filter(federation: Federation) -> None:
-    """A step inside has as many threads and takes hardly longer than outside, by the best or the typical start."""
+    """A step inside takes at most 5 in 100 longer than outside, best start against best start, with as many threads."""
     found = bursts(federation.machines[HOSPITALS[1]])
 
     medians = {
@@ -120,9 +119,8 @@ def test_torch_keeps_its_threads_and_its_speed_under_the_trainers_filter(federat
         for name in ("inside", "outside")
     }
     threads = {name: {pair[name]["threads"] for pairs in found for pair in pairs} for name in medians}
-    best, typical = (judge(medians["inside"]) / judge(medians["outside"]) for judge in (min, statistics.median))
-    told = {name: [round(1e3 * seconds, 2) for seconds in sorted(each)] for name, each in medians.items()}
-    print(f"threads {threads}; milliseconds a step by start {told}")
-    print(f"inside over outside: best {best:.3f}, typical {typical:.3f}")
+    ratio = min(medians["inside"]) / min(medians["outside"])
+    told = {name: [round(1e3 * seconds, 3) for seconds in sorted(each)] for name, each in medians.items()}
+    print(f"threads {threads}; milliseconds a step by start {told}; inside over outside {ratio:.3f}")
     assert threads["inside"] == threads["outside"]
-    assert min(best, typical) <= LARGEST_SLOWDOWN
+    assert ratio <= LARGEST_SLOWDOWN
