@@ -98,8 +98,8 @@ class Ending:
 
 
 def _read(path: Path) -> dict[str, set[str]]:
-    """What an earlier process wrote; where that is lost or damaged, sites are only told once more."""
+    """What an earlier process wrote; where that is lost, damaged or not readable, sites are only told once more."""
     try:
         return {str(run): {str(site) for site in heard} for run, heard in json.loads(path.read_bytes()).items()}
-    except (FileNotFoundError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return {}

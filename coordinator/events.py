@@ -135,19 +135,13 @@ EVENTS: Final = (
         "E184",
         "coordinator_state_older",
         "A site was sent away that holds more of the run: the state directory here is an older copy.",
-        "Bring the newest state back, with `coordinator restore` if it is a backup.",
+        "Bring the newest state back, with `coordinator restore` if it is a backup; no site masks for an older one.",
     ),
     Entry(
         "E181",
         "enrolment_failed",
         "A certificate could not be given because of this side: the disk or the register.",
         "Run `coordinator doctor`.",
-    ),
-    Entry(
-        "E186",
-        "coordinator_state_older",
-        "A site knows more of a run than this coordinator: its state folder was brought back older than it was.",
-        "Bring back the newest copy of the run's folder; nothing is masked a second time for an older one.",
     ),
     Entry(
         "E185",

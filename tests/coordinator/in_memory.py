@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,56 +13,19 @@ from safetensors.numpy import load_file
 
 from coordinator.engine import Engine
 from protos.manifest import manifest_of
-from protos.messages import (
-    Chunk,
-    CoordinatorMessage,
-    CoordinatorReason,
-    Farewell,
-)
 from protos.plan import Plan
-from tests.rehearsal.study import (
-    BehavingSite,
-    made_up_identities,
-    parameter_chunks,
-)
+from tests.rehearsal.queued import QueuedStream
+from tests.rehearsal.study import BehavingSite, made_up_identities
 
 IDENTITIES = made_up_identities()
 
 
-class Stream:
-    """A stream in memory: what the engine queues is delivered when the scene says so."""
+class Stream(QueuedStream):
+    """A site's stream; what the engine queues is delivered when the scene says so."""
 
     def __init__(self, site: BehavingSite) -> None:
+        super().__init__()
         self.site = site
-        self.is_ending = False
-        self._queue: deque[CoordinatorMessage | Iterator[Chunk]] = deque()
-
-    def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message."""
-        if not self.is_ending:
-            self._queue.append(message)
-
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector; as over a network, it is read later."""
-        if not self.is_ending:
-            self._queue.append(chunk for chunk in parameter_chunks(parameters, round_number, attempt))
-
-    def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end."""
-        self.send(Farewell(reason, detail))
-        self.is_ending = True  # what is queued afterwards is never sent
-
-    def pop(self) -> CoordinatorMessage | None:
-        """The next message on its way to the site."""
-        while self._queue:
-            first = self._queue[0]
-            if not isinstance(first, Iterator):
-                return self._queue.popleft()
-            chunk = next(first, None)
-            if chunk is not None:
-                return chunk
-            self._queue.popleft()
-        return None
 
 
 class Stage:

@@ -9,68 +9,37 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from coordinator.engine import Engine
 from protos.manifest import manifest_of
 from protos.messages import (
-    Chunk,
-    CoordinatorMessage,
     CoordinatorReason,
-    Farewell,
     Hello,
     MalformedMessage,
     SiteMessage,
 )
 from protos.plan import Plan
 from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, Vector, identity_of
-from tests.rehearsal.study import parameter_chunks
+from tests.rehearsal.queued import QueuedStream
 
 
-class StreamEnd:
-    """The engine's end of one line; as over a network, what is queued arrives later and one by one."""
+class StreamEnd(QueuedStream):
+    """The engine's end of one line."""
 
     def __init__(self, line: Line) -> None:
+        super().__init__()
         self.line = line
-        self.is_ending = False
-        self._queue: deque[CoordinatorMessage | Iterator[Chunk]] = deque()
-
-    def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message."""
-        if not self.is_ending:
-            self._queue.append(message)
-
-    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector; it is read when it is sent."""
-        if not self.is_ending:
-            self._queue.append(chunk for chunk in parameter_chunks(parameters, round_number, attempt))
-
-    def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Say why and end the stream."""
-        self.send(Farewell(reason, detail))
-        self.is_ending = True
-
-    @property
-    def has_something(self) -> bool:
-        """Whether a message is waiting."""
-        return bool(self._queue)
 
     def carry_one(self) -> None:
         """Take the next message to the site."""
-        first = self._queue[0]
-        if not isinstance(first, Iterator):
-            self._queue.popleft()
-            self.line.push(first)
-        elif (chunk := next(first, None)) is not None:
-            self.line.push(chunk)
-        else:
-            self._queue.popleft()
+        if (message := self.pop()) is not None:
+            self.line.push(message)
 
 
 class Network:

@@ -33,7 +33,7 @@ from tests.hostile.lies import (
     zeros,
 )
 from tests.rehearsal.federation import Office
-from tests.rehearsal.lying import Stopped, Stream, evidence_of
+from tests.rehearsal.lying import Lie, Stopped, Stream, evidence_of
 from tests.rehearsal.study import (
     made_up_identities,
     offer,
@@ -121,8 +121,8 @@ def test_two_sets_of_contributors_for_one_attempt_are_refused(tmp_path: Path, of
     assert record["reason"] == "two sets of contributors for one attempt"
 
 
-def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """A bind for a round whose parameters never came whole does not set free what the last round left."""
+def breaks_off(plan: Plan) -> Lie:
+    """A round as it should be, and of the next one the offer and a single chunk."""
 
     async def begin(stream: Stream) -> None:
         await stream.joined(plan)
@@ -133,11 +133,17 @@ def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, of
         await stream.send(Offer(1, 0, digest), *parameter_chunks(zeros(value=1.0), 1)[:1])
         await stream.send(Farewell(CoordinatorReason.SHUTTING_DOWN, "come again"))
 
+    return begin
+
+
+def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """A bind for a round whose parameters never came whole does not set free what the last round left."""
+
     async def go_on(stream: Stream) -> None:
         await stream.joined(plan)
         await stream.send(Bind(1, 0, ALL, 0))
 
-    evidence = evidence_of(office, tmp_path, begin, go_on, approved=(plan,))
+    evidence = evidence_of(office, tmp_path, breaks_off(plan), go_on, approved=(plan,))
 
     assert [chunk.round for chunk in evidence.chunks] == [0, 0, 0]
     assert isinstance(evidence.error, ProtocolError)
@@ -146,15 +152,6 @@ def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, of
 def test_a_download_that_broke_off_may_begin_anew(tmp_path: Path, office: Office, plan: Plan) -> None:
     """A stream that broke between an offer and its last chunk is no lie: the same step is offered again."""
 
-    async def begin(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.ready(plan, 0)
-        await stream.send(Bind(0, 0, ALL, 0))
-        await stream.chunks(3)
-        digest = parameters_digest(zeros(value=1.0))
-        await stream.send(Offer(1, 0, digest), *parameter_chunks(zeros(value=1.0), 1)[:1])
-        await stream.send(Farewell(CoordinatorReason.SHUTTING_DOWN, "come again"))
-
     async def go_on(stream: Stream) -> None:
         await stream.joined(plan)
         await stream.ready(plan, 1, value=1.0)
@@ -162,7 +159,7 @@ def test_a_download_that_broke_off_may_begin_anew(tmp_path: Path, office: Office
         await stream.chunks(3)
         await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
 
-    evidence = evidence_of(office, tmp_path, begin, go_on, approved=(plan,))
+    evidence = evidence_of(office, tmp_path, breaks_off(plan), go_on, approved=(plan,))
 
     assert isinstance(evidence.error, RefusedError)  # all is over, it says, in the middle of the run
     assert [chunk.round for chunk in evidence.chunks] == [0, 0, 0, 1, 1, 1]
