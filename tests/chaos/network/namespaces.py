@@ -111,6 +111,9 @@ def line() -> Iterator[Line]:
             ip("-n", namespace, "address", "add", f"{address}/24", "dev", "cable")
         yield made
     finally:
+        # Cables first: with its namespace the kernel takes one away some time later, and the next line needs the name.
+        for end in (made.hub_end, made.away_end):
+            subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
         for namespace in (made.hub, made.away):
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
