@@ -111,7 +111,7 @@ def line() -> Iterator[Line]:
             ip("-n", namespace, "address", "add", f"{address}/24", "dev", "cable")
         yield made
     finally:
-        # Cables first: with its namespace the kernel takes one away some time later, and the next line needs the name.
+        # Cables first: with its namespace the kernel takes one away later, and the next line needs the name at once.
         for end in (made.hub_end, made.away_end):
             subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
         for namespace in (made.hub, made.away):
