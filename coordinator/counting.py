@@ -53,7 +53,7 @@ class CountingAuthorities:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """What an earlier process wrote; where that is lost, damaged or not readable, what counts is only said once more."""
+    """What an earlier process wrote; where that is lost, damaged or not readable, what counts is said once more."""
     try:
         return {str(sha256): str(site) for sha256, site in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):
