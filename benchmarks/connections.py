@@ -24,9 +24,9 @@ from benchmarks.rehearsal.enrolled import credentials_of, enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, Unfinished, coordinator_command, running, wait_for
 from benchmarks.rehearsal.observation import memory_mib
 from benchmarks.soak import light_command
-from coordinator.heap import use_one_arena
+from coordinator.network.heap import use_one_arena
 from pki.authority import Authority
-from site_agent.config import read_hospital
+from site_agent.hospital import read_hospital
 
 _METHOD: Final = "/bare/stream"
 _CHUNK: Final = bytes(512 << 10)
@@ -88,7 +88,7 @@ def _tell(process: subprocess.Popen[bytes], word: str) -> None:
 
 async def _serve(folder: Path) -> None:
     use_one_arena()
-    from coordinator.service import grpc  # with the suites of the coordinator
+    from coordinator.network.service import grpc  # with the suites of the coordinator
 
     async def take(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         while isinstance(message := await context.read(), bytes):
@@ -109,7 +109,7 @@ async def _serve(folder: Path) -> None:
 
 
 async def _call(folder: Path, address: str, sites: int) -> None:
-    from site_agent.boundary.connection import grpc
+    from site_agent.agent.connection import grpc
 
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(sys.stdin.readline)

@@ -75,7 +75,7 @@ def make_table(folder: Path, rows: int, columns: int) -> None:
 
 def ours(folder: Path) -> int:
     """The rows that this program makes ready."""
-    from site_agent.config import Split
+    from site_agent.hospital import Split
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare
 

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from protos.masking.stream import Masker
-from protos.tensors import Layout
+from protos.masking.mask_stream import Masker
+from protos.numbers.chunk_layout import Layout
 
 MIB = 1 << 20
 AES_BYTES = MIB // 4

@@ -31,7 +31,7 @@ from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside,
 from benchmarks.experiments.tables.catalogue import TABLES, table_named
 from benchmarks.experiments.variants import Row
 from protos.errors import OperatorError
-from protos.nearest import did_you_mean, nearest_name
+from protos.plan.nearest import did_you_mean, nearest_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 
 RESULTS: Final = Path(__file__).parent / "results" / "papers"

@@ -30,17 +30,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
-from protos.architecture import GlobalLayersNetwork, network_tensors
-from protos.learning_rates import ConstantRate
-from protos.optimisers import AdamW
+from protos.plan.architecture import GlobalLayersNetwork, network_tensors
+from protos.plan.learning_rates import ConstantRate
+from protos.plan.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
-from site_agent.trainer.training.losses import LossFunction
-from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.shared_model import TogetherTraining
+from site_agent.trainer.training.torch_losses import LossFunction
+from site_agent.trainer.training.training_model import Recipe
 
 ROWS, COLUMNS, BATCHES = 182, 13, 5
 TURNS, STEPS_PER_TURN, SEED = 20, 4 * BATCHES, 1

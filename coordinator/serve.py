@@ -23,30 +23,30 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
-from coordinator.audit import CoordinatorLog
-from coordinator.config import CoordinatorConfiguration
-from coordinator.control import control_path, control_server
-from coordinator.counting import FILE
-from coordinator.engine import Engine
-from coordinator.enrolment import Membership
-from coordinator.health import health_server
-from coordinator.monitoring import CoordinatorCollector, pages_of
-from coordinator.reloading import Reloading
-from coordinator.service import FederationService, enrolment_server, federation_server
-from coordinator.short_paths import short_path
-from coordinator.taken_out import told_of_removal
-from coordinator.upkeep import SiteUpkeep
+from audit.audit_log import Limits
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.network.control_socket import control_path, control_server
+from coordinator.network.coordinator_upkeep import SiteUpkeep
+from coordinator.network.enrolment_calls import Membership
+from coordinator.network.health import health_server
+from coordinator.network.service import FederationService, enrolment_server, federation_server
+from coordinator.network.short_paths import short_path
+from coordinator.operations.coordinator_log import CoordinatorLog
+from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
+from coordinator.operations.coordinator_reloading import Reloading
+from coordinator.rounds.engine import Engine
+from coordinator.rounds.taken_out import told_of_removal
+from coordinator.storage.counted_authorities import FILE
+from host.address_checks import taken_addresses
+from host.local_server import serving_pages
+from host.restoring import refuse_unfinished
+from host.state_format import settle_format
 from pki.authority import Authority
-from pki.doctoring.reach import taken_addresses
 from pki.expiries import certificate_ends
-from pki.local_server import serving_pages
 from pki.register import Register
 from pki.store import hold_directory
-from protos.audit_log import Limits
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
-from protos.plan import Plan
-from protos.restoring import refuse_unfinished
-from protos.state_format import settle_format
+from protos.plan.plan import Plan
 
 _REGISTER_POLL_SECONDS: Final = 0.5
 _CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator looks whether its own certificate is due

@@ -19,13 +19,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from host.durable import sync_folder
 from pki import certificates, store, strict_json
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
 from pki.signatures import identity_from_pem, new_identity_pem
-from protos.durable import sync_folder
 from protos.errors import ConfigurationError
 
 FORMAT_VERSION = 1

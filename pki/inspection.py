@@ -11,8 +11,8 @@ from datetime import datetime
 
 from cryptography import x509
 
+from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256
-from pki.chain import certificates_in
 from pki.invitation import Invitation
 from pki.own_authority import authority_fingerprint
 

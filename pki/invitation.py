@@ -20,11 +20,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 
 from pki import store, strict_json
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, site_name
-from protos.canonical import pack
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import grouped
+from protos.plan.canonical import pack
 
 FORMAT_VERSION = 1
 TOKEN_BYTES = 24

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from pki.certificate_chain import certificates_in, has_signed
 from pki.certificates import certificate_pem, certificate_sha256
-from pki.chain import certificates_in, has_signed
 from pki.identity import SiteIdentity, identify_site
 from pki.names import FederationName, SiteName
 from protos.errors import RefusedError

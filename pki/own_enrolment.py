@@ -16,9 +16,9 @@ from datetime import datetime
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki.authority import Authority
+from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256, public_key_sha256, requested_key
-from pki.chain import certificates_in
-from pki.enrolment import Issued, RenewalRequest
+from pki.enrolment_decisions import Issued, RenewalRequest
 from pki.names import FederationName, SiteName, is_name
 from pki.own_authority import OwnCertificate, identify_own
 from pki.own_register import OwnAuthorities

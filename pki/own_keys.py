@@ -17,12 +17,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from host.durable import sync_folder
 from pki import certificates, store
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.names import FederationName, SiteName, federation_name, site_uri
 from pki.own_authority import OwnCertificate, own_certificate_in
 from pki.site_keys import SiteKeys
-from protos.durable import sync_folder
 from protos.errors import ConfigurationError, RefusedError
 
 

@@ -13,12 +13,12 @@ from typing import Final
 
 from cryptography import x509
 
+from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_pem, certificate_sha256
-from pki.chain import certificates_in
-from pki.fingerprints import is_same_fingerprint
 from pki.names import FederationName, SiteName
 from pki.own_authority import OwnAuthority, authority_fingerprint, own_authority_in
 from pki.register import Register, SiteState
+from pki.typed_fingerprints import is_same_fingerprint
 from protos.errors import RefusedError
 
 MOST_OF_A_SITE: Final = 2  # the present one and the next, while a hospital changes its authority

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 
 from pki import register_tables
-from pki.fingerprints import is_same_fingerprint
 from pki.names import SiteName
+from pki.typed_fingerprints import is_same_fingerprint
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 
@@ -59,7 +59,7 @@ class SiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """What a site hands in with its token; every field was checked before (pki/enrolment.py)."""
+    """What a site hands in with its token; every field was checked before (pki/enrolment_decisions.py)."""
 
     token_sha256: str
     identity_key: bytes

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from host.durable import sync_folder
 from pki import certificates, store
 from pki.authority import Authority
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.register import Register
 from pki.sealed_key import seal, unseal
-from protos.durable import sync_folder
 from protos.errors import ConfigurationError
 
 

@@ -12,8 +12,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protos.canonical import pack
 from protos.errors import RefusedError
+from protos.plan.canonical import pack
 
 
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:

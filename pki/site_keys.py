@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from host.durable import sync_folder
 from pki import certificates, store
-from pki.chain import certificates_in, trusted_after, verified_leaf
+from pki.certificate_chain import certificates_in, trusted_after, verified_leaf
 from pki.identity import identify_site
 from pki.names import SiteName
 from pki.signatures import public_bytes
-from protos.durable import sync_folder
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protos.durable import give_to_owner, make_folder, opened_folder
+from host.durable import give_to_owner, make_folder, opened_folder
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024

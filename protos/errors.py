@@ -1,7 +1,7 @@
 """The failures that a person can do something about, in three sentences.
 
 What happened, what it means for the data, what to do. Each kind names who can act and carries the
-exit status with which a program ends, and the identifier under which protos/catalogue.py explains it; a
+exit status with which a program ends, and the identifier under which host/message_catalogue.py explains it; a
 programmer's mistake is a plain ValueError and never caught.
 """
 

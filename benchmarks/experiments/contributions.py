@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.phases import Gathering
-from coordinator.run import Run, new_run, terms_of
-from protos.plan import Plan
-from site_agent.boundary.gate import Builder
+from coordinator.rounds.phases import Gathering
+from coordinator.rounds.run import Run, new_run, terms_of
+from protos.plan.plan import Plan
+from site_agent.gate.door import Builder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

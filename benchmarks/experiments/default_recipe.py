@@ -35,11 +35,11 @@ from benchmarks.experiments.simple import Result as SimpleResult
 from benchmarks.experiments.simple import read_results as read_simple_results
 from benchmarks.experiments.stacks import federate_stack
 from benchmarks.experiments.statistics import mean_of
-from protos.plan import Plan
-from site_agent.trainer.advice import Advice, Opinions, advise
+from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.evaluation import measure, probabilities
-from site_agent.trainer.networks import Seeds
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.soft_target_training import Advice, Opinions, advise
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "default-recipe.csv"
 MODELS: Final = ("federated", "alone", "placebo", "expert")

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.contributions import Collection, Part
-from protos.exchange import stage_at
-from protos.messages import Stage
-from protos.plan import Plan
+from protos.plan.exchange import stage_at
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.study import Asked, Outcome, Study
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from protos.plan import Plan
+from protos.plan.plan import Plan
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 

@@ -21,10 +21,10 @@ from torch.nn import functional
 
 from benchmarks.experiments.contributions import Collection
 from benchmarks.experiments.stacks import StackedSite, StackOutcome
-from protos.ingredients import Everything, Mean, Parts
-from protos.manifest import Manifest, slices_of
-from protos.messages import Stage
-from protos.plan import Plan
+from protos.plan.ingredients import Everything, Mean, Parts
+from protos.plan.manifest import Manifest, slices_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
 
 Float32: TypeAlias = npt.NDArray[np.float32]

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.experiments.contributions import Collection, Part
-from protos.exchange import is_measured
-from protos.ingredients import KeptLayersMean, LayerIntervals, RandomPrefix, SensitivePrefix
-from protos.messages import Stage
-from protos.plan import Plan
-from site_agent.trainer.advice import Advice, added_columns, advise
+from protos.plan.exchange import is_measured
+from protos.plan.ingredients import KeptLayersMean, LayerIntervals, RandomPrefix, SensitivePrefix
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from site_agent.trainer.choice import Rule
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
-from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.scalars import Measures
+from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import begin_training, rows_of, stack_rows
+from site_agent.trainer.soft_target_training import Advice, added_columns, advise
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from protos.architecture import GlobalLayersNetwork
+from protos.plan.architecture import GlobalLayersNetwork
 
 
 class FullyConnected(nn.Module):

@@ -13,14 +13,14 @@ import yaml
 
 from benchmarks.rehearsal.federation import Setting, coordinator_document, hospital_document, plan_document
 from pki.authority import Authority, FederationRecord
-from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
+from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.plan import Plan
-from site_agent.approval import approve
-from site_agent.boundary.connection import Credentials
-from site_agent.config import Hospital
+from protos.plan.plan import Plan
+from site_agent.agent.connection import Credentials
+from site_agent.approvals import approve
+from site_agent.hospital import Hospital
 
 
 def enrol_all(setting: Setting) -> dict[str, str]:

@@ -113,7 +113,7 @@ def agent_command(setting: Setting, site: str) -> list[str | Path]:
 def trainer_command(setting: Setting, site: str) -> list[str | Path]:
     """The trainer of a site."""
     program = Path(__file__).with_name("plus_one_trainer.py")
-    return [sys.executable, program, hatch_path(setting, site), str(setting.parameters), str(setting.rounds)]
+    return [sys.executable, program, trainer_socket_path(setting, site), str(setting.parameters), str(setting.rounds)]
 
 
 def wait_for(text: str, log: Path, process: subprocess.Popen[bytes], deadline: float) -> None:
@@ -136,9 +136,9 @@ def _command(*words: object) -> str:
     return done.stdout
 
 
-def hatch_path(setting: Setting, site: str) -> Path:
+def trainer_socket_path(setting: Setting, site: str) -> Path:
     """Where a site's trainer listens."""
-    return setting.folder / site / "hatch"
+    return setting.folder / site / "trainer socket"
 
 
 def hospital_document(setting: Setting, name: str) -> dict[str, object]:
@@ -147,7 +147,7 @@ def hospital_document(setting: Setting, name: str) -> dict[str, object]:
         "site": name,
         "invitation": "invitation.json",
         "state": "state",
-        "trainer_socket": "hatch",
+        "trainer_socket": "trainer socket",
         "policy": {
             "methods": ["fedavg"],
             "secure_aggregation": "required" if setting.is_masked else "not-required",

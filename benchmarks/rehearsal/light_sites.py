@@ -23,10 +23,12 @@ import structlog
 
 from benchmarks.rehearsal.enrolled import credentials_of
 from pki.site_keys import SiteKeys
-from protos.exchange import Exchange, Exchanges
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import (
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
     PROTOCOL_VERSION,
     Announcement,
@@ -42,13 +44,11 @@ from protos.messages import (
     Ready,
     SiteMessage,
 )
-from protos.plan import Plan, plan_from_wire
-from protos.tensors import Layout
-from site_agent.boundary.agent import Agent
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection
-from site_agent.config import Hospital, read_hospital
-from site_agent.hatch import AgentEnd, Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained
+from site_agent.agent.connection import Connection
+from site_agent.gate.loop import Agent
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer_socket import AgentEnd, Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained
 
 
 class LightTrainer:
@@ -130,7 +130,7 @@ class Stream:
             case Announcement(run=run, plan=raw):
                 self._run, self._plan = run, plan_from_wire(raw)
                 self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
-                yield Join(run, self._plan.digest, manifest_of(self._plan).digest, epoch=0)
+                yield Join(run, self._plan.digest, manifest_of(self._plan).digest, key_session=0)
             case Offer(round=number, stage=stage, layers=layers):
                 self._announced, self._exchange = message, self._exchanges.of(number, stage, layers)
                 self._missing = self._exchange.down_numbers

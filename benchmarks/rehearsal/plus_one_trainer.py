@@ -1,6 +1,6 @@
 """A trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
 
-It speaks the hatch on a Unix socket like the trainer of a hospital, and loads no tensor library. The
+It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The
 change from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in
 the last aggregate it prints a line and waits for one, so that whoever measures finds every
 process at rest with its work done.
@@ -14,19 +14,9 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from protos.manifest import manifest_of
-from protos.plan import LARGEST_PLAN_BYTES, plan_from_wire
-from site_agent.hatch import (
-    Agreed,
-    Check,
-    Conclude,
-    Message,
-    Prepare,
-    Prepared,
-    Train,
-    Trained,
-    TrainerEnd,
-)
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import LARGEST_PLAN_BYTES, plan_from_wire
+from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained, TrainerEnd
 
 
 def main() -> None:
@@ -37,10 +27,10 @@ def main() -> None:
         listener.bind(place)
         listener.listen(1)
         print("listening", flush=True)
-        hatch = TrainerEnd(listener.accept()[0])
-    hatch.largest_payload = max(4 * parameters, LARGEST_PLAN_BYTES)
-    while (question := hatch.receive()) is not None:
-        hatch.send(_answer(question, change, rounds))
+        trainer_socket = TrainerEnd(listener.accept()[0])
+    trainer_socket.largest_payload = max(4 * parameters, LARGEST_PLAN_BYTES)
+    while (question := trainer_socket.receive()) is not None:
+        trainer_socket.send(_answer(question, change, rounds))
 
 
 def _answer(question: Message, change: npt.NDArray[np.float32], rounds: int) -> Message:

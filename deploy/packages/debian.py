@@ -59,7 +59,7 @@ PACKAGES: Final = (
         name="global-layers-coordinator",
         short="coordinator",
         requirement="global-layers",
-        programs={"coordinator": "coordinator.cli:main", "pki": "pki.cli:main"},
+        programs={"coordinator": "coordinator.cli:main", "pki": "pki.pki_cli:main"},
         commands=("coordinator",),
         units=(
             "coordinator.service",
@@ -83,7 +83,7 @@ PACKAGES: Final = (
         name="global-layers-site",
         short="site",
         requirement="global-layers[site]",
-        programs={"site-agent": "site_agent.cli:main", "pki": "pki.cli:main"},
+        programs={"site-agent": "site_agent.site_cli:main", "pki": "pki.pki_cli:main"},
         commands=("site-agent",),
         units=(
             "site-agent.service",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from protos.documents import parse_document
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
+from protos.plan.documents import parse_document
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
 from quickstart.hospitals import HospitalData
 from quickstart.plans import Study, plan_of, studies_of
 from quickstart.ports import free_port

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from protos.architecture import Architecture, Part
-from protos.compatibility import agreed_sizes
-from protos.documents import Document, parse_document
-from protos.ingredients import ColumnByColumn, ControlVariates, ExtractorContrast, Method, Parts
-from protos.methods import MethodChoice, described, method_names
+from protos.plan.architecture import Architecture, Part
+from protos.plan.compatibility import agreed_sizes
+from protos.plan.documents import Document, parse_document
+from protos.plan.ingredients import ColumnByColumn, ControlVariates, ExtractorContrast, Method, Parts
+from protos.plan.methods import MethodChoice, described, method_names
 from quickstart.hospitals import HospitalData
 
 _LONGEST_STUDY = 40  # letters of a plan's study

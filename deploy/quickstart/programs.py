@@ -12,7 +12,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from coordinator.config import read_configuration
+from coordinator.configuration import read_configuration
 from coordinator.serve import read_status
 from protos.errors import OperatorError, UnavailableError
 from quickstart.federation import PROGRAMS, Rehearsal

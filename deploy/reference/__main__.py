@@ -16,18 +16,18 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import click
 
-from coordinator.cli import cli as coordinator
-from coordinator.config import CoordinatorConfiguration
-from coordinator.events import EVENTS as COORDINATOR_EVENTS
-from pki.cli import commands as pki
-from protos.catalogue import ERRORS, Entry
-from protos.diagnosis import AILMENTS
-from protos.exit_codes import EXIT_CODES
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.coordinator_cli import cli as coordinator
+from coordinator.operations.coordinator_events import EVENTS as COORDINATOR_EVENTS
+from host.diagnosis import AILMENTS
+from host.exit_codes import EXIT_CODES
+from host.message_catalogue import ERRORS, Entry
+from pki.pki_cli import commands as pki
 from reference.configuration import keys_of, table_of
 from reference.manual import SHELLS, completion_of, pages_of
-from site_agent.cli import cli as site_agent
-from site_agent.config import Hospital
-from site_agent.events import EVENTS as SITE_EVENTS
+from site_agent.hospital import Hospital
+from site_agent.site_cli import cli as site_agent
+from site_agent.site_events import EVENTS as SITE_EVENTS
 
 HOUSE: Final = Path(__file__).resolve().parents[2]
 PROGRAMS: Final[dict[str, click.Command]] = {"coordinator": coordinator, "pki": pki, "site-agent": site_agent}

@@ -4,7 +4,7 @@ Two sums over different sets at the same step differ by one site's change; one c
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
 Source: PROTOCOL.md, section 3, rules 1 to 3. The rules:
 
-* at each step attempts only increase, over epochs, restarts and returns to an earlier step; an equal pair
+* at each step attempts only increase, over key sessions, restarts and returns to an earlier step; an equal pair
   is the very same context with the very same bytes, and only while the process that froze it holds them;
 * a new step comes after every one that was masked. One that was masked comes again, after a crash
   somewhere, as long as it is remembered, and only for the same bytes sent down, and
@@ -32,7 +32,7 @@ from typing import Any, Final, Self, TypeAlias, assert_never
 
 from blake3 import blake3
 
-from protos.masking.refusals import MaskingRefused, Reason, require
+from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
 _FORMAT: Final = "global-layers masking ledger 2"
 _FORMAT_1: Final = "global-layers masking ledger 1"  # knew one step; whoever wrote it never went back
@@ -234,7 +234,7 @@ class Ledger:
         require(self.open is not None and hmac.compare_digest(self.open.vector, vector), Reason.OTHER_VECTOR)
 
     def void(self) -> Ledger:
-        """The ledger when the kept vector or the keys are gone, or the epoch is over."""
+        """The ledger when the kept vector or the keys are gone, or the key session is over."""
         return replace(self, open=None)
 
     def forget_before(self, oldest: int) -> Ledger:

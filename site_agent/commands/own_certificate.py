@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from protos.errors import ConfigurationError, UsageError
-from site_agent.commands.options import config_option
-from site_agent.config import Hospital, read_hospital
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
 
 if TYPE_CHECKING:
     from pki.site_keys import SiteKeys

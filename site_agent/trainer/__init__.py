@@ -1,0 +1,1 @@
+"""The process with the patients: what runs beside a round."""

@@ -1,4 +1,4 @@
-"""The trainer process: `python -m site_agent.trainer --config hospital.yaml --hatch FD`.
+"""The trainer process: `python -m site_agent.trainer --config hospital.yaml --socket FD`.
 
 Started by the agent over a socket pair, or as a service of its own that listens on a Unix socket. What
 computes is imported only after the network is given up; see isolation.py.
@@ -19,19 +19,21 @@ import sdnotify
 import structlog
 
 from protos.errors import ConfigurationError, UnavailableError, explained
-from site_agent.logs import set_up_log
+from site_agent.log_lines import set_up_log
 from site_agent.trainer.isolation import end_with_parent, give_up_network
 
 if TYPE_CHECKING:
-    from site_agent.config import Hospital
+    from site_agent.hospital import Hospital
 
 _IDLE_SECONDS: Final = 1.0
 
 
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
-@click.option("--hatch", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on.")
-@click.option("--rehearse", is_flag=True, help="Make one round without approval and keep nothing; needs --hatch.")
+@click.option(
+    "--socket", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on."
+)
+@click.option("--rehearse", is_flag=True, help="Make one round without approval and keep nothing; needs --socket.")
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """Train for this site; the agent asks, this process answers.
 
@@ -43,10 +45,10 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     if descriptor is not None:
         end_with_parent()
 
-    from site_agent.config import read_hospital
-    from site_agent.hatch import TrainerEnd
+    from site_agent.hospital import read_hospital
     from site_agent.trainer.pulse import PULSE
     from site_agent.trainer.worker import Worker
+    from site_agent.trainer_socket import TrainerEnd
 
     try:
         hospital = read_hospital(path)

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import torch
 
-from protos.exchange import is_measured
-from protos.ingredients import Method, Nothing
-from site_agent.trainer.advice import added_columns
+from protos.plan.exchange import is_measured
+from protos.plan.ingredients import Method, Nothing
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.failures import TrainingDiverged
-from site_agent.trainer.networks import Seeds
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.site_training import begin_training, rows_of
+from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.study import Outcome, Study, conclude
 
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise_tensors
 
 from protos.errors import ConfigurationError
-from site_agent.trainer.files import array_digest, write_whole
+from site_agent.trainer.trainer_files import array_digest, write_whole
 
 LARGEST_CHECKPOINT_BYTES: Final = 1 << 33
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protos.errors import ConfigurationError, OperatorError
-from protos.plan import Plan
+from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
 

@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from protos.local_page import curves, document, is_asked_here
-from protos.monitoring import Page, answer
+from host.http_answers import Page, answer
+from host.local_page import curves, document, is_asked_here
 
 Points: TypeAlias = list[tuple[int, float]]
 _HTML: Final = "text/html; charset=utf-8"

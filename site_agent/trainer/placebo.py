@@ -13,14 +13,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.exchange import Exchange, Exchanges
-from protos.fixed_point import FixedPoint, NotFinite
-from protos.ingredients import LayerIntervals, Nothing, SensitivePrefix
-from protos.manifest import ROWS, Manifest, largest_weight
-from protos.messages import Stage
-from protos.plan import Plan
-from protos.server_rules import apply_rule, begin_rule
-from protos.sums import Sums
+from protos.numbers.fixed_point import FixedPoint, NotFinite
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.ingredients import LayerIntervals, Nothing, SensitivePrefix
+from protos.plan.manifest import ROWS, Manifest, largest_weight
+from protos.plan.plan import Plan
+from protos.plan.server_rules import apply_rule, begin_rule
+from protos.wire.messages import Stage
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.study import Answer, Asked, Outcome, Study
 

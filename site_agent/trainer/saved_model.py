@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
-from protos.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan, plan_from_wire
+from site_agent.trainer.baselines import Expert, expert_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.profile import Profile
-from site_agent.trainer.experts import Expert, expert_of
 
 _EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
 _NAME: Final = "model"

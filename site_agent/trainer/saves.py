@@ -23,11 +23,11 @@ import structlog
 from torch import Tensor, from_numpy
 
 from protos.errors import ConfigurationError, DataError
-from protos.messages import Saved
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import Saved
 from site_agent.trainer.checkpoints import Json, load, save
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.files import array_digest, write_whole
+from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
 FORMAT: Final = 1

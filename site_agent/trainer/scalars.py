@@ -14,8 +14,8 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.fixed_point import round_rows
-from protos.manifest import (
+from protos.numbers.fixed_point import round_rows
+from protos.plan.manifest import (
     DISTANCE_SCALE,
     LARGEST_DISTANCE,
     LARGEST_LOSS,
@@ -23,7 +23,7 @@ from protos.manifest import (
     LOSS_SCALE,
     SENSITIVITY_SCALE,
 )
-from protos.plan import EqualWeights, Plan, RowWeights
+from protos.plan.plan import EqualWeights, Plan, RowWeights
 from site_agent.trainer.choice import Choice
 
 

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protos.architecture import TensorSpec
-from protos.ingredients import Method
-from protos.schedules import StepSchedule
-from site_agent.trainer.advice import Advice, Opinions, beside, joined, start_path, taught
+from protos.plan.architecture import TensorSpec
+from protos.plan.ingredients import Method
+from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.networks import Seeds, SiteNetworks
+from site_agent.trainer.site_network import Seeds, SiteNetworks
+from site_agent.trainer.soft_target_training import Advice, Opinions, beside, joined, start_path, taught
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
-from site_agent.trainer.training.losses import build_loss
-from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.procedures import build_procedure
+from site_agent.trainer.training.torch_losses import build_loss
+from site_agent.trainer.training.training_model import Recipe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

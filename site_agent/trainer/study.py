@@ -26,23 +26,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from protos.architecture import TensorSpec
-from protos.exchange import Exchange, Exchanges, is_measured
-from protos.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
-from protos.manifest import manifest_of, slices_of
-from protos.messages import MalformedMessage, Stage
-from protos.parameters import parameters_digest
-from protos.plan import Plan
-from site_agent.trainer.advice import Advice, added_columns, advise
+from protos.plan.architecture import TensorSpec
+from protos.plan.exchange import Exchange, Exchanges, is_measured
+from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.plan.manifest import manifest_of, slices_of
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage, Stage
+from protos.wire.positions import parameters_digest
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
-from site_agent.trainer.networks import Seeds, SiteNetworks
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
+from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
+from site_agent.trainer.soft_target_training import Advice, added_columns, advise
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed

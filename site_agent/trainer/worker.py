@@ -1,6 +1,6 @@
 """The trainer's loop: parameters in, train, evaluate, change out.
 
-This process has the patients and no network. It answers the agent through the hatch, and what it
+This process has the patients and no network. It answers the agent through the trainer socket, and what it
 answers may leave the site; so explanations are printed here and never sent. The rules:
 
 * it trains only under an approval that it finds on its own disk, and hands out only what the approved
@@ -26,12 +26,15 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
-from protos.manifest import manifest_of
-from protos.messages import MalformedMessage, Saved, SiteReason, Stage
-from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
-from site_agent.approval import find_approval, why_not
-from site_agent.config import Hospital
-from site_agent.hatch import (
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
+from site_agent.approvals import find_approval, why_not
+from site_agent.hospital import Hospital
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.pulse import PULSE
+from site_agent.trainer_socket import (
     Agreed,
     Check,
     Conclude,
@@ -43,13 +46,10 @@ from site_agent.hatch import (
     Trained,
     TrainerEnd,
 )
-from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
-from site_agent.trainer.pulse import PULSE
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
-    from site_agent.trainer.report import Report
+    from site_agent.trainer.run_report import Report
     from site_agent.trainer.saves import Saves
     from site_agent.trainer.study import Asked, Study
 
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 class Worker:
     """The trainer of one site."""
 
-    def __init__(self, hospital: Hospital, hatch: TrainerEnd, *, rehearsal: Path | None = None) -> None:
+    def __init__(self, hospital: Hospital, trainer_socket: TrainerEnd, *, rehearsal: Path | None = None) -> None:
         """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state."""
-        self._hospital, self._hatch, self._rehearsal = hospital, hatch, rehearsal
+        self._hospital, self._trainer_socket, self._rehearsal = hospital, trainer_socket, rehearsal
         self._state = rehearsal or hospital.state_path
         self._study: Study | None = None
         self._preprocessing: Preprocessing | None = None
@@ -84,7 +84,7 @@ class Worker:
     def _send(self, answer: Message) -> bool:
         """Whether the agent was still there; where it has gone, nobody needs the answer."""
         try:
-            self._hatch.send(answer)
+            self._trainer_socket.send(answer)
         except ConnectionError:
             self._log.warning("agent_gone_without_its_answer")
             return False
@@ -92,7 +92,7 @@ class Worker:
 
     def _receive(self) -> Message | None:
         try:
-            return self._hatch.receive()
+            return self._trainer_socket.receive()
         except ConnectionError:
             return None
         except MalformedMessage as malformed:
@@ -147,7 +147,7 @@ class Worker:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study, self._run, self._report = study, run, None
         controls = 2 if plan.ingredients.has_controls else 1
-        self._hatch.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
+        self._trainer_socket.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
         self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.redraw)]
@@ -177,7 +177,7 @@ class Worker:
 
     def _count(self, plan: Plan, question: Train) -> Trained:
         """The one round of a plan with statistics."""
-        from site_agent.trainer.statistics import own_numbers
+        from site_agent.trainer.own_statistics import own_numbers
 
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
@@ -261,7 +261,7 @@ class Worker:
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> Report:
         """The site's report, made once."""
-        from site_agent.trainer.report import make_report
+        from site_agent.trainer.run_report import make_report
 
         study = self._ready()
         study.close(asked, received)

@@ -22,21 +22,21 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-import site_agent.trainer.report
+import site_agent.trainer.run_report
 import site_agent.trainer.worker
-from coordinator.engine import Engine
-from protos.gain_sums import GainSums
-from protos.messages import SiteMessage
-from protos.plan import Plan
-from site_agent.boundary.agent import Agent
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection
-from site_agent.config import Hospital
-from site_agent.hatch import AgentEnd, Check, TrainerEnd, TrainerGone
-from site_agent.hatch import Message as HatchMessage
+from coordinator.rounds.engine import Engine
+from protos.plan.gain_sums import GainSums
+from protos.plan.plan import Plan
+from protos.wire.messages import SiteMessage
+from site_agent.agent.connection import Connection
+from site_agent.gate.loop import Agent
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import AgentEnd, Check, TrainerEnd, TrainerGone
+from site_agent.trainer_socket import Message as TrainerMessage
 from tests.hostile.masking_federation import Line, Site, identity_key, identity_of
 from tests.hostile.masking_network import Network, StreamEnd
 from tests.laws.catalogue import COLUMNS, catalogue_plan
@@ -94,12 +94,12 @@ class Disk:
 
 
 class LiveTrainer:
-    """The worker of a site behind its hatch; when it has died, whoever asks learns that it is gone."""
+    """The worker of a site behind its trainer socket; when it has died, whoever asks learns that it is gone."""
 
     def __init__(self, hospital: Hospital) -> None:
-        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoHatch()))
+        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()))
 
-    async def ask(self, message: HatchMessage, largest_payload: int = 0) -> HatchMessage:
+    async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
         """What the worker answers."""
         await asyncio.sleep(0)
         if self._worker is None:
@@ -121,7 +121,7 @@ class LiveTrainer:
         self._worker = None
 
 
-class _NoHatch:
+class _NoTrainerSocket:
     largest_payload = 0
 
 
@@ -329,7 +329,7 @@ class Results:
             return SimpleNamespace(gain=GainSums(1, metric, metric * metric >> 16, metric % 2))
 
         patch.setattr(site_agent.trainer.worker, "begin_study", begin)
-        patch.setattr(site_agent.trainer.report, "make_report", report)
+        patch.setattr(site_agent.trainer.run_report, "make_report", report)
 
 
 def bits_of(outcome: Outcome) -> str:

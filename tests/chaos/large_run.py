@@ -17,10 +17,10 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.engine import Engine
-from coordinator.snapshots import rounds_in
-from protos.messages import CoordinatorMessage, Join, Saved, SiteMessage
-from protos.plan import Plan
+from coordinator.rounds.engine import Engine
+from coordinator.storage.snapshots import rounds_in
+from protos.plan.plan import Plan
+from protos.wire.messages import CoordinatorMessage, Join, Saved, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, Stage
 from tests.rehearsal.study import BehavingSite, plan_with
 
@@ -52,7 +52,7 @@ class LargeSite(BehavingSite):
         self.vectors.clear()
         held = tuple(Saved(number) for number in sorted({0, *rounds_in(self._snapshots)}))
         return [
-            Join(word.run, word.plan_digest, word.manifest_digest, epoch=0, next_round=None, saved=held)
+            Join(word.run, word.plan_digest, word.manifest_digest, key_session=0, next_round=None, saved=held)
             if isinstance(word, Join)
             else word
             for word in said

@@ -10,21 +10,21 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
+import coordinator.engine
 import numpy as np
 import pytest
 import structlog
 import yaml
 
-import coordinator.engine
-from coordinator.course import Course
-from coordinator.journal import Journal
-from coordinator.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
+from coordinator.rounds.course import Course
+from coordinator.storage.journal import Journal
+from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from protos.disk_space import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
+from host.disk_space import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES
 from protos.errors import OperatorError
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.masking import _append_synced, _write_synced
-from site_agent.trainer.files import write_whole
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_masking import _append_synced, _write_synced
+from site_agent.trainer.trainer_files import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
 from tests.chaos.in_process import plan_of, to_the_end

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import structlog
 
-from protos.messages import EpochAcknowledgement, KeyAdvert, Ready, SiteMessage
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, Ready, SiteMessage
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
 from tests.hostile.masking_network import StreamEnd
 from tests.laws.catalogue import NAMES
@@ -143,7 +143,7 @@ def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strik
     return strikes
 
 
-@pytest.mark.parametrize("kind", [KeyAdvert, EpochAcknowledgement, Ready], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [KeyAdvert, KeySessionAcknowledgement, Ready], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
     tmp_path: Path, kind: type[SiteMessage], number: int

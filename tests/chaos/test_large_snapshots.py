@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.keeping import LARGE_BYTES, Kept
-from coordinator.phases import Step
-from coordinator.round import begin
-from coordinator.run import new_run, terms_of
-from coordinator.snapshots import KEPT, read_snapshot, rounds_in
+from coordinator.rounds.phases import Step
+from coordinator.rounds.round import begin
+from coordinator.rounds.run import new_run, terms_of
+from coordinator.storage.keeping import LARGE_BYTES, Kept
+from coordinator.storage.snapshots import KEPT, read_snapshot, rounds_in
 from tests.chaos.large_run import large_plan
 from tests.rehearsal.programs import own_environment
 from tests.rehearsal.study import MEAN

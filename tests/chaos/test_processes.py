@@ -24,9 +24,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import pki.cli
+import pki.pki_cli
 import quickstart.federation
-import site_agent.cli
+import site_agent.site_cli
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import dealt_hospitals
 from tests.rehearsal.programs import PROGRAMS, children, own_environment
@@ -39,7 +39,9 @@ LONGEST_SECONDS = 3600.0  # of one run with its kills, on a machine that has oth
 def called(*words: object) -> str:
     """One of our commands in this process, which has loaded it already; what it printed."""
     program, *arguments = map(str, words)
-    result = CliRunner().invoke({"pki": pki.cli.commands, "site-agent": site_agent.cli.cli}[program], arguments)
+    result = CliRunner().invoke(
+        {"pki": pki.pki_cli.commands, "site-agent": site_agent.site_cli.cli}[program], arguments
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -66,7 +68,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
     for hospital in rehearsal.hospitals:
         config = folder / hospital.name / "hospital.yaml"
         keys: dict[str, object] = {"training": {"threads": 1, "siloed_baseline": False, "simple_models": False}}
-        keys |= {"trainer_socket": "hatch"} if has_services else {}
+        keys |= {"trainer_socket": "trainer socket"} if has_services else {}
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | keys))
         called("site-agent", "approve", "--config", config, "--plan", plan, "--by", "a test")
     return rehearsal

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator.commands.backup import _mark
-from coordinator.history import RESTORED_STEP
-from coordinator.journal import Entry, read_journal
-from protos.backup import read_catalogue, write_backup
+from coordinator.commands.coordinator_backup import _mark
+from coordinator.storage.history import RESTORED_STEP
+from coordinator.storage.journal import Entry, read_journal
+from host.backup_archive import read_catalogue, write_backup
+from host.restoring import restore
 from protos.errors import OperatorError
-from protos.plan import Plan
-from protos.restoring import restore
+from protos.plan.plan import Plan
 from tests.chaos.in_process import Disk, Mortal, Results, plan_of, what_came_out
 from tests.rehearsal.made_up_time import play
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import structlog
 
-from coordinator.journal import Entry, read_journal
-from protos.plan import Plan
-from site_agent.boundary.maintenance import Window, keep_window
+from coordinator.storage.journal import Entry, read_journal
+from protos.plan.plan import Plan
+from site_agent.gate.announced_absence import Window, keep_window
 from tests.chaos.in_process import Disk, Mortal, Results, plan_of, to_the_end, what_came_out
 from tests.rehearsal.made_up_time import play
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from protos.plan import Plan
+from protos.plan.plan import Plan
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.study import THREE_CHUNKS, plan_with
 

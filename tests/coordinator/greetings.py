@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from protos.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-)
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import PROTOCOL_VERSION, Hello
 from tests.rehearsal.study import MEAN
 
 HELLO = Hello(PROTOCOL_VERSION, "test")

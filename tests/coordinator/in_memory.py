@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
-from coordinator.engine import Engine
-from protos.manifest import manifest_of
-from protos.plan import Plan
+from coordinator.rounds.engine import Engine
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
 from tests.rehearsal.queued import QueuedStream
 from tests.rehearsal.study import BehavingSite, made_up_identities
 

@@ -18,7 +18,7 @@ from pki.own_register import OwnAuthorities
 from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
-from protos.plan import Plan
+from protos.plan.plan import Plan
 from tests.pki.hospital import HospitalAuthority, Leaf, Wanted, found, issued
 from tests.rehearsal.federation import Office, Running, utc_now
 from tests.rehearsal.study import SITES, plan_with

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.admission import refuse_hello, refuse_identity, refuse_join
-from protos.manifest import manifest_of
-from protos.messages import PROTOCOL_VERSION, Hello, Join
+from coordinator.network.admission import refuse_hello, refuse_identity, refuse_join
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 from tests.protos.examples import listed, plan_with
 
 PLAN = plan_with()
@@ -57,12 +57,12 @@ def test_a_certificate_alone_proves_nothing(identity: str | None) -> None:
 
 
 def test_a_join_fits_plan_and_manifest_or_is_refused() -> None:
-    """Both digests have to be equal; the epoch does not decide."""
+    """Both digests have to be equal; the key session does not decide."""
     reasons = [
         refuse_join(PLAN, MANIFEST, join)
         for join in (
             JOIN,
-            replace(JOIN, epoch=7),
+            replace(JOIN, key_session=7),
             replace(JOIN, plan_digest=plan_with(seed=8).digest),
             replace(JOIN, manifest_digest=manifest_of(plan_with(weighting={"name": "rows", "largest_rows": 8})).digest),
             replace(JOIN, plan_digest=MANIFEST.digest, manifest_digest=PLAN.digest),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coordinator.aggregation import RunningSum
-from protos.messages import MalformedMessage
-from protos.tensors import CHUNK_PARAMETERS, Layout
+from coordinator.rounds.aggregation import RunningSum
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
+from protos.wire.messages import MalformedMessage
 
 LAYOUT = Layout(2 * CHUNK_PARAMETERS + 5, 2)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.history import History
-from coordinator.journal import Journal, read_journal
+from audit.audit_log import AuditError
+from coordinator.storage.history import History
+from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
 from pki.store import hold_directory
-from protos.audit_log import AuditError
-from site_agent.boundary.audit import AuditLog
+from site_agent.gate.site_log import AuditLog
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished, running, says, wait_until
 from tests.rehearsal.study import plan_document

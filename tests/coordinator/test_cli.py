@@ -15,8 +15,8 @@ import pytest
 import structlog
 import yaml
 
-from coordinator.cli import main
-from protos.manifest import manifest_of
+from coordinator.coordinator_cli import main
+from protos.plan.manifest import manifest_of
 from tests.rehearsal.programs import finished
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 

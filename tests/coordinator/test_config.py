@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.config import read_configuration, read_plans
+from coordinator.configuration import read_configuration, read_plans
 from protos.errors import ConfigurationError
 from tests.protos.examples import plan_document
 

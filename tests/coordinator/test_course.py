@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from coordinator.course import (
+from coordinator.rounds.course import (
     Course,
     begin_course,
     follow,
@@ -18,10 +18,10 @@ from coordinator.course import (
     news,
     rounds_of,
 )
-from protos.gain_sums import GainOverSites
-from protos.manifest import DISTANCE_SCALE, GAIN_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
-from protos.messages import Stage
-from protos.plan import Plan
+from protos.plan.gain_sums import GainOverSites
+from protos.plan.manifest import DISTANCE_SCALE, GAIN_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from tests.coordinator.totals import plan_of, sums_of
 
 CHAIN = {"name": "dense", "hidden": [2, 2, 2]}  # four layers, of which PLayer-FL may federate three

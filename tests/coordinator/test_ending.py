@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ending import FILE
 from coordinator.serve import _until_over
-from protos.messages import CoordinatorReason
+from coordinator.storage.ending import FILE
+from protos.wire.messages import CoordinatorReason
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with

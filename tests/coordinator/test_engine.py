@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.record import sha256_of
-from protos.manifest import manifest_of
-from protos.messages import (
-    CoordinatorReason,
-    Farewell,
-)
+from coordinator.storage.run_record import sha256_of
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import CoordinatorReason, Farewell
 from tests.coordinator.in_memory import IDENTITIES, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import (

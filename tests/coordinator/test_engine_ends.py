@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protos.messages import CoordinatorReason
+from protos.wire.messages import CoordinatorReason
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with

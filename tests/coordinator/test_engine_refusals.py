@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.manifest import manifest_of
-from protos.messages import (
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import (
     Announcement,
     Chunk,
     CoordinatorReason,

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.enrolment import Membership
-from coordinator.service import enrolment_server
+from audit.audit_log import AuditError
+from coordinator.network.enrolment_calls import Membership
+from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
 from pki.authority import Authority
-from pki.enrolment import enrolment_request, invite_site
+from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
 from pki.site_keys import SiteKeys
-from protos.audit_log import AuditError
 from protos.errors import UnavailableError
-from protos.upkeep import EnrolmentReply, EnrolmentRequest, RenewalAsked
-from protos.wire import decode_enrolment_reply, encode_enrolment_request
-from site_agent.boundary.connection import call_enrol
+from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAsked
+from site_agent.agent.connection import call_enrol
 from tests.rehearsal.federation import Office, utc_now
 
 

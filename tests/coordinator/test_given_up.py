@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from coordinator.lateness import MOST_LATE_ATTEMPTS
-from coordinator.status_lines import print_status
-from protos.messages import CoordinatorMessage, Join, SiteMessage
+from coordinator.operations.status_lines import print_status
+from coordinator.rounds.lateness import MOST_LATE_ATTEMPTS
+from protos.wire.messages import CoordinatorMessage, Join, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import NUMBERS, plan_with

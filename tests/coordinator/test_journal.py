@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal import Journal, JournalDamaged, read_journal
+from coordinator.storage.journal import Journal, JournalDamaged, read_journal
 from protos.errors import UnavailableError
 
 

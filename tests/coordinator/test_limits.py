@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import outgoing
-from coordinator import service as service_module
-from coordinator.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
-from coordinator.pace import Pace
-from protos.messages import PROTOCOL_VERSION, Announcement, Hello, Ready
-from protos.plan import Plan
+from coordinator.network import outgoing
+from coordinator.network import service as service_module
+from coordinator.network.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
+from coordinator.network.pace import Pace
+from protos.plan.plan import Plan
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Ready
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, plan_with
 

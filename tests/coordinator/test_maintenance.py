@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.history import History
-from coordinator.maintenance import LONGEST_SECONDS, Windows, excused_until
-from coordinator.phases import (
+from coordinator.rounds.absences import LONGEST_SECONDS, Windows, excused_until
+from coordinator.rounds.phases import (
     CloseRound,
     Collecting,
     Completed,
@@ -27,10 +26,11 @@ from coordinator.phases import (
     Training,
     VoidRound,
 )
-from coordinator.round import advance
+from coordinator.rounds.round import advance
+from coordinator.storage.history import History
 from protos.errors import ConfigurationError, UsageError
-from protos.plan import Deadlines
-from site_agent.boundary.maintenance import FILE, keep_window, kept_window, window_from, window_seconds
+from protos.plan.plan import Deadlines
+from site_agent.gate.announced_absence import FILE, keep_window, kept_window, window_from, window_seconds
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
@@ -54,7 +54,7 @@ def terms(**changes: object) -> Terms:
     )
 
 
-STEP = Step(round=1, attempt=0, bound=SITES, present=SITES, agreed=SITES, epoch=1)
+STEP = Step(round=1, attempt=0, bound=SITES, present=SITES, agreed=SITES, key_session=1)
 WORKING = [
     Training(step=STEP, deadline=3700, latest=3700),
     Collecting(step=STEP, deadline=3700, latest=3700),
@@ -86,7 +86,7 @@ def test_a_site_that_is_back_in_its_window_has_its_time(tmp_path: Path) -> None:
     for site in ("ahus", "berlin"):
         state, _ = advance(run, state, Completed(site), 310.0)
 
-    state, effects = advance(run, state, Joined("cluj", epoch=1), 7000.0)
+    state, effects = advance(run, state, Joined("cluj", key_session=1), 7000.0)
     assert isinstance(state, Collecting)
     assert state.deadline > 7000.0 + 60
     assert len(effects) == 2
@@ -100,7 +100,7 @@ def test_who_is_away_without_a_word_is_lost_as_ever() -> None:
         state, _ = advance(terms(), Training(step=STEP, deadline=1e9, latest=1e9), Left(site), now)
         assert isinstance(state, Training)
         if now == 10.0:
-            state, _ = advance(terms(), state, Joined(site, epoch=1), 30.0)
+            state, _ = advance(terms(), state, Joined(site, key_session=1), 30.0)
             continue
         state, effects = advance(terms(), state, TimePassed(), now + 61.0)
         assert isinstance(state, Interrupted)

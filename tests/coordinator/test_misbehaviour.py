@@ -11,9 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from coordinator import service as service_module
-from protos.manifest import manifest_of
-from protos.messages import (
+from coordinator.network import service as service_module
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.calls import PARTICIPATE
+from protos.wire.messages import (
     PROTOCOL_VERSION,
     Announcement,
     Bind,
@@ -24,8 +26,6 @@ from protos.messages import (
     Join,
     Ready,
 )
-from protos.plan import Plan
-from protos.service import PARTICIPATE
 from tests.coordinator.greetings import HELLO, assert_right_bits
 from tests.rehearsal.federation import (
     Caller,

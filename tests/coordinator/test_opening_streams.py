@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 
-from coordinator.engine import Engine
-from coordinator.outgoing import Caller
-from coordinator.service import FederationService
-from protos.messages import PROTOCOL_VERSION, CoordinatorReason, Farewell, Hello
-from protos.wire import decode_coordinator_message, encode_site_message
+from coordinator.network.outgoing import Caller
+from coordinator.network.service import FederationService
+from coordinator.rounds.engine import Engine
+from protos.wire.codec import decode_coordinator_message, encode_site_message
+from protos.wire.messages import PROTOCOL_VERSION, CoordinatorReason, Farewell, Hello
 
 
 class Opening:

@@ -14,17 +14,17 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from rich.console import Console
 
-from coordinator.enrolment import Membership
+from coordinator.network.enrolment_calls import Membership
+from coordinator.operations.status_lines import print_status
 from coordinator.serve import _told
-from coordinator.status_lines import print_status
 from pki import certificates, own_keys
 from pki.certificates import certificate_pem
 from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
-from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
-from protos.upkeep import LogStanding, RenewalAsked
-from site_agent.boundary.upkeep import SiteUpkeep, renewal_of
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
+from protos.wire.upkeep_messages import LogStanding, RenewalAsked
+from site_agent.gate.site_upkeep import SiteUpkeep, renewal_of
 from tests.coordinator.greetings import assert_right_bits
 from tests.coordinator.own_authorities import A, Hospital, bring, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import HospitalAuthority, Leaf, issued, small_key

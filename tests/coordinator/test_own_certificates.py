@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coordinator.enrolment import Membership
+from coordinator.network.enrolment_calls import Membership
 from pki import own_keys, rotation
+from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_pem, requested_key
-from pki.chain import certificates_in
 from pki.names import SiteName
 from pki.own_enrolment import own_certificate_request
 from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, RefusedError
-from protos.upkeep import RenewalAsked
-from site_agent.boundary.upkeep import own_certificate_of, renewal_of
+from protos.wire.upkeep_messages import RenewalAsked
+from site_agent.gate.site_upkeep import own_certificate_of, renewal_of
 from tests.coordinator.own_authorities import A, Hospital, bring, change_over, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
 from tests.rehearsal.federation import Office, serving, utc_now

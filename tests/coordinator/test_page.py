@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfiguration
-from coordinator.journal import Journal
-from coordinator.page import StatusPage, serve_page
-from coordinator.page_facts import site_rows
-from coordinator.run import thinned
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.operations.page_facts import site_rows
+from coordinator.operations.status_page import StatusPage, serve_page
+from coordinator.rounds.run import thinned
 from coordinator.serve import status_path
+from coordinator.storage.journal import Journal
 from pki.authority import Authority, FederationRecord
-from pki.enrolment import invite_site
+from pki.enrolment_decisions import invite_site
 from pki.names import Address, federation_name, site_name
 from pki.register import Register
 

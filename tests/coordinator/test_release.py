@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import coordinator.cli
 import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-import coordinator.cli
-import site_agent.cli
+import site_agent.site_cli
 from pki.site_keys import SiteKeys
-from protos.manifest import manifest_of
-from protos.plan import Plan
-from site_agent.boundary.audit import AuditLog
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from site_agent.gate.site_log import AuditLog
 from tests.rehearsal.federation import Office
 from tests.rehearsal.study import SITES, plan_with
 
@@ -34,7 +34,7 @@ def type_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     def typed(program: str, *words: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            (site_agent.cli if program == "site-agent" else coordinator.cli).main()
+            (site_agent.site_cli if program == "site-agent" else coordinator.cli).main()
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
         return (ended.value.code if isinstance(ended.value.code, int) else 0), out + err

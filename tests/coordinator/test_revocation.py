@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coordinator.cli import cli
-from coordinator.ending import FILE
-from coordinator.engine import Engine
-from coordinator.history import History
-from coordinator.phases import Over
-from coordinator.taken_out import explained, told_of_removal
-from protos.plan import Plan
+from coordinator.coordinator_cli import cli
+from coordinator.rounds.engine import Engine
+from coordinator.rounds.phases import Over
+from coordinator.rounds.taken_out import explained, told_of_removal
+from coordinator.storage.ending import FILE
+from coordinator.storage.history import History
+from protos.plan.plan import Plan
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
@@ -217,7 +217,7 @@ def test_the_status_says_it_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
     play(scene())
 
     monkeypatch.setattr("coordinator.serve.read_status", answered)
-    monkeypatch.setattr("coordinator.cli.read_configuration", lambda _: None)
+    monkeypatch.setattr("coordinator.coordinator_cli.read_configuration", lambda _: None)
     (tmp_path / "coordinator.yaml").touch()
 
     shown = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "coordinator.yaml")]).output

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.short_paths import short_path
+from coordinator.network.short_paths import short_path
 from deploy.quickstart.ports import free_port
-from pki.doctoring.reach import taken_addresses
+from host.address_checks import taken_addresses
 from protos.errors import UnavailableError
-from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
-from site_agent.boundary.connection import Connection
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
+from site_agent.agent.connection import Connection
 from tests.rehearsal.federation import Office, as_channel, calling
 from tests.rehearsal.programs import finished, own_environment, running, says, status, wait_until
 from tests.rehearsal.study import plan_document
@@ -162,9 +162,9 @@ def test_an_agent_speaks_tls_1_3_only(tmp_path: Path) -> None:
     office.enrol("a")
     code = (
         "import asyncio, sys\n"
-        "from site_agent.boundary.connection import Connection, Credentials\n"
+        "from site_agent.agent.connection import Connection, Credentials\n"
         "from protos.errors import UnavailableError\n"
-        "from protos.messages import Hello\n"
+        "from protos.wire.messages import Hello\n"
         "read = lambda name: open(name, 'rb').read()\n"
         "async def main():\n"
         "    credentials = Credentials(key=read('tls.key'), chain=read('tls.crt'), root=read('root.crt'))\n"
@@ -280,6 +280,6 @@ def test_a_name_of_which_one_address_is_taken_is_taken() -> None:
 def test_an_address_that_this_computer_does_not_support_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may have an IPv6 address where the kernel has no IPv6: the coordinator starts all the same."""
     unsupported = (9999, socket.SOCK_STREAM, 0, "", ("::1", 8443))
-    monkeypatch.setattr("pki.doctoring.reach.socket.getaddrinfo", lambda *_, **__: [unsupported])
+    monkeypatch.setattr("host.address_checks.socket.getaddrinfo", lambda *_, **__: [unsupported])
 
     assert taken_addresses("localhost:8443") == []

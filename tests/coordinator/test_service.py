@@ -14,17 +14,12 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from coordinator import service as service_module
+from coordinator.network import service as service_module
 from pki import certificates
 from pki.names import SiteName
-from protos.messages import (
-    Announcement,
-    CoordinatorReason,
-    Farewell,
-    Offer,
-)
-from protos.plan import Plan
-from site_agent.boundary.connection import Credentials
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, CoordinatorReason, Farewell, Offer
+from site_agent.agent.connection import Credentials
 from tests.coordinator.greetings import HELLO, assert_right_bits
 from tests.rehearsal.federation import (
     Office,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.course import Course
-from coordinator.snapshots import Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
+from coordinator.rounds.course import Course
+from coordinator.storage.snapshots import Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
 
 
 def a_snapshot(number: int) -> Snapshot:

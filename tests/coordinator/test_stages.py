@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.record import sha256_of
-from protos.manifest import GAIN_SCALE, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
-from protos.messages import Offer, Stage
-from protos.plan import Plan
+from coordinator.storage.run_record import sha256_of
+from protos.plan.manifest import GAIN_SCALE, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Offer, Stage
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite
 from tests.coordinator.in_memory import Stage as Scene
 from tests.rehearsal.made_up_time import play

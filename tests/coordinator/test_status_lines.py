@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.progress import drawn_on, shown
-from coordinator.standing import pace_facts
-from coordinator.status_lines import print_status, span
+from coordinator.operations.run_progress import drawn_on, shown
+from coordinator.operations.status_lines import print_status, span
+from coordinator.rounds.run_standing import pace_facts
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.engine import Engine
-from coordinator.outgoing import Caller
-from coordinator.service import FederationService, unread_bytes
-from coordinator.turns import Turns
-from protos.messages import (
+from coordinator.network.outgoing import Caller
+from coordinator.network.service import FederationService, unread_bytes
+from coordinator.network.turns import Turns
+from coordinator.rounds.engine import Engine
+from protos.wire.codec import decode_coordinator_message, decode_site_message, encode_site_message
+from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
     PROTOCOL_VERSION,
     Bind,
@@ -26,7 +27,6 @@ from protos.messages import (
     Hello,
     Ready,
 )
-from protos.wire import decode_coordinator_message, decode_site_message, encode_site_message
 from tests.rehearsal import study
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stream, evidence_of

@@ -9,11 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from coordinator import pace, service
-from coordinator.rate import WITHOUT_LIMIT, Allowance, RateLimit
-from protos.manifest import manifest_of
-from protos.messages import PROTOCOL_VERSION, Announcement, Hello, Join, Refusal, SiteReason
-from protos.upkeep import RenewalAsked
+from coordinator.network import pace, service
+from coordinator.network.rate import WITHOUT_LIMIT, Allowance, RateLimit
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Join, Refusal, SiteReason
+from protos.wire.upkeep_messages import RenewalAsked
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving
 from tests.rehearsal.study import plan_with
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from protos.exchange import Exchanges, pack_layers, stage_at
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import Stage
-from protos.plan import Plan
-from protos.sums import Sums
+from protos.numbers.fixed_point import FixedPoint
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchanges, pack_layers, stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from tests.rehearsal.study import made_up_identities, plan_with
 
 

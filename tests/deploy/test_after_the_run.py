@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from site_agent.trainer.report import make_report
+from site_agent.trainer.run_report import make_report
 from tests.deploy.test_documentation import ROOT, fenced
 from tests.site_agent.test_data_commands import write_hospital, write_patients
 from tests.site_agent.trainer.sites import at_the_end, make_plan, prepare, run_rounds
@@ -29,7 +29,7 @@ SITES = [
     {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
     for name, letter in zip(("st-mary", "riverside", "northfield"), "abc", strict=True)
 ]
-PROGRAM = "from site_agent.cli import main; main()"
+PROGRAM = "from site_agent.site_cli import main; main()"
 DIGEST = "0123456789abcdef"
 BROWSER = shutil.which("chromium")
 

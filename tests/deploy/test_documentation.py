@@ -14,11 +14,11 @@ import click
 import pytest
 from pydantic import TypeAdapter
 
-from coordinator.cli import cli as coordinator
-from pki.cli import commands as pki
-from protos.architecture import Part
-from protos.ingredients import Method, Parts
-from site_agent.cli import cli as site_agent
+from coordinator.coordinator_cli import cli as coordinator
+from pki.pki_cli import commands as pki
+from protos.plan.architecture import Part
+from protos.plan.ingredients import Method, Parts
+from site_agent.site_cli import cli as site_agent
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -125,7 +125,7 @@ def test_scripts_can_be_started(script: str) -> None:
 
 def test_the_methods_in_the_readme_are_the_catalogue() -> None:
     """The README's table names every method that a plan may name, and no other."""
-    from protos.plan import Plan
+    from protos.plan.plan import Plan
 
     catalogue = Plan.model_json_schema()["properties"]["method"]["discriminator"]["mapping"]
 
@@ -141,7 +141,7 @@ def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     catalogue = (ROOT / "protos" / "methods.py").read_text()
     place, last = "\n\nSingleMethod: TypeAlias", "    | LocalOnly,\n"
     assert (catalogue.count(place), catalogue.count(last)) == (1, 1)
-    ingredients = "from protos.architecture import Part\nfrom protos.ingredients import Parts\n"
+    ingredients = "from protos.plan.architecture import Part\nfrom protos.plan.ingredients import Parts\n"
     extended = tmp_path / "methods.py"
     extended.write_text(
         catalogue.replace(place, f"\n{ingredients}\n\n{example}{place}").replace(

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from coordinator.config import CoordinatorConfiguration, read_configuration
-from protos.documents import parse_document, read_document
-from protos.plan import Plan
-from site_agent.config import Hospital, read_hospital
+from coordinator.configuration import CoordinatorConfiguration, read_configuration
+from protos.plan.documents import parse_document, read_document
+from protos.plan.plan import Plan
+from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
 
 EXAMPLES = Path(__file__).parents[2] / "deploy/examples"

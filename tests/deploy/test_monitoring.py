@@ -11,9 +11,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from coordinator.monitoring import CoordinatorCollector
-from protos.monitoring import LONGEST_REQUEST_BYTES, Page, answer, text
-from site_agent.boundary.monitoring import SiteCollector
+from coordinator.operations.coordinator_metrics import CoordinatorCollector
+from host.http_answers import LONGEST_REQUEST_BYTES, Page, answer, text
+from site_agent.gate.site_metrics import SiteCollector
 from tests.rehearsal.federation import Office
 
 MONITORING = Path(__file__).parents[2] / "deploy/monitoring"

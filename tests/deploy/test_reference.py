@@ -13,14 +13,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coordinator.cli import cli as coordinator
-from coordinator.config import AUTHORITY_VARIABLE, CoordinatorConfiguration, read_configuration
-from pki.cli import commands as pki
-from protos.command_line import finish
+from coordinator.configuration import AUTHORITY_VARIABLE, CoordinatorConfiguration, read_configuration
+from coordinator.coordinator_cli import cli as coordinator
+from host.command_line import finish
+from host.exit_codes import EXIT_CODES
+from pki.pki_cli import commands as pki
 from protos.errors import OperatorError
-from protos.exit_codes import EXIT_CODES
-from site_agent.cli import cli as site_agent
-from site_agent.config import INVITATION_VARIABLE, Hospital, read_hospital
+from site_agent.hospital import INVITATION_VARIABLE, Hospital, read_hospital
+from site_agent.site_cli import cli as site_agent
 from tests.deploy.test_examples import models_in
 from tests.protos.test_catalogue import error_kinds
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.config import read_hospital
+from site_agent.hospital import read_hospital
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))

@@ -17,11 +17,11 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from coordinator.cli import cli as coordinator
-from protos.service import HEALTH
-from site_agent.boundary.doctor import examine
-from site_agent.cli import cli as site_agent
-from site_agent.config import read_hospital
+from coordinator.coordinator_cli import cli as coordinator
+from protos.wire.calls import HEALTH
+from site_agent.gate.agent_doctor import examine
+from site_agent.hospital import read_hospital
+from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
 from tests.rehearsal.programs import running, says, wait_until

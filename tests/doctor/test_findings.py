@@ -9,13 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-
-from pki.doctoring import files, host
-from pki.enrolment import invite_site
-from pki.names import SiteName
-from pki.register import Register
-from protos.catalogue import Entry
-from protos.diagnosis import (
+from computer_checks.diagnosis import (
     AILMENTS,
     Finding,
     Severity,
@@ -28,6 +22,13 @@ from protos.diagnosis import (
     judge_disk,
     warning,
 )
+from computer_checks.message_catalogue import Entry
+
+from host import computer_checks
+from pki import key_checks
+from pki.enrolment_decisions import invite_site
+from pki.names import SiteName
+from pki.register import Register
 from tests.rehearsal.federation import Office
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # the certificates here are made after this line is run
@@ -93,19 +94,19 @@ def test_a_directory_that_others_may_write(tmp_path: Path) -> None:
     """It is told with the command that mends it, and well after that."""
     tmp_path.chmod(0o777)
 
-    told = files.judge_directory(tmp_path)
+    told = key_checks.judge_directory(tmp_path)
     chmod(told.remedy)
 
     assert told.severity is FAILURE
-    assert files.judge_directory(tmp_path).severity is FINE
+    assert key_checks.judge_directory(tmp_path).severity is FINE
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     """A missing one is made at the first start, a file in its place is a failure."""
     (tmp_path / "file").touch()
 
-    assert files.judge_directory(tmp_path / "missing").severity is WARNING
-    assert files.judge_directory(tmp_path / "file").severity is FAILURE
+    assert key_checks.judge_directory(tmp_path / "missing").severity is WARNING
+    assert key_checks.judge_directory(tmp_path / "file").severity is FAILURE
 
 
 def test_a_key_that_others_may_read(office: Office) -> None:
@@ -113,17 +114,17 @@ def test_a_key_that_others_may_read(office: Office) -> None:
     key = office.folder / "a" / "tls.key"
     key.chmod(0o644)
 
-    (told,) = files.judge_secrets([key, office.folder / "a" / "missing.key"])
+    (told,) = key_checks.judge_secrets([key, office.folder / "a" / "missing.key"])
     chmod(told.remedy.replace("If nobody else had access, run", "Run"))
 
     assert (told.identifier, told.severity) == ("D403", FAILURE)
-    assert [finding.severity for finding in files.judge_secrets([key])] == [FINE]
+    assert [finding.severity for finding in key_checks.judge_secrets([key])] == [FINE]
 
 
 @pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])
 def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity) -> None:
     """Young it is well, late a warning, after its end a failure; before its beginning the clock is wrong."""
-    told = files.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
+    told = key_checks.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
 
     assert told.severity is expected
     assert ("clock" in told.line) is (days < 0)
@@ -140,29 +141,29 @@ def test_an_invitation_that_does_not_fit(office: Office) -> None:
     text.write_text("Dear colleague")
     text.chmod(0o600)
 
-    assert files.judge_invitation(place, "b", NOW).severity is FINE
-    assert files.judge_invitation(place, "b", NOW + timedelta(hours=2)).severity is FAILURE
-    assert "for b, and hospital.yaml is for c" in files.judge_invitation(place, "c", NOW).says
-    assert files.judge_invitation(text, "b", NOW).severity is FAILURE
+    assert key_checks.judge_invitation(place, "b", NOW).severity is FINE
+    assert key_checks.judge_invitation(place, "b", NOW + timedelta(hours=2)).severity is FAILURE
+    assert "for b, and hospital.yaml is for c" in key_checks.judge_invitation(place, "c", NOW).says
+    assert key_checks.judge_invitation(text, "b", NOW).severity is FAILURE
 
 
 def test_an_authority(office: Office, tmp_path: Path) -> None:
     """Its register, keys and certificates are looked at; the sealed root key is told until it is moved away."""
     directory, root = office.folder / "authority", office.authority.sealed_root_key_path
 
-    before = files.judge_authority(directory, NOW)
+    before = key_checks.judge_authority(directory, NOW)
     root.rename(tmp_path / root.name)
-    after = files.judge_authority(directory, NOW)
-    late = files.judge_authority(directory, NOW + timedelta(days=85))
+    after = key_checks.judge_authority(directory, NOW)
+    late = key_checks.judge_authority(directory, NOW + timedelta(days=85))
 
     assert [finding.says for finding in before if finding.severity] == [f"The sealed root key still lies at {root}."]
     assert {finding.severity for finding in after} == {FINE}
     assert "Run `pki renew`." in {finding.remedy for finding in late}
-    assert files.judge_authority(tmp_path, NOW)[0].severity is FAILURE
+    assert key_checks.judge_authority(tmp_path, NOW)[0].severity is FAILURE
 
 
 def test_this_computer_is_looked_at_without_being_changed() -> None:
     """Disk, clock and kernel answer on any computer, whoever asks."""
-    assert host.free_bytes(Path("/no/such/folder")) == host.free_bytes(Path("/")) > 0
-    assert host.is_clock_synchronised() in (True, False, None)
-    assert host.enforces_address_rules() in ((True, False, None) if os.geteuid() == 0 else (None,))
+    assert computer_checks.free_bytes(Path("/no/such/folder")) == computer_checks.free_bytes(Path("/")) > 0
+    assert computer_checks.is_clock_synchronised() in (True, False, None)
+    assert computer_checks.enforces_address_rules() in ((True, False, None) if os.geteuid() == 0 else (None,))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.quickstart.ports import free_port
-from pki.doctoring.reach import Proxy, Target, findings, proxy_for
-from protos.diagnosis import Finding, Severity
+from host.address_checks import Proxy, Target, findings, proxy_for
+from host.diagnosis import Finding, Severity
 from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
 from tests.rehearsal.federation import Office, serving
 from tests.rehearsal.study import plan_with

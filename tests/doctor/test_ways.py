@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from protos.diagnosis import Finding, Severity
-from site_agent.boundary.doctor import examine
-from site_agent.config import read_hospital
+from host.diagnosis import Finding, Severity
+from site_agent.gate.agent_doctor import examine
+from site_agent.hospital import read_hospital
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in
 from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through

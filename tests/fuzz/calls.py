@@ -29,12 +29,12 @@ from benchmarks.rehearsal.federation import Setting, coordinator_command, runnin
 from benchmarks.rehearsal.observation import memory_mib
 from benchmarks.soak import light_command
 from deploy.quickstart.ports import free_port
-from protos.manifest import manifest_of
-from protos.messages import Hello, Join, Ready
-from protos.plan import Plan
-from protos.service import ENROL, PARTICIPATE
-from protos.wire import encode_enrolment_request, encode_site_message
-from site_agent.config import read_hospital
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.calls import ENROL, PARTICIPATE
+from protos.wire.codec import encode_enrolment_request, encode_site_message
+from protos.wire.messages import Hello, Join, Ready
+from site_agent.hospital import read_hospital
 from tests.chaos.network.federation import Federation
 from tests.fuzz.mutator import mutated
 from tests.fuzz.targets import LARGEST_EXAMPLE

@@ -20,24 +20,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pydantic import BaseModel
 
-from coordinator.aggregation import RunningSum
-from coordinator.config import CoordinatorConfiguration
-from coordinator.course import Course
-from coordinator.snapshots import Snapshot, read_snapshot, write_snapshot
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.rounds.aggregation import RunningSum
+from coordinator.rounds.course import Course
+from coordinator.storage.snapshots import Snapshot, read_snapshot, write_snapshot
 from pki import certificates
-from pki.chain import trusted_after, verified_leaf
+from pki.certificate_chain import trusted_after, verified_leaf
 from pki.identity import identify_coordinator, identify_site
 from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
-from protos.chunk_frame import decode_chunk, encode_chunk
-from protos.documents import parse_document
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
-from protos.generated import federation_pb2 as generated
-from protos.manifest import manifest_of
-from protos.messages import Chunk, MalformedMessage
-from protos.plan import Plan, plan_from_wire
-from protos.tensors import Layout
-from protos.wire import (
+from protos.numbers.chunk_layout import Layout
+from protos.plan.documents import parse_document
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.chunk_frame import decode_chunk, encode_chunk
+from protos.wire.codec import (
     decode_coordinator_message,
     decode_enrolment_reply,
     decode_enrolment_request,
@@ -47,7 +45,9 @@ from protos.wire import (
     encode_enrolment_request,
     encode_site_message,
 )
-from site_agent.config import Hospital
+from protos.wire.generated import federation_pb2 as generated
+from protos.wire.messages import Chunk, MalformedMessage
+from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.contract import Contract
 from tests.protos.examples import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protos.plan import Plan
+from protos.plan.plan import Plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.study import THREE_CHUNKS, plan_with
 

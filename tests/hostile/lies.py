@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from protos.errors import ProtocolError
-from protos.messages import (
-    Refusal,
-    SiteReason,
-)
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import Refusal, SiteReason
 from tests.rehearsal.lying import Evidence, Lie, Stream
 from tests.rehearsal.study import (
     SITES,

@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.masking.context import encoding_name, round_context
-from protos.masking.refusals import Reason
-from protos.masking.stream import Masker
-from protos.messages import (
+from protos.masking.mask_context import encoding_name, round_context
+from protos.masking.mask_stream import Masker
+from protos.masking.masking_refusals import Reason
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import (
     Announcement,
     Bind,
     Chunk,
-    EpochAcknowledgement,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
     Join,
     KeyAdvert,
+    KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
     Offer,
 )
-from protos.parameters import parameters_digest, position
-from protos.plan import Plan
-from protos.tensors import Layout
+from protos.wire.positions import parameters_digest, position
 from tests.hostile.masking_federation import Integers, Site, Vector, of_kind, settle
 from tests.rehearsal.study import offer
 
@@ -39,14 +39,14 @@ async def enter(sites: Sequence[Site]) -> None:
         assert join.plan_digest == site.plan.digest
 
 
-async def agree(sites: Sequence[Site], epoch: int = 1) -> None:
+async def agree(sites: Sequence[Site], key_session: int = 1) -> None:
     """An honest agreement on keys among these sites, in the order of their names."""
     names = tuple(site.name for site in sites)
-    adverts = [of_kind(await site.tell(EpochOpen(epoch, names)), KeyAdvert)[0] for site in sites]
-    roster = EpochRoster(epoch, tuple(adverts))
-    acknowledgements = [of_kind(await site.tell(roster), EpochAcknowledgement)[0] for site in sites]
+    adverts = [of_kind(await site.tell(KeySessionOpen(key_session, names)), KeyAdvert)[0] for site in sites]
+    roster = KeySessionRoster(key_session, tuple(adverts))
+    acknowledgements = [of_kind(await site.tell(roster), KeySessionAcknowledgement)[0] for site in sites]
     for site in sites:
-        await site.tell(EpochSeal(epoch, tuple(acknowledgements)))
+        await site.tell(KeySessionSeal(key_session, tuple(acknowledgements)))
 
 
 async def ask_for(

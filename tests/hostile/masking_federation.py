@@ -21,26 +21,20 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protos.errors import UnavailableError
-from protos.exchange import Exchange, Exchanges
 from protos.fingerprints import fingerprint
-from protos.fixed_point import FixedPoint
-from protos.manifest import ROWS, manifest_of, slices_of
-from protos.messages import (
-    MOST_SAVED,
-    Chunk,
-    CoordinatorMessage,
-    SiteMessage,
-    Stage,
-)
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan, plan_from_wire
-from site_agent.approval import approve
-from site_agent.boundary.agent import Agent
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection
-from site_agent.config import Data, Hospital, Policy, Split
-from site_agent.hatch import AgentEnd, Agreed, Conclude, Prepare, Prepared, Train, Trained
-from site_agent.hatch import Message as HatchMessage
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import ROWS, manifest_of, slices_of
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import MOST_SAVED, Chunk, CoordinatorMessage, SiteMessage, Stage
+from site_agent.agent.connection import Connection
+from site_agent.approvals import approve
+from site_agent.gate.loop import Agent
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Data, Hospital, Policy, Split
+from site_agent.trainer_socket import AgentEnd, Agreed, Conclude, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import Message as TrainerMessage
 from tests.rehearsal.study import plan_with
 
 Vector = npt.NDArray[np.float32]
@@ -124,7 +118,7 @@ class MadeUpTrainer:
         self.concluded: Vector | None = None
         self._site, self._changes, self._seconds = site, changes, seconds
 
-    async def ask(self, message: HatchMessage, largest_payload: int = 0) -> HatchMessage:
+    async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
         """What a trainer answers."""
         match message:
             case Prepare(payload=payload):

@@ -16,15 +16,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from coordinator.engine import Engine
-from protos.manifest import manifest_of
-from protos.messages import (
-    CoordinatorReason,
-    Hello,
-    MalformedMessage,
-    SiteMessage,
-)
-from protos.plan import Plan
+from coordinator.rounds.engine import Engine
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage, SiteMessage
 from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, Vector, identity_of
 from tests.rehearsal.queued import QueuedStream
 

@@ -15,30 +15,30 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-import protos.masking.context
-import protos.masking.epoch
+import protos.masking.key_session
 import protos.masking.ledger
-import protos.masking.stream
-import site_agent.boundary.masking
-import site_agent.boundary.rounds
-from protos.canonical import pack
-from protos.exchange import Exchange
+import protos.masking.mask_context
+import protos.masking.mask_stream
+import site_agent.gate.site_masking
+import site_agent.gate.site_rounds
 from protos.fingerprints import fingerprint
 from protos.masking.ledger import Compute, Ledger, Masked, Open, Remembered
-from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import Announcement, Bind, Join, Offer
-from protos.plan import plan_from_wire
-from site_agent.boundary.agent import Agent
-from site_agent.boundary.allowance import Allowance
-from site_agent.boundary.itinerary import Itinerary
-from site_agent.boundary.rounds import Rounds
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.plan.canonical import pack
+from protos.plan.exchange import Exchange
+from protos.plan.plan import plan_from_wire
+from protos.wire.messages import Announcement, Bind, Join, Offer
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.itinerary import Itinerary
+from site_agent.gate.loop import Agent
+from site_agent.gate.site_rounds import Rounds
 
 _CHECKING = (
-    protos.masking.context,
-    protos.masking.epoch,
+    protos.masking.mask_context,
+    protos.masking.key_session,
     protos.masking.ledger,
-    protos.masking.stream,
-    site_agent.boundary.masking,
+    protos.masking.mask_stream,
+    site_agent.gate.site_masking,
 )
 WEAK = pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
 Weakened = Callable[[], AbstractContextManager[Any]]
@@ -74,14 +74,14 @@ def _lenient(check: Callable[..., None], reasons: tuple[Reason, ...]) -> Callabl
 @contextmanager
 def without_the_plans_list() -> Iterator[None]:
     """A site believes the certificates, so whoever the coordinator shows is a site."""
-    honest = protos.masking.epoch.check_roster
+    honest = protos.masking.key_session.check_roster
 
     def check_roster(terms: Any, adverts: Any, own_advert: Any, quorum: int) -> None:
         shown = tuple((advert.site, fingerprint(advert.identity_key)) for advert in adverts)
         honest(replace(terms, identities=shown), adverts, own_advert, quorum)
 
     with without(Reason.SITE_NOT_EXPECTED) as patch:
-        patch.setattr(site_agent.boundary.masking, "check_roster", check_roster)
+        patch.setattr(site_agent.gate.site_masking, "check_roster", check_roster)
         patch.setattr(Rounds, "_are_listed", lambda self, sites: True)
         patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
         yield
@@ -133,33 +133,33 @@ def without_a_memory() -> Iterator[None]:
 @contextmanager
 def without_the_position() -> Iterator[None]:
     """What was sent down is not bound into the masks."""
-    honest = protos.masking.context.round_context
+    honest = protos.masking.mask_context.round_context
 
     def context(transcript: bytes, position: bytes, *others: Any) -> bytes:
         return honest(transcript, bytes(32), *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.boundary.masking, "round_context", context)
+        patch.setattr(site_agent.gate.site_masking, "round_context", context)
         yield
 
 
 @contextmanager
 def without_fresh_attempts() -> Iterator[None]:
     """The attempt is not bound into the masks."""
-    honest = protos.masking.context.round_context
+    honest = protos.masking.mask_context.round_context
 
     def context(transcript: bytes, position: bytes, attempt: int, *others: Any) -> bytes:
         return honest(transcript, position, 0, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.boundary.masking, "round_context", context)
+        patch.setattr(site_agent.gate.site_masking, "round_context", context)
         yield
 
 
 @contextmanager
 def with_a_careless_exchange() -> Iterator[None]:
     """The exchange of a library that does not look at its result."""
-    honest = protos.masking.epoch.pair_key
+    honest = protos.masking.key_session.pair_key
 
     def pair_key(private: X25519PrivateKey, peer: bytes, transcript: bytes, *, own: str, peer_name: str) -> bytes:
         try:
@@ -172,14 +172,14 @@ def with_a_careless_exchange() -> Iterator[None]:
         return pair_key(private, key, transcript, own=own, peer_name=peer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protos.masking.epoch, "pair_key", named)
+        patch.setattr(protos.masking.key_session, "pair_key", named)
         yield
 
 
 def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:
     """The key of a pair whose shared secret is zero: anybody can compute it."""
     extracted = hmac.digest(transcript, bytes(32), hashlib.sha256)
-    return protos.masking.epoch.expand(extracted, pack("pair", min(own, peer), max(own, peer)))
+    return protos.masking.key_session.expand(extracted, pack("pair", min(own, peer), max(own, peer)))
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def with_any_run_name() -> Iterator[None]:
         plan = plan_from_wire(message.plan)
         self._run = message.run
         self._rounds = await self._prepare(message.run, plan)
-        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.epoch))
+        await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Agent, "_announced", announced)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from protos.errors import RefusedError
-from protos.messages import Announcement, CoordinatorReason, Farewell
-from site_agent.hatch import Message, Prepare
+from protos.wire.messages import Announcement, CoordinatorReason, Farewell
+from site_agent.trainer_socket import Message, Prepare
 from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, masked_plan, settle
 from tests.rehearsal.made_up_time import play
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from protos.errors import ProtocolError, RefusedError
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import (
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import (
     Announcement,
     Bind,
     CoordinatorReason,
@@ -24,11 +26,9 @@ from protos.messages import (
     Refusal,
     SiteReason,
 )
-from protos.parameters import parameters_digest
-from protos.plan import Plan
-from protos.tensors import Layout
-from site_agent.boundary import agent as agent_module
-from site_agent.hatch import Failed, Train
+from protos.wire.positions import parameters_digest
+from site_agent.gate import loop as agent_module
+from site_agent.trainer_socket import Failed, Train
 from tests.hostile.lies import ALL, assert_nothing_left, assert_refused, zeros
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stream, evidence_of, hospital_for

@@ -8,21 +8,12 @@ from typing import Any
 import pytest
 
 from protos.errors import OperatorError, ProtocolError, RefusedError
-from protos.messages import (
-    Bind,
-    Chunk,
-    CoordinatorReason,
-    EpochOpen,
-    Farewell,
-    Finish,
-    Hello,
-    Offer,
-)
-from protos.parameters import parameters_digest
-from protos.plan import Plan
-from protos.wire import encode_coordinator_message, encode_site_message
-from site_agent.boundary import agent as agent_module
-from site_agent.hatch import Train
+from protos.plan.plan import Plan
+from protos.wire.codec import encode_coordinator_message, encode_site_message
+from protos.wire.messages import Bind, Chunk, CoordinatorReason, Farewell, Finish, Hello, KeySessionOpen, Offer
+from protos.wire.positions import parameters_digest
+from site_agent.gate import loop as agent_module
+from site_agent.trainer_socket import Train
 from tests.hostile.lies import (
     ALL,
     after_joining,
@@ -76,7 +67,7 @@ ROUND_LIES: dict[str, Any] = {
     "a bind before the offer": after_joining(Bind(0, 0, ALL, 0)),
     "a bind before the parameters": after_joining(Offer(0, 0, DIGEST), Bind(0, 0, ALL, 0)),
     "a result before the last round": after_joining(Finish(2, DIGEST)),
-    "keys that the plan does not ask for": after_joining(EpochOpen(1, ALL)),
+    "keys that the plan does not ask for": after_joining(KeySessionOpen(1, ALL)),
     "a bind without this site": after_ready(Bind(0, 0, ("b", "c"), 0)),
     "a bind below the quorum": after_ready(Bind(0, 0, ("a", "b"), 0)),
     "a bind with a site nobody listed": after_ready(Bind(0, 0, ("a", "b", "c", "d"), 0)),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from protos.errors import OperatorError, ProtocolError
-from protos.messages import (
+from protos.plan.plan import Plan
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import (
     Bind,
     Chunk,
     CoordinatorMessage,
@@ -23,9 +25,7 @@ from protos.messages import (
     SiteReason,
     Stage,
 )
-from protos.parameters import parameters_digest
-from protos.plan import Plan
-from protos.wire import encode_coordinator_message
+from protos.wire.positions import parameters_digest
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Evidence, Lie, Stream, evidence_of, hospital_for
 from tests.rehearsal.study import SITES, parameter_chunks, plan_with
@@ -180,7 +180,7 @@ def test_a_number_out_of_bounds_does_not_leave(tmp_path: Path, office: Office, s
 
 @pytest.mark.parametrize("bytes_more", [1, 8, 80, 1 << 20])
 def test_a_trainer_that_hands_out_more_is_refused(tmp_path: Path, office: Office, bytes_more: int) -> None:
-    """One number more than the round's exchange is refused at the hatch, before it is in memory."""
+    """One number more than the round's exchange is refused at the trainer socket, before it is in memory."""
     plan = plans(office, "measuring")
 
     evidence = evidence_of(

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation import RunningSum
-from protos.manifest import manifest_of
-from protos.masking.stream import Masker
-from protos.messages import Chunk, SiteMessage
-from protos.plan import Plan
+from coordinator.rounds.aggregation import RunningSum
+from protos.masking.mask_stream import Masker
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Chunk, SiteMessage
 from tests.hostile.masking_federation import change_of, encoded, masked_plan
 from tests.hostile.masking_network import Network
 from tests.rehearsal.made_up_time import play
@@ -244,7 +244,7 @@ def test_a_broken_machine_masks_wrongly_and_is_noticed(tmp_path: Path, monkeypat
         await network.close()
 
         assert [outcome.is_complete for outcome in network.engine.outcomes] == [True]
-        assert len(network.sites["a"].records("epoch_agreed")) == 2  # a void round brings new keys
+        assert len(network.sites["a"].records("key_session_agreed")) == 2  # a void round brings new keys
         assert [site.error for site in network.sites.values()] == [None] * 4
 
     play(scene())

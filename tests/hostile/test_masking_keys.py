@@ -14,10 +14,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protos.masking.epoch import EpochSecret, EpochTerms, acknowledge, make_advert, transcript
-from protos.masking.refusals import Reason
-from protos.messages import EpochAcknowledgement, EpochOpen, EpochRoster, EpochSeal, KeyAdvert
-from protos.plan import Plan
+from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknowledge, make_advert, transcript
+from protos.masking.masking_refusals import Reason
+from protos.plan.plan import Plan
+from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, KeySessionOpen, KeySessionRoster, KeySessionSeal
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found, strip, total
 from tests.hostile.masking_federation import Integers, Site, encoded, identity_key, masked_plan, of_kind, sites_of
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
@@ -30,19 +30,19 @@ class Impostor:
     """Somebody who plays a site with keys of his own."""
 
     def __init__(
-        self, plan: Plan, names: tuple[str, ...], own: str, identity: Ed25519PrivateKey, epoch: int = 1
+        self, plan: Plan, names: tuple[str, ...], own: str, identity: Ed25519PrivateKey, key_session: int = 1
     ) -> None:
         listed = {site.name: site.identity for site in plan.sites}
         identities = tuple(sorted((name, listed.get(name, "aaaa")) for name in {*listed, *names}))
-        self.terms = EpochTerms(
-            run=plan.run_name, epoch=1, plan_digest=plan.digest, candidates=names, identities=identities
+        self.terms = KeySessionTerms(
+            run=plan.run_name, key_session=1, plan_digest=plan.digest, candidates=names, identities=identities
         )
         self.own, self.identity = own, identity
-        self.secret = EpochSecret(X25519PrivateKey.generate(), bytes(32))
+        self.secret = KeySessionSecret(X25519PrivateKey.generate(), bytes(32))
         public = identity.public_key().public_bytes_raw()
         self.advert = make_advert(self.secret, self.terms, own, public, identity.sign)
 
-    def acknowledge(self, roster: Iterable[KeyAdvert]) -> EpochAcknowledgement:
+    def acknowledge(self, roster: Iterable[KeyAdvert]) -> KeySessionAcknowledgement:
         """The signature under whatever the victim was shown."""
         return acknowledge(self.terms, self.own, transcript(self.terms, list(roster)), self.identity.sign)
 
@@ -55,15 +55,15 @@ class Impostor:
 async def surround(victim: Site, impostors: list[Impostor]) -> Integers | None:
     """Lead a site through a whole round among impostors; its change in the clear, or None."""
     names = tuple(sorted([victim.name, *(impostor.own for impostor in impostors)]))
-    answer = of_kind(await victim.tell(EpochOpen(1, names)), KeyAdvert)
+    answer = of_kind(await victim.tell(KeySessionOpen(1, names)), KeyAdvert)
     if not answer:
         return None
     roster = tuple(sorted([*answer, *(impostor.advert for impostor in impostors)], key=lambda advert: advert.site))
-    signed = of_kind(await victim.tell(EpochRoster(1, roster)), EpochAcknowledgement)
+    signed = of_kind(await victim.tell(KeySessionRoster(1, roster)), KeySessionAcknowledgement)
     if not signed:
         return None
     everyone = [*signed, *(impostor.acknowledge(roster) for impostor in impostors)]
-    await victim.tell(EpochSeal(1, tuple(sorted(everyone, key=lambda entry: entry.site))))
+    await victim.tell(KeySessionSeal(1, tuple(sorted(everyone, key=lambda entry: entry.site))))
     upload = await ask_for(victim, 0, 0, names)
     if not upload:
         return None
@@ -125,7 +125,8 @@ def test_sites_that_the_coordinator_invents_are_refused(tmp_path: Path, is_weak:
         else:
             assert recovered is None
             assert (
-                victim.records("coordinator_refused")[0]["reason"] == "an epoch with sites that the plan does not list"
+                victim.records("coordinator_refused")[0]["reason"]
+                == "a key session with sites that the plan does not list"
             )
             assert victim.error is not None
             assert victim.chunks == []
@@ -182,10 +183,10 @@ def test_keys_of_low_order_are_refused(tmp_path: Path, is_weak: bool) -> None:
             other.secret = _Fixed(point)
             public = other.identity.public_key().public_bytes_raw()
             other.advert = make_advert(other.secret, other.terms, other.own, public, other.identity.sign)
-        (own,) = of_kind(await victim.tell(EpochOpen(1, plan.site_names)), KeyAdvert)
+        (own,) = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
         roster = (own, *(other.advert for other in others))
-        (signed,) = of_kind(await victim.tell(EpochRoster(1, roster)), EpochAcknowledgement)
-        await victim.tell(EpochSeal(1, (signed, *(other.acknowledge(roster) for other in others))))
+        (signed,) = of_kind(await victim.tell(KeySessionRoster(1, roster)), KeySessionAcknowledgement)
+        await victim.tell(KeySessionSeal(1, (signed, *(other.acknowledge(roster) for other in others))))
 
         if not is_weak:
             assert refused(victim, Reason.LOW_ORDER_KEY)
@@ -202,7 +203,7 @@ def test_keys_of_low_order_are_refused(tmp_path: Path, is_weak: bool) -> None:
         play(scene())
 
 
-class _Fixed(EpochSecret):
+class _Fixed(KeySessionSecret):
     """A site whose public key is not of its own making."""
 
     def __init__(self, point: bytes) -> None:
@@ -215,7 +216,7 @@ class _Fixed(EpochSecret):
 
 @pytest.mark.parametrize("is_weak", [True, False])
 def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp_path: Path, is_weak: bool) -> None:
-    """A site of two faces signs two keys in one epoch; sites that were shown different ones refuse. Where nobody
+    """A site of two faces signs two keys in one key session; sites that were shown different ones refuse. Where nobody
     compares transcripts they send, yet nothing is learnt: the transcript is in the salt of every pair's key."""
     plan = masked_plan("abcd", quorum=4)
 
@@ -223,16 +224,16 @@ def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp
         sites = [Site(name, plan, tmp_path / name) for name in "abc"]
         await enter(sites)
         faces = [Impostor(plan, plan.site_names, "d", identity_key("d")) for _ in range(2)]
-        adverts = [of_kind(await site.tell(EpochOpen(1, plan.site_names)), KeyAdvert)[0] for site in sites]
+        adverts = [of_kind(await site.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)[0] for site in sites]
         rosters = [(*adverts, face.advert) for face in faces]
         shown = {"a": 0, "b": 1, "c": 1}
         signed = [
-            of_kind(await site.tell(EpochRoster(1, rosters[shown[site.name]])), EpochAcknowledgement)[0]
+            of_kind(await site.tell(KeySessionRoster(1, rosters[shown[site.name]])), KeySessionAcknowledgement)[0]
             for site in sites
         ]
         for site in sites:
             face = shown[site.name]
-            await site.tell(EpochSeal(1, (*signed, faces[face].acknowledge(rosters[face]))))
+            await site.tell(KeySessionSeal(1, (*signed, faces[face].acknowledge(rosters[face]))))
 
         if not is_weak:
             assert all(refused(site, Reason.ANOTHER_TRANSCRIPT) for site in sites)
@@ -251,8 +252,8 @@ def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp
 
 
 @pytest.mark.parametrize("is_weak", [True, False])
-def test_an_epoch_that_comes_again_is_refused(tmp_path: Path, is_weak: bool) -> None:
-    """Keys are fresh in every epoch, and an epoch's number is used once; a sealed one is not opened again."""
+def test_a_key_session_that_comes_again_is_refused(tmp_path: Path, is_weak: bool) -> None:
+    """Keys are fresh in every key session, and a key session's number is used once; a sealed one is not opened again."""
     plan = masked_plan("abc")
 
     async def scene() -> None:
@@ -261,17 +262,17 @@ def test_an_epoch_that_comes_again_is_refused(tmp_path: Path, is_weak: bool) -> 
         await agree(sites)
         victim = sites[0]
 
-        again = of_kind(await victim.tell(EpochOpen(1, plan.site_names)), KeyAdvert)
+        again = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
 
         first = of_kind(victim.said, KeyAdvert)[0]
         if is_weak:
             assert again[0].exchange_key != first.exchange_key  # even so no key serves twice
         else:
             assert again == []
-            assert refused(victim, Reason.WRONG_EPOCH)
+            assert refused(victim, Reason.WRONG_KEY_SESSION)
 
     if is_weak:
-        with without(Reason.WRONG_EPOCH):
+        with without(Reason.WRONG_KEY_SESSION):
             play(scene())
     else:
         play(scene())

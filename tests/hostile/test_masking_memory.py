@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.exchange import Exchanges
-from protos.manifest import manifest_of
-from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import Announcement, Bind, Chunk, Offer, Stage
-from protos.parameters import parameters_digest, position
-from protos.plan import Plan
-from protos.tensors import Layout
-from site_agent.boundary.gate import Gate
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.numbers.chunk_layout import Layout
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, Bind, Chunk, Offer, Stage
+from protos.wire.positions import parameters_digest, position
+from site_agent.gate.door import Gate
 from tests.hostile.masking_coordinator import (
     agree,
     all_refuse,
@@ -72,7 +72,7 @@ def test_a_ledger_from_a_backup(tmp_path: Path, loss: str, is_weak: bool) -> Non
             assert all_refuse(sites[:3], Reason.RECORD_OLDER, chunks=2)
             return
         await enter(sites[:3])
-        await agree(sites[:3], epoch=2)
+        await agree(sites[:3], key_session=2)
         second, _ = total(plan, await collect(sites[:3], 1, 0, "abc"))
         assert found(first - second, sites[3].change(1))
 
@@ -100,7 +100,7 @@ def test_one_site_that_forgets_everything_gives_nothing_away(tmp_path: Path, vic
         forgetful.start()
         await enter([forgetful])
         left = [site for site in sites if site.name != ("d" if victim != "d" else "a")]
-        await agree(left, epoch=2)
+        await agree(left, key_session=2)
         again = await collect(left, 0, 1, [site.name for site in left])
 
         assert [bool(upload) for upload in again] == [site is forgetful for site in left]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import site_agent.boundary.agent
+import site_agent.gate.loop
 from protos.errors import ProtocolError
-from protos.messages import Announcement, Join, Refusal, SiteReason
-from protos.plan import Plan, plan_from_wire
-from site_agent.boundary.allowance import Allowance
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import Announcement, Join, Refusal, SiteReason
+from site_agent.gate.allowance import Allowance
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.rehearsal.made_up_time import play
@@ -54,7 +54,7 @@ def test_a_plan_weaker_than_the_hospitals_policy_is_refused(
     names, changes, policy, reason = OFFERS[kind]
     plan = masked_plan(names, **changes)
     if is_weak:
-        monkeypatch.setattr(site_agent.boundary.agent, "refuse_plan", lambda *facts, **more: None)
+        monkeypatch.setattr(site_agent.gate.loop, "refuse_plan", lambda *facts, **more: None)
         monkeypatch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
         policy = {**policy, "smallest_sites": min(policy.get("smallest_sites", 3), len(names))}
 
@@ -121,7 +121,7 @@ def test_a_plan_cannot_name_what_is_not_a_coordinators_choice(weakness: dict[str
 @pytest.mark.parametrize("count", [2, 3, 100])
 def test_no_range_that_a_plan_may_have_overflows_a_sum(count: int) -> None:
     """At the widest and narrowest range, sums over all listed sites stay within the signed half of the ring."""
-    from protos.fixed_point import FixedPoint
+    from protos.numbers.fixed_point import FixedPoint
 
     for exponent in range(-40, 11):
         fixed_point = FixedPoint(2.0**exponent, count)

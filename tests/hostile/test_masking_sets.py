@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.manifest import manifest_of
-from protos.masking.refusals import Reason
-from protos.messages import Bind, Chunk
+from protos.masking.masking_refusals import Reason
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import Bind, Chunk
 from tests.hostile.masking_coordinator import (
     agree,
     all_refuse,
@@ -54,7 +54,7 @@ def test_the_same_step_under_a_smaller_set(tmp_path: Path, when: str, is_weak: b
         if when == "after a restart":
             await restart(sites[:3])
         if when != "at once":
-            await agree(sites[:3], epoch=2)
+            await agree(sites[:3], key_session=2)
         again = await collect(sites[:3], 0, 1, "abc")
 
         if is_weak:
@@ -110,7 +110,7 @@ def test_a_site_left_out_is_paid_for_once_and_over_restarts(tmp_path: Path) -> N
         assert all(await collect(sites, 0, 0, "abcde"))
         assert all(await collect(sites, 1, 0, "abcd"))
         await restart(sites[:4])
-        await agree(sites[:4], epoch=2)
+        await agree(sites[:4], key_session=2)
         assert all(await collect(sites, 2, 0, "abcd"))
 
         assert await collect(sites, 3, 0, "abc") == [[], [], []]
@@ -247,7 +247,7 @@ def test_other_parameters_for_the_same_step(tmp_path: Path, is_weak: bool) -> No
             return
         assert uploads == [[], [], [], []]
         await restart(sites)
-        await agree(sites, epoch=2)
+        await agree(sites, key_session=2)
         assert [await ask_for(site, 0, 1, "abcd", dead) for site in sites] == [[], [], [], []]
         for site in sites:
             reasons = [entry["reason"] for entry in site.records("coordinator_refused")]

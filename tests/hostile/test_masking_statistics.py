@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from protos.masking.refusals import Reason
-from protos.plan import Plan
+from protos.masking.masking_refusals import Reason
+from protos.plan.plan import Plan
 from tests.hostile.masking_coordinator import agree, ask_for, enter
 from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.hostile.masking_weakened import without
@@ -94,10 +94,10 @@ def test_the_same_change_without_masks_is_noticed(tmp_path: Path, name: str) -> 
         bodies.extend(bytes(chunk.body)[8:] for chunk in await ask_for(site, 0, 0, "a"))
 
     with without(Reason.BELOW_QUORUM), pytest.MonkeyPatch.context() as patch:
-        for module in ("protos.masking.epoch", "protos.masking.context"):
+        for module in ("protos.masking.key_session", "protos.masking.mask_context"):
             patch.setattr(f"{module}.SMALLEST_COHORT", 1)
-        patch.setattr("protos.plan.Plan.canonical", plan.canonical)
-        patch.setattr("site_agent.boundary.agent.plan_from_wire", lambda raw: plan)
+        patch.setattr("protos.plan.plan.Plan.canonical", plan.canonical)
+        patch.setattr("site_agent.gate.loop.plan_from_wire", lambda raw: plan)
         patch.setattr("tests.hostile.masking_federation.plan_from_wire", lambda raw: plan)
         play(scene())
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from protos.errors import RefusedError
-from protos.exchange import Exchanges
-from protos.manifest import manifest_of
-from protos.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason, Stage
-from protos.plan import Plan
-from site_agent.approval import approve, withdraw
-from site_agent.boundary.allowance import Allowance
-from site_agent.boundary.audit import AuditError, AuditLog
-from site_agent.boundary.consent import ConsentEnded, refuse_replay
-from site_agent.boundary.gate import GateRefusal, OutsideHours, PolicyForbids
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason, Stage
+from site_agent.approvals import approve, withdraw
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import ConsentEnded, refuse_replay
+from site_agent.gate.door import GateRefusal, OutsideHours, PolicyForbids
+from site_agent.gate.site_log import AuditError, AuditLog
 from tests.rehearsal.federation import Office
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for

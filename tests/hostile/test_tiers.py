@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.exchange import Exchanges
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import Refusal, SiteMessage, SiteReason, Stage
-from protos.plan import Plan
-from protos.statistics import summed
-from site_agent.approval import approve, withdraw
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchanges
+from protos.plan.federated_statistics import summed
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
+from site_agent.approvals import approve, withdraw
 from tests.hostile.masking_federation import Vector, change_of, identity_of, masked_plan, measured_by
 from tests.hostile.masking_network import Network
 from tests.rehearsal.made_up_time import play

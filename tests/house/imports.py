@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 HOUSE: Final = Path(__file__).parents[2]
-ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
+ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def outside_packages(names: set[str], *, lazily: bool = False) -> set[str]:
 
 def is_command_line(module: str) -> bool:
     """Whether each function of a module that imports is a command, hence a process of its own."""
-    return module.rpartition(".")[2] == "cli" or ".commands." in module
+    return module.endswith("_cli") or ".commands." in module
 
 
 def _happens(found: Imported, lazily: bool) -> bool:

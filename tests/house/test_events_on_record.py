@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.audit import _EVENTS as JOURNALLED
-from protos.audit_files import CONTINUED
-from protos.audit_log import COUNTERSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
-from protos.audit_report import _WORDS as WORDS
+from audit.audit_log import COUNTERSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
+from audit.log_files import CONTINUED
+from audit.log_report import _WORDS as WORDS
+from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
 
 ROOT = Path(__file__).parents[2]
 # How the rooms call what writes a record; the coordinator's journal is echoed into its log under other names.

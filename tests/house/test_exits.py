@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from protos.messages import SiteMessage
+from protos.wire.messages import SiteMessage
 from tests.house.imports import modules, reachable
 
 SITE = {name: path.read_text() for name, path in modules().items() if name.startswith("site_agent.")}
-BOUNDARY = {name: text for name, text in SITE.items() if name.startswith("site_agent.boundary.")}
+BOUNDARY = {name: text for name, text in SITE.items() if name.startswith(("site_agent.gate.", "site_agent.agent."))}
 
 
 def calls(text: str) -> Iterator[ast.Call]:
@@ -47,16 +47,16 @@ def arguments(text: str, function: str) -> set[str]:
 
 def test_only_the_gate_makes_a_chunk() -> None:
     """The one message that can hold numbers of a model is built in one file of the site."""
-    assert callers("Chunk", SITE) == {"site_agent.boundary.gate"}
+    assert callers("Chunk", SITE) == {"site_agent.gate.door"}
 
 
 def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
     """Built vectors are opaque to the rest of the agent; rounds.py tells their length to the log."""
-    assert callers("Contribution", SITE) == {"site_agent.boundary.gate"}
+    assert callers("Contribution", SITE) == {"site_agent.gate.door"}
     assert readers("buffer", BOUNDARY) <= {
-        "site_agent.boundary.gate", "site_agent.boundary.rounds", "site_agent.boundary.dry_run",
+        "site_agent.gate.door", "site_agent.gate.site_rounds", "site_agent.gate.dry_run",
     }  # fmt: skip
-    for module in ("site_agent.boundary.rounds", "site_agent.boundary.dry_run"):
+    for module in ("site_agent.gate.site_rounds", "site_agent.gate.dry_run"):
         text = BOUNDARY[module]
         assert text.count(".buffer") == text.count(".buffer)")
         assert "len(contribution.buffer)" in text or "len(built.buffer)" in text
@@ -65,22 +65,22 @@ def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
 def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
     """Its payload is read where it is given to the gate, and where the agent reads which states there are on disk."""
     assert readers("payload", BOUNDARY) == {
-        "site_agent.boundary.rounds", "site_agent.boundary.dry_run", "site_agent.boundary.agent",
+        "site_agent.gate.site_rounds", "site_agent.gate.dry_run", "site_agent.gate.loop",
     }  # fmt: skip
-    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.boundary.rounds"], "build")
-    assert BOUNDARY["site_agent.boundary.rounds"].count(".payload") == 1
-    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.boundary.dry_run"], "build")
-    assert BOUNDARY["site_agent.boundary.dry_run"].count(".payload") == 1
-    assert BOUNDARY["site_agent.boundary.agent"].count(".payload") == 1
+    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.site_rounds"], "build")
+    assert BOUNDARY["site_agent.gate.site_rounds"].count(".payload") == 1
+    assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.dry_run"], "build")
+    assert BOUNDARY["site_agent.gate.dry_run"].count(".payload") == 1
+    assert BOUNDARY["site_agent.gate.loop"].count(".payload") == 1
 
 
 def test_only_chunks_from_the_gate_are_sent() -> None:
     """The loop over `release` is the one place that sends a chunk, and nothing else has a name that could be one."""
-    rounds = ast.parse(BOUNDARY["site_agent.boundary.rounds"])
+    rounds = ast.parse(BOUNDARY["site_agent.gate.site_rounds"])
     loops = [node for node in ast.walk(rounds) if isinstance(node, ast.For) and "chunk" in ast.unparse(node.target)]
 
     assert [ast.unparse(loop.iter) for loop in loops] == ["self._gate.release(contribution, bind)"]
-    sent = arguments(BOUNDARY["site_agent.boundary.rounds"], "send")
+    sent = arguments(BOUNDARY["site_agent.gate.site_rounds"], "send")
     assert "chunk" in sent
     others = {text for text in sent if text != "chunk"}
     assert all(text.startswith(("Ready(", "Done(", "self._masked().")) for text in others), others
@@ -89,14 +89,14 @@ def test_only_chunks_from_the_gate_are_sent() -> None:
 @pytest.mark.parametrize("function", ["encode_site_message"])
 def test_only_the_connection_writes_to_the_stream(function: str) -> None:
     """Messages become bytes in one place, and the stream's own `write` is called there alone."""
-    assert callers(function, SITE) == {"site_agent.boundary.connection"}
+    assert callers(function, SITE) == {"site_agent.agent.connection"}
     stream_writes = {
         module
         for module, text in BOUNDARY.items()
         for call in calls(text)
         if _name(call.func) == "write" and "_stream" in ast.unparse(call.func)
     }
-    assert stream_writes == {"site_agent.boundary.connection"}
+    assert stream_writes == {"site_agent.agent.connection"}
 
 
 def test_a_site_has_no_other_message_that_could_hold_numbers() -> None:
@@ -111,7 +111,7 @@ def test_the_gate_cannot_be_reached_from_where_the_patients_are() -> None:
     trainers = [name for name in modules() if name.startswith("site_agent.trainer")]
     assert trainers
     for name in trainers:
-        assert not {found for found in reachable(name, lazily=True) if found.startswith("site_agent.boundary")}
+        assert not {found for found in reachable(name, lazily=True) if found.startswith("site_agent.gate")}
 
 
 OPENERS = {
@@ -121,7 +121,7 @@ OPENERS = {
 
 
 def test_nothing_near_the_patients_opens_a_connection() -> None:
-    """Beside the hatch no module that a trainer reaches names a function that connects, of whatever library."""
+    """Beside the trainer socket no module that a trainer reaches names a function that connects, of whatever library."""
     near = {
         name for entry in modules() if entry.startswith("site_agent.trainer") for name in reachable(entry, lazily=True)
     }
@@ -129,8 +129,8 @@ def test_nothing_near_the_patients_opens_a_connection() -> None:
 
     assert {name for opener in OPENERS for name in callers(opener, texts)} == set()
     sockets = {name for name, text in texts.items() if "import socket" in text}
-    assert sockets == {"site_agent.hatch", "site_agent.trainer.__main__"}
-    assert callers("secure_channel", BOUNDARY) == {"site_agent.boundary.connection"}  # the search is able to find one
+    assert sockets == {"site_agent.trainer_socket", "site_agent.trainer.__main__"}
+    assert callers("secure_channel", BOUNDARY) == {"site_agent.agent.connection"}  # the search is able to find one
 
 
 def test_the_proof_would_see_another_exit() -> None:

@@ -35,9 +35,33 @@ class Room:
     rooms: tuple[str, ...]
 
 
+# What every process of a site reads.
+BOTH = ("site_agent.trainer_socket", "site_agent.hospital", "site_agent.approvals")
+PATIENTS = frozenset(
+    {
+        "torch",
+        "pandas",
+        "sklearn",
+        "threadpoolctl",
+        "safetensors",
+        "numpy",
+        "structlog",
+        "pydantic",
+        "click",
+        "sqlalchemy",
+        "pyarrow",
+        "openpyxl",
+        "onnx",
+        "onnxruntime",
+        "blake3",
+        "sdnotify",
+    }
+)
 TABLE = (
-    Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3", "click"}), ("protos",)),
-    Room("pki", frozenset({"cryptography", "click"}), ("pki", "protos")),
+    Room("protos", frozenset({"numpy", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
+    Room("host", frozenset({"click", "cryptography", "yaml", "pydantic", "numpy"}), ("host", "protos")),
+    Room("audit", frozenset({"click", "cryptography", "blake3", "pydantic"}), ("audit", "host", "protos")),
+    Room("pki", frozenset({"cryptography", "click"}), ("pki", "audit", "host", "protos")),
     Room(
         "coordinator",
         frozenset(
@@ -55,61 +79,54 @@ TABLE = (
                 "jinja2",
             }
         ),
-        ("coordinator", "pki", "protos"),
+        ("coordinator", "pki", "audit", "host", "protos"),
     ),
     Room(
-        "site_agent.boundary",
+        "site_agent.agent",
+        frozenset({"cryptography", "structlog", "grpc"}),
+        ("site_agent.agent", "site_agent.gate", *BOTH, "pki", "audit", "host", "protos"),
+    ),
+    Room(
+        "site_agent.gate",
         frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify", "prometheus_client", "jinja2"}),
-        ("site_agent.boundary", "site_agent.hatch", "site_agent.config", "site_agent.approval", "pki", "protos"),
+        ("site_agent.gate", "site_agent.agent", *BOTH, "pki", "audit", "host", "protos"),
     ),
+    Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.log_lines", *BOTH, "host", "protos")),
     Room(
-        "site_agent.trainer",
-        frozenset(
-            {
-                "torch",
-                "pandas",
-                "sklearn",
-                "threadpoolctl",
-                "safetensors",
-                "numpy",
-                "structlog",
-                "pydantic",
-                "click",
-                "sqlalchemy",
-                "pyarrow",
-                "openpyxl",
-                "onnx",
-                "onnxruntime",
-                "blake3",
-                "sdnotify",
-            }
-        ),
+        "site_agent.desk",
+        PATIENTS | {"jinja2"},
         (
+            "site_agent.desk",
             "site_agent.trainer",
-            "site_agent.hatch",
-            "site_agent.config",
-            "site_agent.approval",
-            "site_agent.logs",
+            "site_agent.log_lines",
+            "site_agent.plan_differences",
+            "audit",
+            *BOTH,
+            "host",
             "protos",
         ),
     ),
-    Room("site_agent", frozenset({"click", "rich", "yaml", "pydantic", "structlog"}), ("site_agent", "pki", "protos")),
+    Room(
+        "site_agent",
+        frozenset({"click", "rich", "yaml", "pydantic", "structlog"}),
+        ("site_agent", "pki", "audit", "host", "protos"),
+    ),
 )
 # The only files that may import what stands beside them.
 ONE_PLACE = {
-    "grpc": {"coordinator.service", "coordinator.health", "site_agent.boundary.connection"},
-    "google": {"protos.wire", "protos.upkeep_wire", "protos.generated.federation_pb2"},
-    "protos.generated": {"protos.wire", "protos.upkeep_wire"},
-    "protos.generated.federation_pb2": {"protos.wire", "protos.upkeep_wire"},
+    "grpc": {"coordinator.network.service", "coordinator.network.health", "site_agent.agent.connection"},
+    "google": {"protos.wire.codec", "protos.wire.upkeep_codec", "protos.wire.generated.federation_pb2"},
+    "protos.wire.generated": {"protos.wire.codec", "protos.wire.upkeep_codec"},
+    "protos.wire.generated.federation_pb2": {"protos.wire.codec", "protos.wire.upkeep_codec"},
 }
-# Who may open a socket. The hatch is a pair between the two processes of a site; a doctor looks who answers at an
-# address with pki.doctoring.reach.
+# Who may open a socket. The trainer socket is a pair between the two processes of a site; a doctor looks who answers at an
+# address with host.address_checks.
 SOCKET_FILES = {
-    "site_agent.hatch",
-    "site_agent.boundary.join",
+    "site_agent.trainer_socket",
+    "site_agent.agent.joining",
     "site_agent.trainer.__main__",
-    "site_agent.boundary.dry_run",
-    "pki.doctoring.reach",
+    "site_agent.gate.dry_run",
+    "host.address_checks",
 }
 
 
@@ -144,19 +161,19 @@ def test_imports_point_downwards(module: str) -> None:
 @pytest.mark.parametrize(
     ("importer", "text"),
     [
-        ("protos.plan", "import grpc"),
-        ("protos.plan", "from torch import nn"),
-        ("protos.plan", "import coordinator.round"),
+        ("protos.plan.plan", "import grpc"),
+        ("protos.plan.plan", "from torch import nn"),
+        ("protos.plan.plan", "import coordinator.round"),
         ("pki.store", "import numpy"),
         ("pki.store", "from site_agent import config"),
-        ("coordinator.round", "import site_agent.hatch"),
-        ("protos.server_rules", "def f():\n    import torch"),
-        ("site_agent.boundary.gate", "import site_agent.trainer.worker"),
-        ("site_agent.boundary.gate", "import pandas"),
-        ("site_agent.trainer.worker", "from site_agent.boundary import gate"),
+        ("coordinator.rounds.round", "import site_agent.trainer_socket"),
+        ("protos.plan.server_rules", "def f():\n    import torch"),
+        ("site_agent.gate.door", "import site_agent.trainer.worker"),
+        ("site_agent.gate.door", "import pandas"),
+        ("site_agent.trainer.worker", "from site_agent.gate import gate"),
         ("site_agent.trainer.worker", "import grpc.aio"),
         ("site_agent.trainer.worker", "from pki import store"),
-        ("site_agent.config", "import torch"),
+        ("site_agent.hospital", "import torch"),
     ],
 )
 def test_the_table_finds_a_breach(importer: str, text: str) -> None:
@@ -172,11 +189,11 @@ def test_what_has_one_place_is_imported_nowhere_else(imported: str) -> None:
     """The network is one file on each side, and generated messages meet records in the two wire files alone."""
     importers = {found.importer for found in all_imports() if is_in(found.imported, imported)}
 
-    assert importers <= ONE_PLACE[imported] | {"protos.generated"}
+    assert importers <= ONE_PLACE[imported] | {"protos.wire.generated"}
 
 
 def test_no_file_opens_a_socket_of_its_own() -> None:
-    """Beside gRPC's two files only the hatch's ends and the doctor's look at an address touch sockets."""
+    """Beside gRPC's two files only the trainer socket's ends and the doctor's look at an address touch sockets."""
     importers = {found.importer for found in all_imports() if found.package in SOCKETS}
 
     assert importers <= SOCKET_FILES
@@ -186,7 +203,11 @@ def test_lazy_imports_stand_where_they_keep_a_process_small() -> None:
     """Only command lines and the trainer, which loads torch late, import inside functions."""
     importers = {found.importer for found in all_imports() if found.is_lazy and found.package in (*ROOMS, *HEAVY)}
 
-    assert {name for name in importers if not is_command_line(name) and not is_in(name, "site_agent.trainer")} == set()
+    assert {
+        name
+        for name in importers
+        if not is_command_line(name) and not is_in(name, "site_agent.trainer") and not is_in(name, "site_agent.desk")
+    } == set()
 
 
 def entry_points() -> dict[str, set[str]]:
@@ -225,15 +246,15 @@ def test_the_proof_sees_both_sides() -> None:
     """The network is seen behind join and serve, the patients behind the trainer: the proof is not empty."""
     entries = ENTRIES
 
-    assert has_network(entries["site_agent.boundary.join"])
-    assert has_network(entries["site_agent.cli:join"])
+    assert has_network(entries["site_agent.agent.joining"])
+    assert has_network(entries["site_agent.site_cli:join"])
     assert has_network(entries["coordinator.serve"])
     assert has_patients(entries["site_agent.trainer.study"])
-    assert has_patients(entries["site_agent.cli:check"])
-    assert has_patients(entries["site_agent.commands.predict:predict"])
+    assert has_patients(entries["site_agent.site_cli:check"])
+    assert has_patients(entries["site_agent.commands.predict_commands:predict"])
     assert has_patients(entries["site_agent.trainer.worker"])
-    assert not has_network(entries["site_agent.cli"])
-    assert not has_patients(entries["site_agent.cli"])
+    assert not has_network(entries["site_agent.site_cli"])
+    assert not has_patients(entries["site_agent.site_cli"])
 
 
 def test_no_module_is_imported_in_a_circle() -> None:
@@ -262,20 +283,20 @@ def run(program: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess[s
 
 
 WITHOUT_PATIENTS = [
-    "coordinator.cli",
+    "coordinator.coordinator_cli",
     "coordinator.serve",
-    "pki.cli",
-    "site_agent.cli",
-    "site_agent.boundary.join",
-    "site_agent.boundary.agent",
+    "pki.pki_cli",
+    "site_agent.site_cli",
+    "site_agent.agent.joining",
+    "site_agent.gate.loop",
 ]
 WITHOUT_NETWORK = [
     "site_agent.trainer.worker",
     "site_agent.trainer.study",
-    "site_agent.trainer.report",
-    "site_agent.trainer.prediction",
+    "site_agent.trainer.run_report",
+    "site_agent.desk.prediction",
     "site_agent.trainer.__main__",
-    "site_agent.cli",
+    "site_agent.site_cli",
 ]
 
 

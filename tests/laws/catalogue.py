@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, Examples
 
 SITES: Final = ("ahus", "berlin")

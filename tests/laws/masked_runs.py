@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.course import begin_course, follow, layers_at, layers_of_result
-from protos.architecture import TensorSpec
-from protos.exchange import Exchange, Exchanges, stage_at
-from protos.manifest import Manifest, largest_weight, manifest_of
-from protos.messages import Stage
-from protos.plan import Plan
-from protos.server_rules import apply_rule, begin_rule
-from protos.sums import Sums
+from coordinator.rounds.course import begin_course, follow, layers_at, layers_of_result
+from protos.numbers.round_sums import Sums
+from protos.plan.architecture import TensorSpec
+from protos.plan.exchange import Exchange, Exchanges, stage_at
+from protos.plan.manifest import Manifest, largest_weight, manifest_of
+from protos.plan.plan import Plan
+from protos.plan.server_rules import apply_rule, begin_rule
+from protos.wire.messages import Stage
 from tests.hostile.masking_federation import Vector, change_of, encoded, measured_by, rows_of
 from tests.hostile.masking_network import Network
 

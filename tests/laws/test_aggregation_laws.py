@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from coordinator.aggregation import RunningSum
-from protos.exchange import Exchange, Exchanges
-from protos.fixed_point import FixedPoint, round_rows
-from protos.ingredients import Mean, ServerRule
-from protos.manifest import ROWS, Manifest, manifest_of
-from protos.messages import Stage
-from protos.plan import Plan, RowWeights
-from protos.server_rules import apply_rule, begin_rule
-from protos.sums import Sums
-from protos.tensors import CHUNK_PARAMETERS, Layout
-from site_agent.boundary.gate import Builder
+from coordinator.rounds.aggregation import RunningSum
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
+from protos.numbers.fixed_point import FixedPoint, round_rows
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.ingredients import Mean, ServerRule
+from protos.plan.manifest import ROWS, Manifest, manifest_of
+from protos.plan.plan import Plan, RowWeights
+from protos.plan.server_rules import apply_rule, begin_rule
+from protos.wire.messages import Stage
+from site_agent.gate.door import Builder
 from tests.protos.examples import COMPANIONS, METHODS, NETWORK, listed, plan_of_method
 
 WEIGHTINGS: Final[tuple[dict[str, Any], ...]] = ({"name": "equal"}, {"name": "rows", "largest_rows": 512})

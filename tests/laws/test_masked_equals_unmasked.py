@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from protos.messages import Chunk, SiteMessage
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import Chunk, SiteMessage
 from tests.hostile.masking_federation import masked_plan
 from tests.hostile.masking_network import Network
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
@@ -134,7 +134,7 @@ def test_an_upload_that_broke_goes_on_and_changes_no_bit(tmp_path: Path, aggrega
         network = await to_the_end(tmp_path, plan, after, lose_mid_upload("b", after))
 
         assert network.vector().tobytes() == reference(plan, lambda _: "abc").tobytes()
-        assert len(network.sites["b"].records("epoch_agreed")) == 1  # the keys outlived the line
+        assert len(network.sites["b"].records("key_session_agreed")) == 1  # the keys outlived the line
 
     play(scene())
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from protos.messages import Chunk, Ready, SiteMessage
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import Chunk, Ready, SiteMessage
 from tests.hostile.masking_federation import masked_plan
 from tests.hostile.masking_network import Network
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked

@@ -10,16 +10,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protos.ingredients import (
-    LayerIntervals,
-    Method,
-    SensitivePrefix,
-    Together,
-)
-from protos.messages import Stage
-from protos.plan import Plan
+from protos.plan.ingredients import LayerIntervals, Method, SensitivePrefix, Together
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from site_agent.trainer.alone import train_alone
-from site_agent.trainer.networks import Seeds
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of, stack_rows
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector

@@ -19,18 +19,18 @@ import pytest
 import torch
 import yaml
 
-from coordinator.phases import Gathering
-from coordinator.run import new_run, terms_of
-from protos.exchange import stage_at
-from protos.messages import Bind, SiteReason
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
-from site_agent.approval import approve
-from site_agent.boundary.audit import AuditLog
-from site_agent.config import Hospital, read_hospital
-from site_agent.hatch import Check, Conclude, Failed, Message, Prepare, Trained, _frame
+from coordinator.rounds.phases import Gathering
+from coordinator.rounds.run import new_run, terms_of
+from protos.plan.exchange import stage_at
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
+from protos.wire.messages import Bind, SiteReason
+from site_agent.approvals import approve
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.study import Study
 from site_agent.trainer.worker import Worker, begin_study
+from site_agent.trainer_socket import Check, Conclude, Failed, Message, Prepare, Trained, _frame
 from tests.laws.catalogue import NAMES, catalogue_plan
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.site_agent.trainer.asked import Hatch, as_bytes, question
@@ -170,8 +170,8 @@ def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     """Neither in a frame towards the process with the network nor in a released chunk, over a whole run."""
     plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", gain="sums", quorum=1)
     hospital = hospital_for(tmp_path, plan)
-    hatch = Watched(plan, hospital)
-    worker = Worker(hospital, hatch)  # type: ignore[arg-type]
+    trainer_socket = Watched(plan, hospital)
+    worker = Worker(hospital, trainer_socket)  # type: ignore[arg-type]
     studies: list[Study] = []
     conclude, keep = worker._conclude, studies.append
 
@@ -183,12 +183,12 @@ def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     status = worker.serve()
 
     assert status == 0
-    assert len(hatch.released) >= plan.rounds
-    outgoing = b"".join((*hatch.frames, *hatch.released))
+    assert len(trainer_socket.released) >= plan.rounds
+    outgoing = b"".join((*trainer_socket.frames, *trainer_socket.released))
     assert [text for text in texts(hospital) if text in outgoing] == []
     planted = numbers(hospital, studies[0])
     assert len(planted) > 500
-    for data in (*(frame for frame in hatch.frames), *hatch.released):
+    for data in (*(frame for frame in trainer_socket.frames), *trainer_socket.released):
         header = len(data) % 4
         for width in (4, 8):
             assert not windows(data[header:], width) & {word for word in planted if len(word) == width}
@@ -209,17 +209,17 @@ def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch:
     """Whatever goes wrong in training, the frame that tells of it holds numbers of a closed list."""
     plan = catalogue_plan("fedavg", quorum=1)
     hospital = hospital_for(tmp_path, plan)
-    hatch = Watched(plan, hospital)
+    trainer_socket = Watched(plan, hospital)
 
     def fails(*_: object) -> None:
         raise FAILURES[failure]
 
     monkeypatch.setattr(Study, "train", fails)
-    Worker(hospital, hatch).serve()  # type: ignore[arg-type]
+    Worker(hospital, trainer_socket).serve()  # type: ignore[arg-type]
 
-    assert isinstance(hatch.answers[-1], Failed)
-    assert hatch.answers[-1].reason == SiteReason.TRAINER_FAILED
-    outgoing = b"".join(hatch.frames)
+    assert isinstance(trainer_socket.answers[-1], Failed)
+    assert trainer_socket.answers[-1].reason == SiteReason.TRAINER_FAILED
+    outgoing = b"".join(trainer_socket.frames)
     assert [text for text in texts(hospital) if text in outgoing] == []
 
 
@@ -233,16 +233,16 @@ def test_a_table_that_does_not_fit_is_not_quoted(tmp_path: Path, cell: str) -> N
     first, _, *rest = lines[3].split(",")
     lines[3] = ",".join([first, cell, *rest])
     table.write_text("\n".join(lines) + "\n")
-    hatch = Watched(plan, hospital)
+    trainer_socket = Watched(plan, hospital)
 
-    Worker(hospital, hatch).serve()  # type: ignore[arg-type]
+    Worker(hospital, trainer_socket).serve()  # type: ignore[arg-type]
 
-    assert isinstance(hatch.answers[-1], Failed)
-    assert hatch.answers[-1].reason == SiteReason.DATA_UNFIT
-    facts = json.loads(hatch.frames[-1][hatch.frames[-1].index(b"{") :])
+    assert isinstance(trainer_socket.answers[-1], Failed)
+    assert trainer_socket.answers[-1].reason == SiteReason.DATA_UNFIT
+    facts = json.loads(trainer_socket.frames[-1][trainer_socket.frames[-1].index(b"{") :])
     assert {type(value) for value in facts.values()} <= {int, str}
     assert facts["tensor"] == ""
-    assert [text for text in texts(hospital) if text in b"".join(hatch.frames)] == []
+    assert [text for text in texts(hospital) if text in b"".join(trainer_socket.frames)] == []
 
 
 def test_the_search_finds_what_is_planted(tmp_path: Path) -> None:

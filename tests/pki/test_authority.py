@@ -10,7 +10,7 @@ from cryptography import x509
 
 from pki import certificates
 from pki.authority import Authority, FederationRecord
-from pki.chain import certificates_in, verified_leaf
+from pki.certificate_chain import certificates_in, verified_leaf
 from pki.names import SiteName
 from protos.errors import ConfigurationError, RefusedError
 

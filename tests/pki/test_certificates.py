@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from pki import certificates
 from pki.authority import Authority
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.names import SiteName
 from protos.errors import ConfigurationError, RefusedError
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 
 from pki import certificates, store
 from pki.authority import Authority
-from pki.chain import certificates_in, trusted_after, verified_leaf
+from pki.certificate_chain import certificates_in, trusted_after, verified_leaf
 from pki.names import FederationName, SiteName
 from protos.errors import RefusedError
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pki import cli
+from pki import pki_cli
 from pki.authority import Authority
-from pki.enrolment import Pending, enrolment_request, handle_request
+from pki.enrolment_decisions import Pending, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
 from pki.site_keys import SiteKeys
@@ -30,7 +30,7 @@ class Terminal:
     def __call__(self, *words: object) -> int:
         """The exit status; output and errors are kept."""
         with pytest.raises(SystemExit) as ended:
-            cli.main([str(word) for word in words])
+            pki_cli.main([str(word) for word in words])
         self.out, self.err = self._capture.readouterr()
         assert "Traceback" not in self.out + self.err
         assert isinstance(ended.value.code, int)
@@ -158,17 +158,17 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
     def full(data: bytes, now: datetime) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli.inspection, "describe", full)
+    monkeypatch.setattr(pki_cli.inspection, "describe", full)
 
     assert pki("inspect", directory / "root.crt") == 1
     assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device. [E009]"
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands.commands))
+@pytest.mark.parametrize("name", sorted(pki_cli.commands.commands))
 def test_help_shows_one_example_that_parses(pki: Terminal, name: str) -> None:
     """Each command's help has one example, and its words are options of that command."""
     assert pki(name, "--help") == 0
-    command = cli.commands.commands[name]
+    command = pki_cli.commands.commands[name]
     example = str(command.epilog).removeprefix("Example: ").split()
 
     assert example[:2] == ["pki", name]

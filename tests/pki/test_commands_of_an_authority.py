@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pki.authority import Authority
-from pki.enrolment import Issued, enrolment_request, handle_request
+from pki.enrolment_decisions import Issued, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
 from pki.site_keys import SiteKeys

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki import certificates
 from pki.authority import Authority
-from pki.chain import certificates_in, verified_leaf
-from pki.enrolment import (
+from pki.certificate_chain import certificates_in, verified_leaf
+from pki.enrolment_decisions import (
     EnrolmentRequest,
     Issued,
     Pending,

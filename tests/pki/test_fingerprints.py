@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pki.fingerprints import is_same_fingerprint
+from pki.typed_fingerprints import is_same_fingerprint
 from protos.fingerprints import fingerprint, grouped
 
 

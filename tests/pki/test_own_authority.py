@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
 from pki import certificates
 from pki.authority import Authority
-from pki.chain import certificates_in
+from pki.certificate_chain import certificates_in
 from pki.names import FederationName, SiteName
 from pki.own_authority import (
     ForeignNameError,

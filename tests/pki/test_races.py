@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pki.authority import Authority
-from pki.enrolment import EnrolmentRequest, Issued, enrolment_request, handle_request, invite_site
+from pki.enrolment_decisions import EnrolmentRequest, Issued, enrolment_request, handle_request, invite_site
 from pki.names import SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys

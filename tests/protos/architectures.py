@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from protos.architecture import (
+from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
     DenseNetwork,

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.audit_desk import Desk
-from protos.audit_heads import (
-    COORDINATOR,
-    sign_head,
-)
-from protos.audit_log import Consequences, Limits, LogFile
-from protos.audit_session import LogParty, LogSession
-from protos.audit_verification import KnownKeys
-from protos.upkeep import LogMessage
+from audit.audit_log import Consequences, Limits, LogFile
+from audit.cosigning import LogParty, LogSession
+from audit.log_commands import Desk
+from audit.log_verification import KnownKeys
+from protos.wire.log_checkpoints import COORDINATOR, sign_head
+from protos.wire.upkeep_messages import LogMessage
 
 SITE = "site/berlin"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

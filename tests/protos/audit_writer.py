@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.audit_heads import sign_head
-from protos.audit_log import Consequences, Limits, LogFile
+from audit.audit_log import Consequences, Limits, LogFile
+from protos.wire.log_checkpoints import sign_head
 
 
 def write_for_ever(path: Path) -> None:

@@ -8,25 +8,27 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from protos.architecture import Architecture, network_tensors
-from protos.audit_heads import Countersignature, SignedHead
 from protos.fingerprints import fingerprint
-from protos.messages import (
+from protos.plan.architecture import Architecture, network_tensors
+from protos.plan.methods import METHOD_NAMES, MethodChoice
+from protos.plan.plan import Plan
+from protos.wire.log_checkpoints import Countersignature, SignedHead
+from protos.wire.messages import (
     Announcement,
     Bind,
     Chunk,
     CoordinatorMessage,
     CoordinatorReason,
     Done,
-    EpochAcknowledgement,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
     Farewell,
     Finish,
     Hello,
     Join,
     KeyAdvert,
+    KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
     Offer,
     Ready,
     Refusal,
@@ -35,9 +37,7 @@ from protos.messages import (
     SiteReason,
     Stage,
 )
-from protos.methods import METHOD_NAMES, MethodChoice
-from protos.plan import Plan
-from protos.upkeep import (
+from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
     LogCountersignature,
@@ -64,7 +64,7 @@ TWO_EXTRACTORS: Final = {"name": "parallel", "common": [4, 3], "unique": [3]}
 TWO_COLUMNS: Final = {"name": "columns", "hidden": [5, 4], "lateral": 0.5}
 NORMALISED: Final = {"name": "feature-tokens", "width": 4, "heads": 2, "blocks": 1, "hidden": 3}
 PLAIN_DESCENT: Final = {"name": "sgd", "learning_rate": 0.1}
-BY_EPOCH: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
+BY_KEY_SESSION: Final = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}
 # What a plan of a method has to say that others need not.
 COMPANIONS: Final[dict[str, dict[str, Any]]] = {
     "chfl": {"architecture": TWO_COLUMNS},
@@ -72,7 +72,7 @@ COMPANIONS: Final[dict[str, dict[str, Any]]] = {
     "perfcl": {"architecture": TWO_EXTRACTORS},
     "fedbn": {"architecture": NORMALISED},
     "scaffold": {"optimiser": PLAIN_DESCENT},
-    "fedrep": {"schedule": BY_EPOCH},
+    "fedrep": {"schedule": BY_KEY_SESSION},
 }
 
 
@@ -122,7 +122,9 @@ _ADVERTS: Final = tuple(
     KeyAdvert(site, 3, bytes([number] * 32), b"n" * 32, b"i" * 32, b"s" * 64)
     for number, site in enumerate(("berlin", "lyon"), start=1)
 )
-_ACKNOWLEDGEMENTS: Final = tuple(EpochAcknowledgement(site, 3, b"t" * 32, b"s" * 64) for site in ("berlin", "lyon"))
+_ACKNOWLEDGEMENTS: Final = tuple(
+    KeySessionAcknowledgement(site, 3, b"t" * 32, b"s" * 64) for site in ("berlin", "lyon")
+)
 
 SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
     Hello(1, "0.1.0"),
@@ -154,9 +156,9 @@ COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
     Finish(4, b"d" * 32),
     Finish(4, b"d" * 32, b"\x03", 3),
     *(Farewell(reason, "one line for the site's operator") for reason in CoordinatorReason),
-    EpochOpen(3, ("berlin", "lyon")),
-    EpochRoster(3, _ADVERTS),
-    EpochSeal(3, _ACKNOWLEDGEMENTS),
+    KeySessionOpen(3, ("berlin", "lyon")),
+    KeySessionRoster(3, _ADVERTS),
+    KeySessionSeal(3, _ACKNOWLEDGEMENTS),
 )
 ENROLMENT_REQUEST: Final = EnrolmentRequest(b"t" * 24, b"request", b"k" * 32, b"s" * 64)
 ENROLMENT_REPLIES: Final = (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.architecture import (
+from protos.errors import ConfigurationError
+from protos.plan.architecture import (
     TENSOR_NAME,
     Architecture,
     Constant,
@@ -21,7 +22,6 @@ from protos.architecture import (
     body_tensors,
     network_tensors,
 )
-from protos.errors import ConfigurationError
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.audit_chain import GENESIS, BrokenChain, Head, append, verify
+from protos.wire.log_chain import GENESIS, BrokenChain, Head, append, verify
 
 RECORDS = 8
 

@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos import audit_memory
-from protos.audit_chain import Head, append
-from protos.audit_desk import Desk, lines
-from protos.audit_files import set_aside
-from protos.audit_heads import (
+from audit import checkpoint_memory
+from audit.audit_log import AuditError
+from audit.cosigning import LogSession
+from audit.log_commands import Desk, lines
+from audit.log_files import set_aside
+from audit.log_keys import heads_text, keys_text
+from audit.log_verification import KnownKeys
+from protos.wire.log_chain import Head, append
+from protos.wire.log_checkpoints import (
     COORDINATOR,
     HeadRefused,
     check_countersignature,
@@ -26,11 +30,7 @@ from protos.audit_heads import (
     head_from_facts,
     sign_head,
 )
-from protos.audit_keys import heads_text, keys_text
-from protos.audit_log import AuditError
-from protos.audit_session import LogSession
-from protos.audit_verification import KnownKeys
-from protos.upkeep import LogGrowth
+from protos.wire.upkeep_messages import LogGrowth
 from tests.protos.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
 
 
@@ -54,7 +54,9 @@ def test_each_witnesses_the_other_and_the_countersignature_stands_in_the_log(sid
         assert found.witnesses == (witness.owner,)
         assert found.countersigned >= 5
         assert found.unchecked == ()
-        assert audit_memory.kept_head(witness.party.folder, side.owner) == audit_memory.own_head(side.party.folder)
+        assert checkpoint_memory.kept_head(witness.party.folder, side.owner) == checkpoint_memory.own_head(
+            side.party.folder
+        )
 
 
 def test_a_key_that_comes_back_is_held_to_what_was_confirmed_under_it(sides: tuple[Side, Side]) -> None:
@@ -139,7 +141,7 @@ def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Pa
     site, coordinator = sides
     shutil.copytree(site.path.parent, tmp_path / "fork")
     fork = Side(tmp_path / "fork", SITE)
-    start = audit_memory.kept_head(coordinator.party.folder, SITE)
+    start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
     assert start is not None
     site.work(3)
     fork.work(7)
@@ -175,7 +177,7 @@ def test_a_growth_that_was_changed_is_not_countersigned(
 ) -> None:
     """Leaves left out, moved or made up, another head, another signer: each is refused and on record."""
     site, coordinator = sides
-    start = audit_memory.kept_head(coordinator.party.folder, SITE)
+    start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
     assert start is not None
     site.work()
     honest = growth_of(site, start.size)
@@ -194,7 +196,7 @@ def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Sid
 
     meet(site, coordinator)
 
-    kept = audit_memory.kept_head(coordinator.party.folder, SITE)
+    kept = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
     assert kept is not None
     assert site.log.head_at(kept.size) == kept.head
 
@@ -262,7 +264,7 @@ def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], t
     site, coordinator = sides
     change, finding = FAULTS[fault]
     (tmp_path / "keys.json").write_text(keys_text(PUBLIC))
-    (tmp_path / "heads.json").write_text(heads_text(audit_memory.kept_heads(coordinator.party.folder)))
+    (tmp_path / "heads.json").write_text(heads_text(checkpoint_memory.kept_heads(coordinator.party.folder)))
     reader = Desk(site.path, SITE, KnownKeys()).given(tmp_path / "keys.json", tmp_path / "heads.json")
     assert reader.verification().kept_heads == 1
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from protos.audit_chain import Head, append
-from protos.audit_desk import Desk
-from protos.audit_files import all_files
-from protos.audit_log import Consequences, LogFile
-from protos.audit_verification import KnownKeys, verify_log
+from audit.audit_log import Consequences, LogFile
+from audit.log_commands import Desk
+from audit.log_files import all_files
+from audit.log_verification import KnownKeys, verify_log
+from protos.wire.log_chain import Head, append
 from tests.protos import audit_writer
 
 REPOSITORY = Path(__file__).parents[2]

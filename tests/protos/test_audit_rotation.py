@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protos.audit_desk import Desk
-from protos.audit_files import full_files
-from protos.audit_log import AuditError, Limits
-from protos.audit_verification import KnownKeys
+from audit.audit_log import AuditError, Limits
+from audit.log_commands import Desk
+from audit.log_files import full_files
+from audit.log_verification import KnownKeys
 from protos.errors import ConfigurationError
 from tests.protos.audit_sides import PUBLIC, SITE, Side, desk
 

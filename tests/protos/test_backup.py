@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config import CoordinatorConfiguration
+from coordinator.configuration import CoordinatorConfiguration
 from coordinator.serve import make_state_directory
-from protos.backup import Catalogue, read_catalogue, write_backup
+from host.backup_archive import Catalogue, read_catalogue, write_backup
+from host.restoring import refuse_unfinished, restore
+from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
 from protos.errors import ConfigurationError, UnavailableError
-from protos.restoring import refuse_unfinished, restore
-from protos.state_format import FILE, STATE_FORMAT, format_of, settle_format
-from site_agent.boundary.join import join
+from site_agent.agent.joining import join
 from tests.rehearsal.lying import hospital_for
 
 
@@ -195,14 +195,14 @@ def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, monkeypatc
     def take(*_: object) -> None:
         taken.write_bytes(b"another")
 
-    monkeypatch.setattr("protos.backup.require_room", take)
+    monkeypatch.setattr("host.backup_archive.require_room", take)
     with pytest.raises(UnavailableError, match="File exists"):
         written(state, taken)
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("protos.backup.require_room", lambda *_: None)
+    monkeypatch.setattr("host.backup_archive.require_room", lambda *_: None)
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(UnavailableError, match="Input/output error"):
         written(state, free)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.canonical import PROTOCOL, digest, pack
+from protos.plan.canonical import PROTOCOL, digest, pack
 
 _FIELDS = st.lists(st.binary(max_size=12), max_size=5)
 

@@ -6,22 +6,22 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+import coordinator.cli
 import pytest
 
-import coordinator.cli
-import pki.cli
-import site_agent.boundary.join
+import pki.pki_cli
+import site_agent.agent.joining
 import site_agent.trainer.failures
-from coordinator.events import EVENTS as COORDINATOR
-from protos.catalogue import ERRORS, Entry, explained, identify
+from coordinator.operations.coordinator_events import EVENTS as COORDINATOR
+from host.message_catalogue import ERRORS, Entry, explained, identify
 from protos.errors import OperatorError, UsageError
-from site_agent.events import EVENTS as SITE
+from site_agent.site_events import EVENTS as SITE
 from tests.house.imports import modules
 
 EVENTS: dict[str, Sequence[Entry]] = {"coordinator": COORDINATOR, "site_agent": SITE}
 LEVELS = {"info": "I", "warning": "W", "error": "E"}
 # Where an event's name is a variable, the function that yields the names.
-NAMES_FROM = {"coordinator.performing": ("coordinator.course", "news")}
+NAMES_FROM = {"coordinator.rounds.performing": ("coordinator.rounds.course", "news")}
 
 
 def logged(name: str) -> Iterator[tuple[str, str]]:
@@ -82,7 +82,7 @@ def test_no_entry_explains_an_event_that_is_gone(program: str) -> None:
 def test_every_error_has_an_identifier() -> None:
     """Each kind of operator error, and each identifier written at a place where one is raised, is explained."""
     known = {entry.identifier for entry in ERRORS}
-    loaded = (coordinator.cli, pki.cli, site_agent.boundary.join, site_agent.trainer.failures)
+    loaded = (coordinator.cli, pki.pki_cli, site_agent.agent.joining, site_agent.trainer.failures)
 
     kinds = {kind.code for kind in error_kinds(OperatorError)}
     written = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protos.generated import federation_pb2 as generated
-from protos.messages import Chunk, MalformedMessage
-from protos.wire import (
+from protos.wire.codec import (
     decode_coordinator_message,
     decode_site_message,
     encode_coordinator_message,
     encode_site_message,
 )
+from protos.wire.generated import federation_pb2 as generated
+from protos.wire.messages import Chunk, MalformedMessage
 
 
 def drawn_chunk(seed: int) -> Chunk:

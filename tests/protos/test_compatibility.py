@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
 from tests.protos.examples import (
     COMPANIONS,
     PLAIN_DESCENT,

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from protos.documents import (
+from protos.errors import ConfigurationError
+from protos.plan.documents import (
     DEEPEST_NESTING,
     LARGEST_DOCUMENT_BYTES,
     Document,
@@ -20,8 +21,7 @@ from protos.documents import (
     read_document,
     refuse_for,
 )
-from protos.errors import ConfigurationError
-from protos.plan import Plan
+from protos.plan.plan import Plan
 
 
 class Cat(Document):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.durable import make_folder, replace_file
+from host.durable import make_folder, replace_file
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.exchange import (
+from protos.plan.exchange import (
     Exchange,
     Exchanges,
     is_measured,
@@ -20,10 +20,10 @@ from protos.exchange import (
     stage_at,
     unpack_layers,
 )
-from protos.manifest import Occasion, manifest_of, slices_of
-from protos.messages import MalformedMessage, Stage
-from protos.plan import Plan
-from protos.volume import most_bytes, rounds_with
+from protos.plan.manifest import Occasion, manifest_of, slices_of
+from protos.plan.plan import Plan
+from protos.plan.volume import most_bytes, rounds_with
+from protos.wire.messages import MalformedMessage, Stage
 from tests.protos.examples import METHODS, plan_of_method
 
 PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.manifest import manifest_of
+from protos.plan.manifest import manifest_of
 from tests.protos.examples import METHODS, NETWORK, plan_of_method, plan_with
 
 WITH_PATH: dict[str, Any] = {"architecture": NETWORK | {"linear_path": True}}

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from protos.fixed_point import BLOCK, FixedPoint, NotFinite, is_power_of_two, round_rows
+from protos.numbers.fixed_point import BLOCK, FixedPoint, NotFinite, is_power_of_two, round_rows
 
 RANGES = (2.0**-10, 0.5, 1.0, 8.0, 1024.0)
 

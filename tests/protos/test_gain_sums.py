@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.gain_sums import FEWEST_FOR_VARIANCE, GainSums, gain_over_sites, gain_sums
-from protos.manifest import GAIN_SCALE
-from protos.plan import MOST_SITES
+from protos.plan.gain_sums import FEWEST_FOR_VARIANCE, GainSums, gain_over_sites, gain_sums
+from protos.plan.manifest import GAIN_SCALE
+from protos.plan.plan import MOST_SITES
 
 METRICS = st.one_of(st.none(), st.floats(0, 1))
 SITES = st.lists(st.tuples(METRICS, METRICS), min_size=1, max_size=MOST_SITES)

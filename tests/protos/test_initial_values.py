@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from protos.architecture import Constant, GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
-from protos.initial_values import initial_values
+from protos.plan.architecture import Constant, GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
+from protos.plan.initial_values import initial_values
 
 # Committed numbers: computed once, and equal on every machine for ever.
 KNOWN_ANSWERS = {

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from protos.learning_rates import ConstantRate, CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
+from protos.plan.learning_rates import ConstantRate, CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
 
 SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
 FACTORS = st.floats(1e-300, 1.0)

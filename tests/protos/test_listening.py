@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from host.listening import check_local
 from protos.errors import UsageError
-from protos.listening import check_local
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:80", "[::]:80", "example.org:80", "127.0.0.1", "127.0.0.1:99999", ""])

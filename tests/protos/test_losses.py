@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.losses import Focal, Loss, TaskDefault
+from protos.plan.losses import Focal, Loss, TaskDefault
 
 LOSSES: TypeAdapter[Loss] = TypeAdapter(Loss)
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.architecture import Constant, Part, TensorSpec, Uniform
 from protos.errors import ConfigurationError
-from protos.manifest import Manifest, Occasion, Scalar, describe_difference, manifest_of
+from protos.plan.architecture import Constant, Part, TensorSpec, Uniform
+from protos.plan.manifest import Manifest, Occasion, Scalar, describe_difference, manifest_of
 from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
 
 HEART = NETWORK | {"latent": 128}

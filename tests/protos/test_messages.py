@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from protos.messages import (
+from protos.wire.messages import (
     MOST_ROUNDS,
     Announcement,
     Bind,
     Chunk,
     CoordinatorReason,
     Done,
-    EpochAcknowledgement,
-    EpochOpen,
-    EpochRoster,
-    EpochSeal,
     Farewell,
     Finish,
     Hello,
     Join,
     KeyAdvert,
+    KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
     MalformedMessage,
     Offer,
     Ready,
@@ -31,14 +31,14 @@ from protos.messages import (
     SiteReason,
     Stage,
 )
-from protos.upkeep import EnrolmentReply, EnrolmentRequest
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES
 
 ALL: tuple[Any, ...] = (*SITE_MESSAGES, *COORDINATOR_MESSAGES, ENROLMENT_REQUEST, *ENROLMENT_REPLIES)
 D = b"d" * 32
 S = b"s" * 64
 ADVERT = KeyAdvert("berlin", 3, D, D, D, S)
-ACKNOWLEDGEMENT = EpochAcknowledgement("berlin", 3, D, S)
+ACKNOWLEDGEMENT = KeySessionAcknowledgement("berlin", 3, D, S)
 BAD_NAMES = ("", "a" * 201, "with space", "slash/ed", "new\nline", "nul\0", "é", "١")  # the last: a digit, not ASCII
 BAD_LINES = ("two\nlines", "tab\t", "bell\x07", "\N{RIGHT-TO-LEFT OVERRIDE}abc", "\x1b[2J")
 
@@ -53,7 +53,7 @@ BAD: list[Callable[[], object]] = [
     *(lambda name=name: Join(name, D, D, 0) for name in BAD_NAMES),
     *(lambda size=size: Join("run", bytes(size), D, 0) for size in (0, 31, 33)),
     *(lambda size=size: Join("run", D, bytes(size), 0) for size in (0, 31, 33)),
-    *(lambda epoch=epoch: Join("run", D, D, epoch) for epoch in (-1, 1 << 32)),
+    *(lambda key_session=key_session: Join("run", D, D, key_session) for key_session in (-1, 1 << 32)),
     *(lambda number=number: Offer(number, 0, D) for number in (-1, MOST_ROUNDS + 4)),
     *(lambda attempt=attempt: Offer(0, attempt, D) for attempt in (-1, 1 << 20)),
     *(lambda size=size: Offer(0, 0, bytes(size)) for size in (0, 31, 33)),
@@ -80,24 +80,24 @@ BAD: list[Callable[[], object]] = [
     *(lambda name=name: Refusal(name, SiteReason.DATA_UNFIT) for name in BAD_NAMES),
     *(lambda line=line: Refusal("run", SiteReason.DATA_UNFIT, line) for line in (*BAD_LINES, "a" * 201)),
     *(lambda line=line: Farewell(CoordinatorReason.REPLACED, line) for line in (*BAD_LINES, "a" * 1001)),
-    *(lambda epoch=epoch: EpochOpen(epoch, ("a",)) for epoch in (-1, 0, 1 << 32)),
-    lambda: EpochOpen(1, ()),
-    lambda: EpochOpen(1, ("b", "a")),
+    *(lambda key_session=key_session: KeySessionOpen(key_session, ("a",)) for key_session in (-1, 0, 1 << 32)),
+    lambda: KeySessionOpen(1, ()),
+    lambda: KeySessionOpen(1, ("b", "a")),
     *(lambda name=name: replace(ADVERT, site=name) for name in BAD_NAMES),
-    *(lambda epoch=epoch: replace(ADVERT, epoch=epoch) for epoch in (-1, 0, 1 << 32)),
+    *(lambda key_session=key_session: replace(ADVERT, key_session=key_session) for key_session in (-1, 0, 1 << 32)),
     *(lambda name=name: replace(ADVERT, **{name: b"k" * 31}) for name in ("exchange_key", "nonce", "identity_key")),
     *(lambda size=size: replace(ADVERT, signature=bytes(size)) for size in (0, 63, 65)),
-    lambda: EpochRoster(3, ()),
-    lambda: EpochRoster(4, (ADVERT,)),
-    lambda: EpochRoster(3, (ADVERT, ADVERT)),
-    lambda: EpochRoster(3, (ADVERT, replace(ADVERT, site="amsterdam"))),
+    lambda: KeySessionRoster(3, ()),
+    lambda: KeySessionRoster(4, (ADVERT,)),
+    lambda: KeySessionRoster(3, (ADVERT, ADVERT)),
+    lambda: KeySessionRoster(3, (ADVERT, replace(ADVERT, site="amsterdam"))),
     *(lambda name=name: replace(ACKNOWLEDGEMENT, site=name) for name in BAD_NAMES),
-    lambda: replace(ACKNOWLEDGEMENT, epoch=0),
+    lambda: replace(ACKNOWLEDGEMENT, key_session=0),
     lambda: replace(ACKNOWLEDGEMENT, transcript=b""),
     lambda: replace(ACKNOWLEDGEMENT, signature=D),
-    lambda: EpochSeal(3, ()),
-    lambda: EpochSeal(4, (ACKNOWLEDGEMENT,)),
-    lambda: EpochSeal(3, (ACKNOWLEDGEMENT, replace(ACKNOWLEDGEMENT, site="amsterdam"))),
+    lambda: KeySessionSeal(3, ()),
+    lambda: KeySessionSeal(4, (ACKNOWLEDGEMENT,)),
+    lambda: KeySessionSeal(3, (ACKNOWLEDGEMENT, replace(ACKNOWLEDGEMENT, site="amsterdam"))),
     *(lambda size=size: replace(ENROLMENT_REQUEST, token=bytes(size)) for size in (0, 23, 25)),
     *(lambda size=size: replace(ENROLMENT_REQUEST, signing_request=bytes(size)) for size in (0, 8193)),
     *(lambda size=size: replace(ENROLMENT_REQUEST, identity_key=bytes(size)) for size in (31, 33)),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.architecture import Part
-from protos.ingredients import (
+from protos.plan.architecture import Part
+from protos.plan.ingredients import (
     Adaptive,
     AllButNormalisation,
     Blend,
@@ -34,7 +34,7 @@ from protos.ingredients import (
     RandomPrefix,
     SensitivePrefix,
 )
-from protos.methods import METHOD_NAMES, Composition, MethodChoice, method_names
+from protos.plan.methods import METHOD_NAMES, Composition, MethodChoice, method_names
 
 BODY = Parts((Part.BODY,))
 ALL_BUT_HEAD = Parts((Part.INPUT, Part.BODY))

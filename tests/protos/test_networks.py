@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.architecture import (
+from protos.errors import ConfigurationError
+from protos.plan.architecture import (
     TENSOR_NAME,
     Architecture,
     ColumnsNetwork,
@@ -24,7 +25,6 @@ from protos.architecture import (
     body_tensors,
     network_tensors,
 )
-from protos.errors import ConfigurationError
 from tests.protos.architectures import KINDS, drawn
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Architecture)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent, is_plain_descent
+from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent, is_plain_descent
 
 OPTIMISERS: TypeAdapter[Optimiser] = TypeAdapter(Optimiser)
 NAMES = ["adamw", "adam", "nadam", "radam", "adagrad", "rmsprop", "sgd"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from protos.messages import Offer, Stage
-from protos.parameters import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
+from protos.wire.messages import Offer, Stage
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
 
 SIZES = (0, 1, DOWN_CHUNK_PARAMETERS - 1, DOWN_CHUNK_PARAMETERS, DOWN_CHUNK_PARAMETERS + 1, 717_640)
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from protos.canonical import digest
 from protos.errors import ProtocolError
-from protos.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from protos.plan.canonical import digest
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from tests.protos.examples import (
     FEDERATED_AVERAGING,
     LOCAL_ONLY,

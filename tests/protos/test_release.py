@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protos.errors import RefusedError
 from protos.fingerprints import fingerprint
-from protos.plan import Plan
-from protos.release import ReleaseApproval, approve_release, check_release, read_release_approval
+from protos.plan.plan import Plan
+from protos.wire.release_statements import ReleaseApproval, approve_release, check_release, read_release_approval
 from tests.rehearsal.study import SITES, plan_with
 
 KEYS = {site: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number, site in enumerate(SITES)}

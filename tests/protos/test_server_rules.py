@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from protos.fixed_point import BLOCK, FixedPoint
-from protos.ingredients import Moment
-from protos.manifest import manifest_of
-from protos.plan import EqualWeights, Plan, RowWeights
-from protos.server_rules import RuleState, apply_rule, begin_rule
-from protos.sums import Sums
+from protos.numbers.fixed_point import BLOCK, FixedPoint
+from protos.numbers.round_sums import Sums
+from protos.plan.ingredients import Moment
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.server_rules import RuleState, apply_rule, begin_rule
 from tests.coordinator.totals import plan_of, sums_of
 
 Float32 = npt.NDArray[np.float32]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protos.manifest import Occasion, manifest_of
-from protos.messages import Stage
-from protos.plan import Plan
-from protos.statistics import MOMENT_SCALE, Statistics, numbers_of, summed
-from protos.volume import most_bytes, rounds_with
+from protos.plan.federated_statistics import MOMENT_SCALE, Statistics, numbers_of, summed
+from protos.plan.manifest import Occasion, manifest_of
+from protos.plan.plan import Plan
+from protos.plan.volume import most_bytes, rounds_with
+from protos.wire.messages import Stage
 from tests.protos.examples import plan_of_method
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 10.0, "high": 90.0}, {"name": "sex", "codes": ["F", "M"]}]

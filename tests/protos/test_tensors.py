@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protos.tensors import CHUNK_PARAMETERS, Layout
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 
 SIZES = (
     0,

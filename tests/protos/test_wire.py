@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos import wire
-from protos.chunk_frame import decode_chunk, encode_chunk
-from protos.generated import federation_pb2 as generated
-from protos.messages import LARGEST_MESSAGE_BYTES, Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
-from protos.upkeep import LogMessage, RenewalAnswered, RenewalAsked
+from protos.wire import codec
+from protos.wire.chunk_frame import decode_chunk, encode_chunk
+from protos.wire.generated import federation_pb2 as generated
+from protos.wire.messages import LARGEST_MESSAGE_BYTES, Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
+from protos.wire.upkeep_messages import LogMessage, RenewalAnswered, RenewalAsked
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
 
-SITE: tuple[Encode, Decode] = (wire.encode_site_message, wire.decode_site_message)
-COORDINATOR: tuple[Encode, Decode] = (wire.encode_coordinator_message, wire.decode_coordinator_message)
-REQUEST: tuple[Encode, Decode] = (wire.encode_enrolment_request, wire.decode_enrolment_request)
-REPLY: tuple[Encode, Decode] = (wire.encode_enrolment_reply, wire.decode_enrolment_reply)
+SITE: tuple[Encode, Decode] = (codec.encode_site_message, codec.decode_site_message)
+COORDINATOR: tuple[Encode, Decode] = (codec.encode_coordinator_message, codec.decode_coordinator_message)
+REQUEST: tuple[Encode, Decode] = (codec.encode_enrolment_request, codec.decode_enrolment_request)
+REPLY: tuple[Encode, Decode] = (codec.encode_enrolment_reply, codec.decode_enrolment_reply)
 EXAMPLES: list[tuple[Encode, Decode, Any]] = [
     *((*SITE, message) for message in (*SITE_MESSAGES, *UPKEEP)),
     *((*COORDINATOR, message) for message in (*COORDINATOR_MESSAGES, *UPKEEP)),
@@ -119,7 +119,7 @@ def test_a_chunks_frame_holds_every_number(number: int, attempt: int, index: int
 @pytest.mark.parametrize("decode", DECODERS, ids=_name)
 def test_an_oversized_message_is_refused_unread(decode: Decode, size: int) -> None:
     """Above 2 MiB nothing is parsed, not even what would be a message."""
-    chunk = wire.encode_site_message(Chunk(0, 0, 0, bytes(1000)))
+    chunk = codec.encode_site_message(Chunk(0, 0, 0, bytes(1000)))
 
     with pytest.raises(MalformedMessage, match="message size"):
         decode(chunk + bytes(size - len(chunk)))
@@ -128,7 +128,7 @@ def test_an_oversized_message_is_refused_unread(decode: Decode, size: int) -> No
 def test_an_oversized_chunk_is_never_written() -> None:
     """A body above any message's size is a programmer's mistake."""
     with pytest.raises(ValueError, match="larger than any message"):
-        wire.encode_site_message(Chunk(0, 0, 0, bytes(LARGEST_MESSAGE_BYTES + 1)))
+        codec.encode_site_message(Chunk(0, 0, 0, bytes(LARGEST_MESSAGE_BYTES + 1)))
 
 
 @pytest.mark.parametrize("number", [0, 999, 2**32 - 1])
@@ -138,9 +138,9 @@ def test_an_unknown_reason_is_refused(number: int) -> None:
     farewell = generated.CoordinatorMessage(farewell=generated.Farewell(reason=number)).SerializeToString()
 
     with pytest.raises(MalformedMessage, match="unknown reason"):
-        wire.decode_site_message(refusal)
+        codec.decode_site_message(refusal)
     with pytest.raises(MalformedMessage, match="unknown reason"):
-        wire.decode_coordinator_message(farewell)
+        codec.decode_coordinator_message(farewell)
 
 
 @pytest.mark.parametrize("decode", [SITE[1], COORDINATOR[1]], ids=_name)
@@ -167,7 +167,7 @@ def test_what_is_no_known_message_is_refused(decode: Decode, raw: bytes) -> None
 def test_numbers_and_names_of_the_wire_meet_the_records_limits(inner: Any) -> None:
     """Whatever fits protobuf's types still has to fit the record's limits."""
     with pytest.raises(MalformedMessage):
-        wire.decode_site_message(inner.SerializeToString())
+        codec.decode_site_message(inner.SerializeToString())
 
 
 @settings(max_examples=600, deadline=None)
@@ -207,7 +207,7 @@ def test_random_bytes_are_a_message_or_malformed(raw: bytes, decode: Decode) -> 
 def test_the_compiled_messages_are_those_of_the_proto(tmp_path: Path) -> None:
     """Compiling federation.proto now gives the very files that are kept in the tree."""
     protoc = pytest.importorskip("grpc_tools.protoc")
-    source = Path(wire.__file__).parent
+    source = Path(codec.__file__).parent
     kept = source / "generated"
 
     status = protoc.main(

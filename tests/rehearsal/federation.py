@@ -17,22 +17,22 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what i
 import grpc
 import grpc.aio
 
-from coordinator.audit import CoordinatorLog
-from coordinator.engine import Engine
-from coordinator.enrolment import Membership
-from coordinator.service import FederationService, federation_server
-from coordinator.upkeep import SiteUpkeep
+from coordinator.network.coordinator_upkeep import SiteUpkeep
+from coordinator.network.enrolment_calls import Membership
+from coordinator.network.service import FederationService, federation_server
+from coordinator.operations.coordinator_log import CoordinatorLog
+from coordinator.rounds.engine import Engine
 from deploy.quickstart.ports import free_port
 from pki.authority import Authority, FederationRecord
-from pki.enrolment import Issued, enrolment_request, handle_request, invite_site
+from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.messages import PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
-from protos.plan import Plan
-from protos.service import PARTICIPATE
-from protos.wire import decode_coordinator_message, encode_site_message
-from site_agent.boundary.connection import Connection, Credentials
+from protos.plan.plan import Plan
+from protos.wire.calls import PARTICIPATE
+from protos.wire.codec import decode_coordinator_message, encode_site_message
+from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
+from site_agent.agent.connection import Connection, Credentials
 from tests.rehearsal.study import SITES, BehavingSite
 
 ENOUGH_SECONDS = 60.0  # more than a busy machine needs; only a failure waits so long

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from protos.manifest import manifest_of
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
-from site_agent.approval import approve
-from site_agent.boundary.allowance import Allowance
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.consent import Consent
-from site_agent.boundary.gate import Gate
-from site_agent.boundary.masking import SiteMasking
-from site_agent.config import Policy
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
+from site_agent.approvals import approve
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent
+from site_agent.gate.door import Gate
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_masking import SiteMasking
+from site_agent.hospital import Policy
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -19,18 +19,18 @@ import numpy as np
 
 from deploy.quickstart.ports import free_port
 from protos.errors import OperatorError
-from protos.exchange import Exchanges
-from protos.manifest import manifest_of
-from protos.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
-from protos.plan import Plan, plan_from_wire
-from protos.service import PARTICIPATE
-from protos.wire import decode_site_message, encode_coordinator_message
-from site_agent.approval import approve
-from site_agent.boundary.agent import Agent
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection
-from site_agent.config import Hospital
-from site_agent.hatch import (
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.calls import PARTICIPATE
+from protos.wire.codec import decode_site_message, encode_coordinator_message
+from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
+from site_agent.agent.connection import Connection
+from site_agent.approvals import approve
+from site_agent.gate.loop import Agent
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital
+from site_agent.trainer_socket import (
     AgentEnd,
     Agreed,
     Check,
@@ -127,7 +127,7 @@ class BehavingTrainer(threading.Thread):
 
     def __init__(self, connection: socket.socket, value: float) -> None:
         super().__init__(daemon=True)
-        self._hatch, self._socket, self._value = TrainerEnd(connection), connection, value
+        self._trainer_socket, self._socket, self._value = TrainerEnd(connection), connection, value
         self.questions: list[Message] = []
         self.failure: Failed | None = None
         self.scalar = 1  # what it measures, whatever it is asked for
@@ -136,9 +136,9 @@ class BehavingTrainer(threading.Thread):
     def run(self) -> None:
         """Answer until the agent has gone."""
         try:
-            while (question := self._hatch.receive()) is not None:
+            while (question := self._trainer_socket.receive()) is not None:
                 self.questions.append(question)
-                self._hatch.send(self._answer(question))
+                self._trainer_socket.send(self._answer(question))
         except OSError:
             return  # the agent has gone between two bytes
         finally:
@@ -150,7 +150,9 @@ class BehavingTrainer(threading.Thread):
                 plan = plan_from_wire(bytes(payload))
                 manifest = manifest_of(plan)
                 self._exchanges = Exchanges(plan, manifest)
-                self._hatch.largest_payload = max(4 * manifest.parameters, self._hatch.largest_payload)
+                self._trainer_socket.largest_payload = max(
+                    4 * manifest.parameters, self._trainer_socket.largest_payload
+                )
                 return Prepared(manifest.digest.hex())
             case Train(round=number, payload=payload):
                 if self.failure is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from protos.messages import Chunk, CoordinatorMessage, CoordinatorReason, Farewell
+from protos.wire.messages import Chunk, CoordinatorMessage, CoordinatorReason, Farewell
 from tests.rehearsal.study import parameter_chunks
 
 

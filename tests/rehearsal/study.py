@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from protos.exchange import Exchange, Exchanges
 from protos.fingerprints import fingerprint
-from protos.fixed_point import FixedPoint
-from protos.manifest import manifest_of
-from protos.messages import (
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import (
     MOST_SAVED,
     Announcement,
     Bind,
@@ -34,8 +35,7 @@ from protos.messages import (
     SiteMessage,
     Stage,
 )
-from protos.parameters import down_chunks, down_slice, parameters_digest
-from protos.plan import Plan, plan_from_wire
+from protos.wire.positions import down_chunks, down_slice, parameters_digest
 
 SITES = ("a", "b", "c")
 NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}

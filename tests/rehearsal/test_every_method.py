@@ -9,7 +9,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from protos.methods import METHOD_NAMES
+from protos.plan.methods import METHOD_NAMES
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import dealt_hospitals
 from quickstart.programs import run_to_the_end

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pki.local_server import serving_pages
+from host.local_server import serving_pages
 from protos.errors import ConfigurationError
 
 

@@ -11,21 +11,20 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pki import own_keys
+from host.diagnosis import Finding, Severity
+from pki import own_authority_checks, own_keys
 from pki.authority import Authority
 from pki.certificates import certificate_pem, requested_key
-from pki.cli import commands as pki
-from pki.doctoring import own
 from pki.names import SiteName
 from pki.own_authority import authority_fingerprint
+from pki.pki_cli import commands as pki
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.diagnosis import Finding, Severity
 from protos.errors import RefusedError, UsageError
-from site_agent.boundary.join import renew_now
-from site_agent.boundary.upkeep import SiteUpkeep
-from site_agent.cli import cli as site_agent
-from site_agent.config import Hospital, read_hospital
+from site_agent.agent.joining import renew_now
+from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.site_cli import cli as site_agent
 from tests.pki.hospital import Leaf, Wanted, found, issued
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_records_before_acts import upkeep_of
@@ -126,15 +125,15 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
     soon, early = utc_now(), utc_now() - timedelta(days=60)
 
     site = "This site's certificate, of its hospital's own authority, ends in 25 days."
-    assert lines(own.judge_own(keys, soon))[site] is Severity.WARNING
-    assert [one.severity for one in own.judge_own(keys, early)] == [Severity.FINE] * 2
-    office_says = lines(own.judge_sites(authority, soon))
+    assert lines(own_authority_checks.judge_own(keys, soon))[site] is Severity.WARNING
+    assert [one.severity for one in own_authority_checks.judge_own(keys, early)] == [Severity.FINE] * 2
+    office_says = lines(own_authority_checks.judge_sites(authority, soon))
     assert office_says["The certificate of a ends in 25 days."] is Severity.WARNING
     assert office_says["The own authority of a ends in 65 days."] is Severity.WARNING
-    assert {one.severity for one in own.judge_sites(authority, early)} == {Severity.FINE}
-    assert own.judge_waiting(keys) == []
+    assert {one.severity for one in own_authority_checks.judge_sites(authority, early)} == {Severity.FINE}
+    assert own_authority_checks.judge_waiting(keys) == []
     own_keys.waiting_request(keys, A, is_anew=False)
-    assert "A key waits" in own.judge_waiting(keys)[0].says
+    assert "A key waits" in own_authority_checks.judge_waiting(keys)[0].says
     upkeep, audit = upkeep_of(keys, tmp_path / "log")
     assert isinstance(upkeep, SiteUpkeep)
     assert [upkeep._renewal(), upkeep._renewal()] == [[], []]

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError
-from protos.methods import METHOD_NAMES, described
-from protos.plan import Plan
+from protos.plan.methods import METHOD_NAMES, described
+from protos.plan.plan import Plan
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import HospitalData
 from quickstart.plans import choice_of, plan_of, studies_of

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.enrolment import Membership
+from audit.audit_log import AuditError
+from coordinator.network.enrolment_calls import Membership
 from pki import rotation
-from pki.enrolment import RenewalRequest, handle_renewal
+from pki.enrolment_decisions import RenewalRequest, handle_renewal
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.audit_log import AuditError
 from protos.errors import UnavailableError
-from protos.messages import PROTOCOL_VERSION, Announcement, Hello
-from protos.upkeep import RenewalAnswered, RenewalAsked
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection
-from site_agent.boundary.upkeep import SiteUpkeep
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello
+from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
+from site_agent.agent.connection import Connection
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.rehearsal.federation import Office, serving, utc_now
 from tests.rehearsal.study import plan_with
 

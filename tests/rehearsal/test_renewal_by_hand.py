@@ -15,8 +15,8 @@ from pki import rotation
 from pki.site_keys import SiteKeys
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from site_agent.boundary.join import renew_now
-from site_agent.config import Hospital, read_hospital
+from site_agent.agent.joining import renew_now
+from site_agent.hospital import Hospital, read_hospital
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_upkeep import enrolling
 from tests.site_agent.test_approval_commands import RULES

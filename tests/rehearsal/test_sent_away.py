@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from protos.errors import UnavailableError
-from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, Farewell, Hello, Ready
-from site_agent.boundary.connection import Connection
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, Farewell, Hello, Ready
+from site_agent.agent.connection import Connection
 from tests.rehearsal.federation import Office, eventually, serving
 from tests.rehearsal.study import plan_with
 

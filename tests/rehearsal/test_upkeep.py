@@ -15,25 +15,25 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.enrolment import Membership
-from coordinator.service import enrolment_server
+from audit.log_commands import Desk
+from audit.log_verification import KnownKeys
+from coordinator.network.enrolment_calls import Membership
+from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
 from pki import rotation
-from pki.chain import certificates_in
-from pki.enrolment import RenewalRequest, handle_renewal
+from pki.certificate_chain import certificates_in
+from pki.enrolment_decisions import RenewalRequest, handle_renewal
 from pki.names import SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.audit_desk import Desk
-from protos.audit_heads import COORDINATOR
-from protos.audit_verification import KnownKeys
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from protos.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
-from protos.upkeep import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
-from protos.upkeep_wire import decode_renewed, encode_renewal
-from site_agent.boundary.audit import AuditLog
-from site_agent.boundary.connection import Connection, call_renew
-from site_agent.boundary.upkeep import SiteUpkeep, install_renewed, renewal_of
+from protos.wire.log_checkpoints import COORDINATOR
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
+from protos.wire.upkeep_codec import decode_renewed, encode_renewal
+from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
+from site_agent.agent.connection import Connection, call_renew
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_upkeep import SiteUpkeep, install_renewed, renewal_of
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
 from tests.rehearsal.study import plan_with
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from protos.errors import RefusedError
-from protos.plan import Plan
-from site_agent.approval import (
+from protos.plan.plan import Plan
+from site_agent.approvals import (
     Approval,
     approval_path,
     approve,
@@ -193,7 +193,7 @@ def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monk
             waited.append(withdrawing.is_alive())
         return found
 
-    monkeypatch.setattr("site_agent.approval.find_approval", find_slowly)
+    monkeypatch.setattr("site_agent.approvals.find_approval", find_slowly)
     approve(tmp_path, PLAN, by="C. Doe", at=AT)
     withdrawing.join()
     monkeypatch.undo()

@@ -13,13 +13,13 @@ import pytest
 import structlog
 import yaml
 
+from audit.log_report import in_words
 from pki.site_keys import SiteKeys
-from protos.audit_report import in_words
-from protos.plan import Plan
-from site_agent.approval import find_approval, why_not
-from site_agent.cli import main
-from site_agent.counted_rows import CountedRows, counted_rows_path
-from site_agent.trainer.results import write_result
+from protos.plan.plan import Plan
+from site_agent.approvals import find_approval, why_not
+from site_agent.desk.counted_rows import CountedRows, counted_rows_path
+from site_agent.desk.result_files import write_result
+from site_agent.site_cli import main
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 from tests.site_agent.trainer.sites import make_plan, make_site
 

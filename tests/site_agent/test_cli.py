@@ -15,8 +15,8 @@ import pytest
 import structlog
 import yaml
 
-from protos.plan import Plan
-from site_agent.cli import main
+from protos.plan.plan import Plan
+from site_agent.site_cli import main
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
 HOSPITAL: dict[str, Any] = {
@@ -344,7 +344,7 @@ def test_review_without_any_plan_is_wrong_usage(site_agent: Terminal, folder: Pa
 
 def test_the_command_line_starts_no_thread() -> None:
     """A process with threads cannot give up the network as an ordinary user, and `predict` has to."""
-    code = "import os, site_agent.cli; print(len(os.listdir('/proc/self/task')))"
+    code = "import os, site_agent.site_cli; print(len(os.listdir('/proc/self/task')))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

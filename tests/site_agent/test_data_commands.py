@@ -18,9 +18,9 @@ import structlog
 import yaml
 
 from protos.errors import DataError
-from site_agent.cli import main
-from site_agent.config import Hospital, read_hospital
-from site_agent.counted_rows import find_counted_rows
+from site_agent.desk.counted_rows import find_counted_rows
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.site_cli import main
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.examination.admission import admit, examined
 
@@ -43,7 +43,7 @@ Run = Callable[..., Done]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """The command in this process, which has to keep its network for the other tests."""
-    monkeypatch.setattr("site_agent.commands.data.give_up_network", lambda: True)
+    monkeypatch.setattr("site_agent.commands.data_commands.give_up_network", lambda: True)
 
     def call(*words: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["site-agent", *map(str, words)])

@@ -1,4 +1,4 @@
-"""The hatch between a site's two processes: what passes, and what does not whatever the other side writes."""
+"""The trainer socket between a site's two processes: what passes, and what does not whatever the other side writes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dataclasses import fields
 
 import pytest
 
-from protos.messages import MalformedMessage, SiteReason
-from protos.plan import LARGEST_PLAN_BYTES
-from site_agent.hatch import (
+from protos.plan.plan import LARGEST_PLAN_BYTES
+from protos.wire.messages import MalformedMessage, SiteReason
+from site_agent.trainer_socket import (
     AgentEnd,
     Agreed,
     Check,
@@ -63,12 +63,12 @@ def frame(kind: int, facts: object, payload: bytes = b"", *, magic: bytes = MAGI
 
 def received(raw: bytes, largest_payload: int = LARGEST_PLAN_BYTES) -> Message | None:
     """What the trainer's end makes of these bytes, after which the other side has gone."""
-    with ends() as (ours, hatch):
-        hatch.largest_payload = largest_payload
+    with ends() as (ours, trainer_socket):
+        trainer_socket.largest_payload = largest_payload
         writing = threading.Thread(target=lambda: (ours.sendall(raw), ours.shutdown(socket.SHUT_WR)))
         writing.start()
         try:
-            return hatch.receive()
+            return trainer_socket.receive()
         finally:
             writing.join()
 
@@ -96,11 +96,11 @@ def asked(answer: bytes, largest_payload: int = 0) -> Message:
 
 @pytest.mark.parametrize("message", EVERY_MESSAGE, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
-    """Every message passes the hatch in both directions unchanged."""
-    with ends() as (ours, hatch):
+    """Every message passes the trainer socket in both directions unchanged."""
+    with ends() as (ours, trainer_socket):
         TrainerEnd(ours).send(message)
 
-        arrived = hatch.receive()
+        arrived = trainer_socket.receive()
 
     assert type(arrived) is type(message)
     for item in fields(message):
@@ -163,7 +163,7 @@ WRONG_FRAMES = {
 
 @pytest.mark.parametrize("name", WRONG_FRAMES)
 def test_a_wrong_frame_is_refused_by_the_trainer(name: str) -> None:
-    """Whatever is not exactly a message of this hatch is a MalformedMessage and nothing else."""
+    """Whatever is not exactly a message of this trainer socket is a MalformedMessage and nothing else."""
     with pytest.raises(MalformedMessage):
         received(WRONG_FRAMES[name])
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from audit.log_commands import Desk
+from audit.log_report import Choice
+from audit.log_verification import KnownKeys
+from host.backup_archive import Catalogue, read_catalogue, write_backup
+from host.durable import by_descriptor, make_folder, opened_folder, replace_file
+from host.restoring import restore
+from host.support_bundle import write_bundle
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
-from protos.audit_desk import Desk
-from protos.audit_report import Choice
-from protos.audit_verification import KnownKeys
-from protos.backup import Catalogue, read_catalogue, write_backup
-from protos.bundle import write_bundle
-from protos.durable import by_descriptor, make_folder, opened_folder, replace_file
 from protos.errors import ConfigurationError, OperatorError
-from protos.restoring import restore
-from site_agent.approval import withdraw
-from site_agent.boundary.audit import AuditLog
+from site_agent.approvals import withdraw
+from site_agent.gate.site_log import AuditLog
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
-from site_agent.trainer.files import write_whole
+from site_agent.trainer.trainer_files import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with
 
 NOBODY = 65_534

@@ -7,9 +7,9 @@ import io
 
 from rich.console import Console
 
-from protos.messages import Bind
-from site_agent.boundary.standing import Standing
-from site_agent.progress import drawn_on, shown
+from protos.wire.messages import Bind
+from site_agent.agent_progress import drawn_on, shown
+from site_agent.gate.site_standing import Standing
 
 
 def in_round(number: int) -> Standing:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from protos.manifest import Occasion, manifest_of
-from protos.plan import Plan
-from protos.volume import most_bytes
-from site_agent.differences import plan_differences
-from site_agent.review import Section, Table, as_lines, review_sections
-from site_agent.review_page import review_page
+from protos.plan.manifest import Occasion, manifest_of
+from protos.plan.plan import Plan
+from protos.plan.volume import most_bytes
+from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
+from site_agent.desk.review_page import review_page
+from site_agent.plan_differences import plan_differences
 from tests.protos.examples import METHODS, plan_of_method
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}

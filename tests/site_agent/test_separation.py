@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from site_agent.boundary.separation import may_read, tell_separation
-from site_agent.config import read_hospital
+from site_agent.gate.separation import may_read, tell_separation
+from site_agent.hospital import read_hospital
 from tests.site_agent.reachable import let_others_in
 from tests.site_agent.trainer.sites import make_site
 

@@ -17,7 +17,7 @@ import re
 from dataclasses import replace
 from typing import Final, assert_never
 
-from coordinator.phases import (
+from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
     Agreeing,
@@ -37,10 +37,10 @@ from coordinator.phases import (
     Joined,
     Left,
     OfferRound,
-    OpenEpoch,
+    OpenKeySession,
     Over,
     Past,
-    SealEpoch,
+    SealKeySession,
     SendResult,
     SendRoster,
     State,
@@ -54,9 +54,9 @@ from coordinator.phases import (
     WasStopped,
     WentBack,
 )
-from coordinator.round import advance, begin
-from protos.messages import SiteReason
-from protos.plan import Deadlines
+from coordinator.rounds.round import advance, begin
+from protos.plan.plan import Deadlines
+from protos.wire.messages import SiteReason
 
 JOIN, CONTRIBUTE, GRACE, RETURN = 100.0, 50.0, 10.0, 1000.0
 
@@ -147,8 +147,8 @@ def _names(words: str) -> tuple[str, str, str]:
 def _event(site: str, verb: str, argument: str) -> Event:
     match verb:
         case "join":
-            epoch, _, how = argument.partition(" ")
-            return Joined(site, int(epoch or 0), is_current=how != "anew")
+            key_session, _, how = argument.partition(" ")
+            return Joined(site, int(key_session or 0), is_current=how != "anew")
         case "leave":
             return Left(site)
         case "advertise":
@@ -175,12 +175,12 @@ def _event(site: str, verb: str, argument: str) -> Event:
 def tell(effect: Effect) -> str:
     """An effect in words."""
     match effect:
-        case OpenEpoch(sites=sites, epoch=epoch):
-            return f"open epoch {epoch} to {names(sites)}"
-        case SendRoster(sites=sites, epoch=epoch):
-            return f"roster {epoch} to {names(sites)}"
-        case SealEpoch(sites=sites, epoch=epoch):
-            return f"seal {epoch} to {names(sites)}"
+        case OpenKeySession(sites=sites, key_session=key_session):
+            return f"open key session {key_session} to {names(sites)}"
+        case SendRoster(sites=sites, key_session=key_session):
+            return f"roster {key_session} to {names(sites)}"
+        case SealKeySession(sites=sites, key_session=key_session):
+            return f"seal {key_session} to {names(sites)}"
         case OfferRound(sites=sites, round=number, attempt=attempt):
             return f"offer {number}.{attempt} to {names(sites)}"
         case BindRound(sites=sites, contributors=contributors, round=number, attempt=attempt, resumes=resumes):
@@ -207,7 +207,7 @@ def show(state: State) -> str:
             return f"gathering {names(joined)}" + (f", declined {names(declined)}" if declined else "")
         case Agreeing(step=step, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
             return (
-                f"agreeing on {step.epoch}: {names(advertised)} advertised,"
+                f"agreeing on {step.key_session}: {names(advertised)} advertised,"
                 f" {names(acknowledged)} acknowledged until {deadline:g}"
             )
         case Training(step=step, ready=ready, deadline=deadline):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.lateness import is_too_late
-from coordinator.phases import (
+from coordinator.rounds.lateness import is_too_late
+from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
     Agreeing,
@@ -29,9 +29,9 @@ from coordinator.phases import (
     Joined,
     Left,
     OfferRound,
-    OpenEpoch,
+    OpenKeySession,
     Over,
-    SealEpoch,
+    SealKeySession,
     SendResult,
     SendRoster,
     State,
@@ -42,8 +42,8 @@ from coordinator.phases import (
     Training,
     VoidRound,
 )
-from coordinator.round import advance, begin
-from protos.messages import SiteReason
+from coordinator.rounds.round import advance, begin
+from protos.wire.messages import SiteReason
 from tests.transcripts.plays import terms
 
 SITES = ("a", "b", "c", "d")
@@ -90,12 +90,12 @@ RULES = st.builds(
     st.sampled_from(("wait", "continue")),
 )
 _SITE = st.sampled_from((*SITES, STRANGER))
-_EPOCH = st.integers(0, 4)
+_KEY_SESSION = st.integers(0, 4)
 ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Joined, _SITE, _EPOCH, st.booleans()),
+    st.builds(Joined, _SITE, _KEY_SESSION, st.booleans()),
     st.builds(Left, _SITE),
-    st.builds(Advertised, _SITE, _EPOCH),
-    st.builds(Acknowledged, _SITE, _EPOCH),
+    st.builds(Advertised, _SITE, _KEY_SESSION),
+    st.builds(Acknowledged, _SITE, _KEY_SESSION),
     st.builds(BecameReady, _SITE, st.integers(0, 3), st.integers(0, 3)),
     st.builds(Completed, _SITE),
     st.just(FoundCorrupted()),
@@ -115,7 +115,7 @@ def sensible(state: State, data: st.DataObject) -> Event:
         case Gathering() | Interrupted():
             return Joined(site)
         case Agreeing(step=step, advertised=advertised):
-            return (Acknowledged if advertised == step.bound else Advertised)(site, step.epoch)
+            return (Acknowledged if advertised == step.bound else Advertised)(site, step.key_session)
         case Training(step=step):
             return BecameReady(site, step.round, step.attempt)
         case Collecting(step=step):
@@ -142,7 +142,7 @@ def named(effect: Effect) -> frozenset[str]:
             return missing
         case EndRun(over=over):
             return over.missing
-        case OpenEpoch() | SendRoster() | SealEpoch() | OfferRound() | SendResult():
+        case OpenKeySession() | SendRoster() | SealKeySession() | OfferRound() | SendResult():
             return effect.sites
 
 
@@ -183,7 +183,7 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
     earlier, later = step_of(before), step_of(walk.state)
     if earlier is not None and later is not None:
         assert (later.round, later.attempt) >= (earlier.round, earlier.attempt)
-        assert later.epoch >= earlier.epoch
+        assert later.key_session >= earlier.key_session
         if (later.round, later.attempt) == (earlier.round, earlier.attempt):
             assert later.bound == earlier.bound
         elif later.round == earlier.round and later.bound != earlier.bound:
@@ -217,7 +217,7 @@ def check_history(walk: Walk) -> None:
     assert closed == list(range(len(closed)))
     if isinstance(walk.state, Over) and walk.state.is_complete:
         assert len(closed) == walk.rules.rounds
-    epochs = [effect.epoch for effect in walk.effects if isinstance(effect, OpenEpoch)]
+    epochs = [effect.key_session for effect in walk.effects if isinstance(effect, OpenKeySession)]
     assert epochs == list(range(1, len(epochs) + 1))
     bound: tuple[int, int, frozenset[str]] | None = None
     for effect in walk.effects:
@@ -327,7 +327,9 @@ def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[
                     case Gathering():
                         walk.step(Joined(site), 0.0)
                     case Agreeing(step=step, advertised=advertised):
-                        walk.step((Acknowledged if advertised == step.bound else Advertised)(site, step.epoch), 0.0)
+                        walk.step(
+                            (Acknowledged if advertised == step.bound else Advertised)(site, step.key_session), 0.0
+                        )
                     case Training(step=step):
                         walk.step(BecameReady(site, step.round, step.attempt), 0.0)
                     case Collecting():

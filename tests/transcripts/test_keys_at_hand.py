@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.phases import (
+from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
     Collecting,
@@ -16,13 +16,13 @@ from coordinator.phases import (
     Left,
     OfferRound,
     Past,
-    SealEpoch,
+    SealKeySession,
     State,
     Terms,
     Training,
     WentBack,
 )
-from protos.messages import SiteReason
+from protos.wire.messages import SiteReason
 from tests.transcripts.test_any_sequence import RULES, SECONDS, SITES, sensible, step_of, walk_of
 
 
@@ -53,10 +53,10 @@ def test_who_is_offered_a_masked_round_holds_its_keys(rules: Terms, data: st.Dat
 
     for _ in range(data.draw(st.integers(1, 60))):
         event, before = drawn(walk.state, data), step_of(walk.state)
-        if isinstance(event, Joined) and before is not None and event.epoch != before.epoch:
+        if isinstance(event, Joined) and before is not None and event.key_session != before.key_session:
             holders -= {event.site}
         for effect in walk.step(event, data.draw(SECONDS)):
-            if isinstance(effect, SealEpoch):
+            if isinstance(effect, SealKeySession):
                 holders = effect.sites
             if isinstance(effect, OfferRound):
                 assert effect.sites <= holders

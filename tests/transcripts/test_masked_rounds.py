@@ -11,7 +11,7 @@ def test_masked_rounds_agree_on_keys_first() -> None:
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b advertises 1
               = agreeing on 1: a b advertised, - acknowledged until 50
@@ -33,13 +33,13 @@ def test_masked_rounds_agree_on_keys_first() -> None:
     )
 
 
-def test_words_of_another_epoch_are_not_counted() -> None:
-    """An advert of an epoch that is over, or given twice, does not complete this one."""
+def test_words_of_another_key_session_are_not_counted() -> None:
+    """An advert of a key session that is over, or given twice, does not complete this one."""
     play(
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b, c advertises 2
               = agreeing on 1: - advertised, - acknowledged until 50
@@ -52,19 +52,19 @@ def test_words_of_another_epoch_are_not_counted() -> None:
 
 
 def test_a_site_lost_while_agreeing_begins_the_agreement_anew() -> None:
-    """Back within its grace, it and all others agree on a new epoch of the same step."""
+    """Back within its grace, it and all others agree on a new key session of the same step."""
     play(
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b advertises 1
               = agreeing on 1: a b advertised, - acknowledged until 50
         2     > c leaves
               = agreeing on 1: a b advertised, - acknowledged until 12
         3     > c joins
-              < open epoch 2 to a b c
+              < open key session 2 to a b c
               = agreeing on 2: - advertised, - acknowledged until 53
         4     > a, b, c advertises 2
               < roster 2 to a b c
@@ -79,7 +79,7 @@ def test_a_site_that_never_advertises_interrupts() -> None:
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b advertises 1
               = agreeing on 1: a b advertised, - acknowledged until 50
@@ -87,7 +87,7 @@ def test_a_site_that_never_advertises_interrupts() -> None:
               < void 0.0 missing c
               = interrupted 0.0 without c until 1050
         60    > c joins
-              < open epoch 2 to a b c
+              < open key session 2 to a b c
               = agreeing on 2: - advertised, - acknowledged until 110
         """,
     )
@@ -99,7 +99,7 @@ def test_a_site_that_never_acknowledges_interrupts() -> None:
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b, c advertises 1
               < roster 1 to a b c
@@ -119,7 +119,7 @@ def test_a_site_that_kept_its_keys_resumes() -> None:
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b, c advertises 1
               < roster 1 to a b c
@@ -153,7 +153,7 @@ def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
         terms(is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b, c advertises 1
               < roster 1 to a b c
@@ -169,7 +169,7 @@ def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
               = collecting 0.0 complete - until 14
         5     > b joins 0
               < void 0.0 missing -
-              < open epoch 2 to a b c
+              < open key session 2 to a b c
               = agreeing on 2: - advertised, - acknowledged until 55
         6     > a, b, c advertises 2
               < roster 2 to a b c
@@ -183,14 +183,14 @@ def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
 
 
 def test_an_entry_makes_everyone_agree_anew() -> None:
-    """A site that enters brings a new epoch with it."""
+    """A site that enters brings a new key session with it."""
     play(
         terms(is_masked=True, quorum=2),
         """
         0     > a, b joins
               = gathering a b
         100   > time passes
-              < open epoch 1 to a b
+              < open key session 1 to a b
               = agreeing on 1: - advertised, - acknowledged until 150
         101   > a, b advertises 1
               < roster 1 to a b
@@ -206,7 +206,7 @@ def test_an_entry_makes_everyone_agree_anew() -> None:
               = collecting 0.0 complete - until 154
         105   > a, b completes
               < close 0 of a b
-              < open epoch 2 to a b c
+              < open key session 2 to a b c
               = agreeing on 2: - advertised, - acknowledged until 155
         106   > a, b, c advertises 2
               < roster 2 to a b c
@@ -225,7 +225,7 @@ def test_corrupted_sums_cost_new_keys() -> None:
         terms(is_masked=True, binds_early=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > a, b, c advertises 1
               < roster 1 to a b c
@@ -237,7 +237,7 @@ def test_corrupted_sums_cost_new_keys() -> None:
               = collecting 0.0 complete - until 52
         3     > sums do not add up
               < void 0.0 missing -
-              < open epoch 2 to a b c
+              < open key session 2 to a b c
               = agreeing on 2: - advertised, - acknowledged until 53
         4     > a, b, c advertises 2
               < roster 2 to a b c

@@ -82,7 +82,7 @@ def test_masked_repetitions_agree_on_fresh_keys_where_the_sites_are_others() -> 
         terms(is_masked=True, binds_early=True, rounds=3),
         """
         0    > a, b, c join
-             < open epoch 1 to a b c
+             < open key session 1 to a b c
              = agreeing on 1: - advertised, - acknowledged until 50
         1    > a, b, c advertise 1
              < roster 1 to a b c
@@ -98,7 +98,7 @@ def test_masked_repetitions_agree_on_fresh_keys_where_the_sites_are_others() -> 
              < void 0.0 missing -
              = interrupted 0.1 without - until 1004, to go back
         5    > back to 0.0 of a b c
-             < open epoch 2 to a b c
+             < open key session 2 to a b c
              = agreeing on 2: - advertised, - acknowledged until 55
         6    > a, b, c advertise 2
              < roster 2 to a b c

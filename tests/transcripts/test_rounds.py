@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.phases import BecameReady, CloseRound, Completed, Finishing, Joined, State
-from coordinator.round import advance, begin
+from coordinator.rounds.phases import BecameReady, CloseRound, Completed, Finishing, Joined, State
+from coordinator.rounds.round import advance, begin
 from tests.transcripts.plays import play, terms
 
 

@@ -131,15 +131,15 @@ def test_another_site_that_is_away_is_not_given_up_with_it() -> None:
 
 
 def test_under_masks_the_others_agree_on_keys_anew() -> None:
-    """The set has changed, so no mask of the old epoch is used again."""
+    """The set has changed, so no mask of the old key session is used again."""
     play(
         terms(quorum=2, on_lost_site="continue", is_masked=True),
         """
         0     > a, b, c joins
-              < open epoch 1 to a b c
+              < open key session 1 to a b c
               = agreeing on 1: - advertised, - acknowledged until 50
         1     > c withdraws
-              < open epoch 2 to a b
+              < open key session 2 to a b
               = agreeing on 2: - advertised, - acknowledged until 51
         """,
     )

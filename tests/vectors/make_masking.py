@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from protos.fingerprints import fingerprint
-from protos.fixed_point import FixedPoint
-from protos.masking.context import encoding_name, round_context
-from protos.masking.epoch import EpochSecret, EpochTerms, acknowledge, make_advert, transcript
-from protos.masking.stream import Masker, Suite, counter_block, round_key
-from protos.tensors import Layout
+from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknowledge, make_advert, transcript
+from protos.masking.mask_context import encoding_name, round_context
+from protos.masking.mask_stream import Masker, Suite, counter_block, round_key
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
 
 PATH = Path(__file__).with_name("masking.json")
 SITES = ("site-a", "site-b", "site-c")
@@ -38,18 +38,18 @@ def _bytes(text: str) -> bytes:
 
 
 def make() -> dict[str, Any]:
-    """Every intermediate value of one epoch and one round of three sites."""
+    """Every intermediate value of one key session and one round of three sites."""
     identities = {site: Ed25519PrivateKey.from_private_bytes(_bytes(f"identity {site}")) for site in SITES}
     exchange = {site: X25519PrivateKey.from_private_bytes(_bytes(f"exchange {site}")) for site in SITES}
     public = {site: key.public_key().public_bytes_raw() for site, key in identities.items()}
-    terms = EpochTerms(
+    terms = KeySessionTerms(
         run="run-1",
-        epoch=1,
+        key_session=1,
         plan_digest=_bytes("plan"),
         candidates=SITES,
         identities=tuple((site, fingerprint(public[site])) for site in SITES),
     )
-    secrets = {site: EpochSecret(exchange[site], _bytes(f"nonce {site}")) for site in SITES}
+    secrets = {site: KeySessionSecret(exchange[site], _bytes(f"nonce {site}")) for site in SITES}
     roster = [make_advert(secrets[site], terms, site, public[site], identities[site].sign) for site in SITES]
     seen = transcript(terms, roster)
     for site in SITES:
@@ -71,12 +71,17 @@ def make() -> dict[str, Any]:
         }
         for advert in roster
     ]
-    epoch = {"run": terms.run, "epoch": terms.epoch, "plan_digest": terms.plan_digest.hex(), "transcript": seen.hex()}
-    return {"epoch": epoch, "sites": sites, "pairs": pairs, "round": _round(seen, secrets)}
+    key_session = {
+        "run": terms.run,
+        "key_session": terms.key_session,
+        "plan_digest": terms.plan_digest.hex(),
+        "transcript": seen.hex(),
+    }
+    return {"key_session": key_session, "sites": sites, "pairs": pairs, "round": _round(seen, secrets)}
 
 
 def _pair(
-    one: str, two: str, exchange: dict[str, X25519PrivateKey], secrets: dict[str, EpochSecret], seen: bytes
+    one: str, two: str, exchange: dict[str, X25519PrivateKey], secrets: dict[str, KeySessionSecret], seen: bytes
 ) -> dict[str, str]:
     shared = exchange[one].exchange(X25519PublicKey.from_public_bytes(exchange[two].public_key().public_bytes_raw()))
     return {
@@ -88,7 +93,7 @@ def _pair(
     }
 
 
-def _round(seen: bytes, secrets: dict[str, EpochSecret]) -> dict[str, Any]:
+def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
     code, layout = FixedPoint(CLIPPING_RANGE, len(SITES)), Layout(len(CHANGES[0]), len(SCALARS[0]))
     bound = {"position": _bytes("position"), "manifest_digest": _bytes("manifest"), "encoding": encoding_name(code)}
     context = round_context(transcript=seen, attempt=2, contributors=SITES, length_bytes=layout.total_bytes, **bound)
@@ -106,7 +111,7 @@ def _round(seen: bytes, secrets: dict[str, EpochSecret]) -> dict[str, Any]:
 
 
 def _suite(
-    suite: Suite, context: bytes, code: FixedPoint, layout: Layout, secrets: dict[str, EpochSecret]
+    suite: Suite, context: bytes, code: FixedPoint, layout: Layout, secrets: dict[str, KeySessionSecret]
 ) -> dict[str, Any]:
     keys = {
         f"{one} {two}": round_key(secrets[one].pair_keys[two], context, suite)

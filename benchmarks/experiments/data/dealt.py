@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 from benchmarks.experiments.data.sources import Sites
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.splits import Rows, split_rows

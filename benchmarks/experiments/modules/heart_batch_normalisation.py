@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.reference.global_layers import ReferenceNetwork
-from protos.networks.global_layers import GlobalLayersNetwork
+from protos.plan.networks.global_layers_networks import GlobalLayersNetwork
 
 NETWORK: Final = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 

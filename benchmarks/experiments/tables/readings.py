@@ -26,8 +26,8 @@ from benchmarks.experiments.store import read_rows
 from benchmarks.experiments.tables.heart import OPTIMISER, READINGS, heart_plan, heart_sites
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of
-from protos.architecture import Uniform, body_tensors
-from protos.plan import Plan
+from protos.plan.architecture import Uniform, body_tensors
+from protos.plan.plan import Plan
 
 SEEDS: Final = range(20)
 MEAN: Final = "global-layers, authors, equal start"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protos.gain_sums import GainSums, gain_sums
+from protos.plan.gain_sums import GainSums, gain_sums
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.bootstrap_intervals import Compared, compare
 from site_agent.trainer.comparison.calibration import Calibration, calibrations
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain, gain_of
-from site_agent.trainer.comparison.intervals import Compared, compare
 from site_agent.trainer.comparison.resampling import RESAMPLES
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 

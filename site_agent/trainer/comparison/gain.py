@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.intervals import Compared, Difference, Interval
+from site_agent.trainer.comparison.bootstrap_intervals import Compared, Difference, Interval
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.simple_models import TITLES

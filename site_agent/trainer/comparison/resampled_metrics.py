@@ -16,13 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.comparison.resampling import Counts
-from site_agent.trainer.evaluation import (
-    HeldOutRows,
-    Scores,
-    brier_of_rows,
-    log_loss_of_rows,
-    predicted_classes,
-)
+from site_agent.trainer.evaluation import HeldOutRows, Scores, brier_of_rows, log_loss_of_rows, predicted_classes
 
 Values: TypeAlias = dict[str, npt.NDArray[np.float64]]
 Resampled: TypeAlias = Callable[[Counts], Values]

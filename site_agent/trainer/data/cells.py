@@ -20,14 +20,14 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 
 from site_agent.trainer.data.codes import canonical_code
-from site_agent.trainer.data.columns import (
+from site_agent.trainer.data.contract import BinaryTarget, MultiClassTarget, RegressionTarget, Target
+from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
     GroupColumn,
     NumericFeature,
 )
-from site_agent.trainer.data.contract import BinaryTarget, MultiClassTarget, RegressionTarget, Target
 from site_agent.trainer.data.numbers import LARGEST_MAGNITUDE, LONGEST_NUMBER, Numbers, plain_cells, plain_numbers
 from site_agent.trainer.data.sources.blocks import texts_of
 

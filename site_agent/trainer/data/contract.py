@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from protos.documents import Document, read_document
+from protos.plan.documents import Document, read_document
 from site_agent.trainer.data.codes import (
     UNKNOWN,
     Code,
@@ -26,7 +26,7 @@ from site_agent.trainer.data.codes import (
     check_distinct,
     check_labels,
 )
-from site_agent.trainer.data.columns import (
+from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,

@@ -16,17 +16,17 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from protos.architecture import ColumnsNetwork, ParallelNetwork
 from protos.errors import ConfigurationError, DataError
-from protos.nearest import nearest_name
-from protos.plan import Plan
-from site_agent.config import Split
+from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
+from protos.plan.nearest import nearest_name
+from protos.plan.plan import Plan
+from site_agent.hospital import Split
+from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
-from site_agent.trainer.data.profile import Profile, profile_of
 from site_agent.trainer.data.splits import Rows, SplitRows, split_rows
 from site_agent.trainer.data.tables import Table, read_table
-from site_agent.trainer.files import array_digest
+from site_agent.trainer.trainer_files import array_digest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

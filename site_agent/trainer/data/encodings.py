@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from protos.documents import Document
+from protos.plan.documents import Document
 from site_agent.trainer.data.cells import UNKNOWN_POSITION, Numbers
-from site_agent.trainer.data.columns import CategoricalFeature, Feature, MeasuredFeature
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
 
 _KNOTS: Final = 101
 

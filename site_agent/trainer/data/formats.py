@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, StringConstraints, Tag, model_validator
 
-from protos.documents import Document
+from protos.plan.documents import Document
 
 _READS: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 

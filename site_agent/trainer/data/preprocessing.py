@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from protos.documents import Document
 from protos.errors import ConfigurationError, DataError
+from protos.plan.documents import Document
 from site_agent.trainer.data.contract import (
     BinaryTarget,
     CategoricalFeature,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sklearn.model_selection import train_test_split
 
 from protos.errors import DataError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.tables import Table
 
 Rows: TypeAlias = npt.NDArray[np.int64]

@@ -38,13 +38,19 @@ from site_agent.trainer.data.cells import (
     target_parser,
 )
 from site_agent.trainer.data.codes import UNKNOWN
-from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn, GroupColumn, MeasuredFeature
 from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
-from site_agent.trainer.data.intervals import interval_of
+from site_agent.trainer.data.contract_columns import (
+    CategoricalFeature,
+    DateFeature,
+    DayColumn,
+    GroupColumn,
+    MeasuredFeature,
+)
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, refuse
 from site_agent.trainer.data.sources.blocks import Block, blocks_of, texts_of
 from site_agent.trainer.data.sources.opening import open_blocks
-from site_agent.trainer.files import array_digest
+from site_agent.trainer.data.value_intervals import interval_of
+from site_agent.trainer.trainer_files import array_digest
 
 __all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 

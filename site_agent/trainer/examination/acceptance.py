@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from protos.documents import Document
 from protos.errors import DataError
-from site_agent.trainer.files import write_whole
+from protos.plan.documents import Document
+from site_agent.trainer.trainer_files import write_whole
 
 
 class Acceptance(Document):

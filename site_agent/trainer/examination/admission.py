@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from protos.errors import DataError
-from site_agent.config import Hospital
+from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.mistakes import refuse, where

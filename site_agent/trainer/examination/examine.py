@@ -15,14 +15,13 @@ from typing import Final
 import numpy as np
 
 from protos.errors import DataError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import RegressionTarget, SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
-from site_agent.trainer.examination.columns import absent_in, collinear_findings, column_findings
-from site_agent.trainer.examination.finding import Finding
-from site_agent.trainer.examination.outcome import (
+from site_agent.trainer.examination.examined_columns import absent_in, collinear_findings, column_findings
+from site_agent.trainer.examination.examined_outcome import (
     Part,
     alone,
     alone_findings,
@@ -30,7 +29,8 @@ from site_agent.trainer.examination.outcome import (
     part_findings,
     parts_of,
 )
-from site_agent.trainer.examination.rows import patient_numbers, row_findings
+from site_agent.trainer.examination.examined_rows import patient_numbers, row_findings
+from site_agent.trainer.examination.finding import Finding
 from site_agent.trainer.examination.table_one import Line, table_one
 
 _ORDER: Final = ("error", "warning", "note")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import CategoricalFeature, Feature, MeasuredFeature
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.examination.columns import absent_in
+from site_agent.trainer.examination.examined_columns import absent_in
 
 _MOST_CODES: Final = 20
 _MOST_FEATURES: Final = 500

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from protos.networks.dense import ActivationName
+from protos.plan.networks.dense_networks import ActivationName
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 

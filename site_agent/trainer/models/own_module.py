@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from protos.architecture import TensorSpec
 from protos.errors import ConfigurationError
-from protos.nearest import nearest_name
+from protos.plan.architecture import TensorSpec
+from protos.plan.nearest import nearest_name
 from site_agent.trainer.failures import ModuleDiffers
 
 _LARGEST_FILE_BYTES: Final = 1 << 20

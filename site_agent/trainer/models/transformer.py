@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from protos.architecture import GlobalLayersNetwork
+from protos.plan.architecture import GlobalLayersNetwork
 from site_agent.trainer.models.attention import Attended, attend, attend_backward
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protos.errors import DataError
-from protos.schedules import Schedule, StepSchedule, too_few_rows
+from protos.plan.schedules import Schedule, StepSchedule, too_few_rows
 from site_agent.trainer.training.state import State, generator_state, restore_generator
 
 

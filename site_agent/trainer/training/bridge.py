@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from protos.architecture import TensorSpec
-from protos.initial_values import initial_values
+from protos.plan.architecture import TensorSpec
+from protos.plan.initial_values import initial_values
 from site_agent.trainer.training.state import State, part_of, prefixed
 
 Vector: TypeAlias = npt.NDArray[np.float32]

@@ -2,7 +2,7 @@
 
 Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
 c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. What the
-coordinator needs of it follows from the change alone (see protos/server_rules.py), so it never travels.
+coordinator needs of it follows from the change alone (see protos/plan/server_rules.py), so it never travels.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.model import Model, Recipe
 from site_agent.trainer.training.procedure import Phase
 from site_agent.trainer.training.state import State
+from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class ControlledTraining:

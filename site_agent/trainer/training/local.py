@@ -20,14 +20,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from protos.learning_rates import RateSchedule, rate_factor
+from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.losses import LossFunction
-from site_agent.trainer.training.model import Model, Recipe
 from site_agent.trainer.training.procedure import Phase, Procedure
 from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.torch_losses import LossFunction
+from site_agent.trainer.training.training_model import Model, Recipe
 
 # Where nothing is trained, so many rows are in memory at once, fewer where columns are many: attention
 # holds a number for every head and pair of columns. With 8 heads this is about 100 MB.

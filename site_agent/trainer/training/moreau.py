@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from protos.ingredients import InnerProblem
+from protos.plan.ingredients import InnerProblem
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.model import Model, Recipe
 from site_agent.trainer.training.procedure import Phase
 from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class MoreauTraining:

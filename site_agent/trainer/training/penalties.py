@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from protos.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
+from protos.plan.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.model import Recipe, Term, as_representing
 from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.training_model import Recipe, Term, as_representing
 
 
 class Penalties:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.model import Model, Recipe
 from site_agent.trainer.training.procedure import Phase
 from site_agent.trainer.training.shared_model import TogetherTraining
 from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class CopyTraining:

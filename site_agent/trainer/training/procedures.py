@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from protos.ingredients import (
+from protos.plan.ingredients import (
     ColumnByColumn,
     ControlVariates,
     FederatedOnly,
@@ -16,13 +16,13 @@ from protos.ingredients import (
     Together,
 )
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.columns import ColumnTraining
+from site_agent.trainer.training.column_training import ColumnTraining
 from site_agent.trainer.training.control import ControlledTraining
-from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.moreau import MoreauTraining
 from site_agent.trainer.training.personal import CopyTraining, MixtureTraining
 from site_agent.trainer.training.procedure import Procedure
 from site_agent.trainer.training.shared_model import ApartTraining, TogetherTraining
+from site_agent.trainer.training.training_model import Recipe
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:

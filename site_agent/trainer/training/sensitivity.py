@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from protos.architecture import TensorSpec
+from protos.plan.architecture import TensorSpec
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import rows_at_once
-from site_agent.trainer.training.losses import LossFunction
+from site_agent.trainer.training.torch_losses import LossFunction
 
 
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from protos.ingredients import Penalty
+from protos.plan.ingredients import Penalty
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.model import Model, Recipe
 from site_agent.trainer.training.penalties import Penalties
 from site_agent.trainer.training.procedure import Phase
 from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class TogetherTraining:

@@ -26,7 +26,7 @@ from benchmarks.experiments.default_recipe import (
 )
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.simple import Result as SimpleResult
-from site_agent.trainer import experts
+from site_agent.trainer import baselines
 
 EXAMPLE = Path(__file__).parents[3] / "deploy/examples/plan.yaml"
 SEEDS = (3, 4)
@@ -37,8 +37,8 @@ STILL = DefaultRecipe(dropout=0.0, input_dropout=0.0, epochs=2, latent=8)
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws do not depend on how many trees there are."""
-    monkeypatch.setattr(experts, "TREES", 20)
-    monkeypatch.setattr(experts, "_TREES_IN_A_FOLD", 10)
+    monkeypatch.setattr(baselines, "TREES", 20)
+    monkeypatch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
 
 
 @pytest.fixture(name="trained")

@@ -23,8 +23,8 @@ from benchmarks.experiments.single_vectors import (
     reversed_and_tenfold,
 )
 from benchmarks.experiments.stacks import federate_stack
-from protos.architecture import Constant, Part, TensorSpec
-from protos.manifest import Manifest
+from protos.plan.architecture import Constant, Part, TensorSpec
+from protos.plan.manifest import Manifest
 
 ZERO = np.zeros((4, 2), np.float32)
 # Columns by number: 1, 2, 4, 9 and -6, 0, 1, 5.

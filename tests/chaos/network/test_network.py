@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.tensors import CHUNK_PARAMETERS
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS
 from tests.chaos.network.federation import FAR, Federation, federation
 from tests.chaos.network.namespaces import AWAY, HUB, Impossible, Line, line
 from tests.chaos.network.proxy import Proxy, proxied

@@ -1,4 +1,4 @@
-"""A federation in memory: identity keys, epochs and a coordinator's view, all from a seed."""
+"""A federation in memory: identity keys, key sessions and a coordinator's view, all from a seed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protos.fingerprints import fingerprint
-from protos.masking.epoch import EpochSecret, EpochTerms, make_advert, transcript
-from protos.masking.refusals import MaskingRefused, Reason
-from protos.messages import KeyAdvert
+from protos.masking.key_session import KeySessionSecret, KeySessionTerms, make_advert, transcript
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.wire.messages import KeyAdvert
 
 
 def secret_bytes(*parts: object) -> bytes:
@@ -24,12 +24,12 @@ def secret_bytes(*parts: object) -> bytes:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """One epoch as all its sites and an onlooker see it."""
+class KeySession:
+    """One key session as all its sites and an onlooker see it."""
 
-    terms: EpochTerms
+    terms: KeySessionTerms
     identities: Mapping[str, Ed25519PrivateKey]
-    secrets: Mapping[str, EpochSecret]
+    secrets: Mapping[str, KeySessionSecret]
     roster: tuple[KeyAdvert, ...]
 
     @property
@@ -53,32 +53,32 @@ class Epoch:
         return {site: secret.pair_keys for site, secret in self.secrets.items()}
 
 
-def _epoch(count: int, seed: int = 0, *, run: str = "run-1", number: int = 1) -> Epoch:
+def _key_session(count: int, seed: int = 0, *, run: str = "run-1", number: int = 1) -> KeySession:
     sites = tuple(f"site-{index:02d}" for index in range(count))
     identities = {site: Ed25519PrivateKey.from_private_bytes(secret_bytes("identity", seed, site)) for site in sites}
     public = {site: key.public_key().public_bytes_raw() for site, key in identities.items()}
-    terms = EpochTerms(
+    terms = KeySessionTerms(
         run=run,
-        epoch=number,
+        key_session=number,
         plan_digest=secret_bytes("plan", seed),
         candidates=sites,
         identities=tuple((site, fingerprint(public[site])) for site in sites),
     )
     secrets = {
-        site: EpochSecret(
+        site: KeySessionSecret(
             X25519PrivateKey.from_private_bytes(secret_bytes("exchange", seed, number, run, site)),
             secret_bytes("nonce", seed, number, run, site),
         )
         for site in sites
     }
     roster = tuple(make_advert(secrets[site], terms, site, public[site], identities[site].sign) for site in sites)
-    return Epoch(terms, identities, secrets, roster)
+    return KeySession(terms, identities, secrets, roster)
 
 
 @pytest.fixture(scope="session")
-def make_epoch() -> Callable[..., Epoch]:
-    """Build an epoch of so many sites from a seed."""
-    return _epoch
+def make_key_session() -> Callable[..., KeySession]:
+    """Build a key session of so many sites from a seed."""
+    return _key_session
 
 
 @pytest.fixture(scope="session")

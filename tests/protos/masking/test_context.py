@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from protos.fixed_point import FixedPoint
-from protos.masking import context as module
-from protos.masking.context import check_contributors, encoding_name, round_context
-from protos.masking.refusals import MaskingRefused, Reason
+from protos.masking import mask_context as module
+from protos.masking.mask_context import check_contributors, encoding_name, round_context
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.numbers.fixed_point import FixedPoint
 
 MEMBERS = ("a", "b", "c", "d")
 

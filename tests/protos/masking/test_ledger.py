@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protos.masking import ledger as module
 from protos.masking.ledger import Ask, Compute, DrawAfresh, Ledger, Mark, Repeat, check_of
-from protos.masking.refusals import MaskingRefused, Reason
+from protos.masking.masking_refusals import MaskingRefused, Reason
 
 ALL, FEWER, OTHERS = ("a", "b", "c", "d"), ("a", "b", "c"), ("a", "b", "d")
 

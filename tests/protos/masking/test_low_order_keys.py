@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protos.canonical import pack
-from protos.masking import epoch as module
-from protos.masking.epoch import expand, pair_key
-from protos.masking.refusals import MaskingRefused, Reason
+from protos.masking import key_session as module
+from protos.masking.key_session import expand, pair_key
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.plan.canonical import pack
 
 
 def _private(name: str) -> X25519PrivateKey:

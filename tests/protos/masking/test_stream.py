@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.fixed_point import FixedPoint
-from protos.masking.context import round_context
-from protos.masking.refusals import MaskingRefused, Reason
-from protos.masking.stream import BLOCK_PARAMETERS, Masker, Suite
-from protos.tensors import CHUNK_PARAMETERS, Layout
+from protos.masking.mask_context import round_context
+from protos.masking.mask_stream import BLOCK_PARAMETERS, Masker, Suite
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
+from protos.numbers.fixed_point import FixedPoint
 
 SITES = tuple(f"site-{index:02d}" for index in range(6))
 CONTEXT = hashlib.sha256(b"context").digest()

@@ -157,13 +157,15 @@ def test_the_independent_ciphers_are_right() -> None:
 @pytest.mark.parametrize("site", KNOWN["sites"], ids=lambda site: site["site"])
 def test_keys_fingerprints_and_signatures(site: dict[str, str]) -> None:
     """Public keys follow from private ones; adverts and acknowledgements are signed over the packed fields."""
-    epoch, identity = KNOWN["epoch"], Ed25519PrivateKey.from_private_bytes(_hex(site["identity_private"]))
-    terms = (epoch["run"], epoch["epoch"], _hex(epoch["plan_digest"]))
+    key_session, identity = KNOWN["key_session"], Ed25519PrivateKey.from_private_bytes(_hex(site["identity_private"]))
+    terms = (key_session["run"], key_session["key_session"], _hex(key_session["plan_digest"]))
     exchange, nonce = _hex(site["exchange_public"]), _hex(site["nonce"])
     spelt = base64.b32encode(hashlib.sha256(_hex(site["identity_public"])).digest()[:20]).decode().lower()
 
     advert = identity.sign(_pack("masking advert", *terms, site["site"], exchange, nonce))
-    acknowledgement = identity.sign(_pack("masking acknowledgement", *terms, site["site"], _hex(epoch["transcript"])))
+    acknowledgement = identity.sign(
+        _pack("masking acknowledgement", *terms, site["site"], _hex(key_session["transcript"]))
+    )
 
     assert identity.public_key().public_bytes_raw() == _hex(site["identity_public"])
     assert spelt == site["fingerprint"].replace("-", "")
@@ -173,19 +175,21 @@ def test_keys_fingerprints_and_signatures(site: dict[str, str]) -> None:
 
 
 def test_the_transcript() -> None:
-    """T over run, epoch, plan, candidates and every advert whole."""
-    epoch, sites = KNOWN["epoch"], KNOWN["sites"]
+    """T over run, key session, plan, candidates and every advert whole."""
+    key_session, sites = KNOWN["key_session"], KNOWN["sites"]
     fields = ("exchange_public", "nonce", "identity_public", "advert_signature")
     entries = [
-        _pack("masking roster entry", site["site"], epoch["epoch"], *(_hex(site[field]) for field in fields))
+        _pack(
+            "masking roster entry", site["site"], key_session["key_session"], *(_hex(site[field]) for field in fields)
+        )
         for site in sites
     ]
     candidates = _pack("masking candidates", *(site["site"] for site in sites))
-    plan = _hex(epoch["plan_digest"])
+    plan = _hex(key_session["plan_digest"])
 
-    whole = _pack("masking transcript", epoch["run"], epoch["epoch"], plan, candidates, *entries)
+    whole = _pack("masking transcript", key_session["run"], key_session["key_session"], plan, candidates, *entries)
 
-    assert hashlib.sha256(whole).hexdigest() == epoch["transcript"]
+    assert hashlib.sha256(whole).hexdigest() == key_session["transcript"]
 
 
 @pytest.mark.parametrize("pair", KNOWN["pairs"], ids=lambda pair: f"{pair['lower']} {pair['higher']}")
@@ -195,7 +199,7 @@ def test_pair_keys(pair: dict[str, str]) -> None:
     lower, higher = sites[pair["lower"]], sites[pair["higher"]]
 
     shared = _x25519(_hex(lower["exchange_private"]), _hex(higher["exchange_public"]))
-    extracted = hmac.new(_hex(KNOWN["epoch"]["transcript"]), shared, "sha256").digest()
+    extracted = hmac.new(_hex(KNOWN["key_session"]["transcript"]), shared, "sha256").digest()
     pair_key = hmac.new(extracted, _pack("pair", pair["lower"], pair["higher"]) + b"\x01", "sha256").hexdigest()
 
     assert shared == _x25519(_hex(higher["exchange_private"]), _hex(lower["exchange_public"]))
@@ -215,7 +219,7 @@ def test_the_context() -> None:
 
     whole = _pack(
         "masking context",
-        _hex(KNOWN["epoch"]["transcript"]),
+        _hex(KNOWN["key_session"]["transcript"]),
         _hex(bound["position"]),
         bound["attempt"],
         _pack("masking contributors", *sites),

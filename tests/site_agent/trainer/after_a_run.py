@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from site_agent.config import Hospital
-from site_agent.trainer.report import make_report
+from site_agent.hospital import Hospital
+from site_agent.trainer.run_report import make_report
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
 
 RUN = "law-1"

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from protos.messages import Stage
-from site_agent.hatch import AgentEnd, Conclude, Message, Train
+from protos.wire.messages import Stage
 from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer_socket import AgentEnd, Conclude, Message, Train
 
 REPOSITORY = Path(__file__).parents[3]
-NOTHING = memoryview(bytearray())  # as the hatch hands out a payload without bytes
+NOTHING = memoryview(bytearray())  # as the trainer socket hands out a payload without bytes
 
 
 class Asked:
-    """A trainer process and the agent's end of its hatch; every byte it sent is kept."""
+    """A trainer process and the agent's end of its trainer socket; every byte it sent is kept."""
 
     def __init__(self, process: subprocess.Popen[str], ours: socket.socket) -> None:
         self.process, self._socket = process, ours
@@ -53,7 +53,7 @@ class Asked:
 def trainer(config: Path) -> Iterator[Asked]:
     """Start the trainer as the agent does."""
     ours, theirs = socket.socketpair()
-    words = [sys.executable, "-m", "site_agent.trainer", "--config", str(config), "--hatch", str(theirs.fileno())]
+    words = [sys.executable, "-m", "site_agent.trainer", "--config", str(config), "--socket", str(theirs.fileno())]
     with theirs:
         process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
     asked = Asked(process, ours)

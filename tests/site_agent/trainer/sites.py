@@ -15,11 +15,11 @@ import numpy.typing as npt
 import yaml
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
-from protos.messages import Stage
-from protos.methods import METHOD_NAMES
-from protos.plan import Plan
-from site_agent.approval import approve
-from site_agent.config import Hospital, read_hospital
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+from site_agent.approvals import approve
+from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import evaluate, scores_of, targets_of
 from site_agent.trainer.study import Asked, Outcome, Study

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from protos.errors import ConfigurationError
-from protos.methods import METHOD_NAMES
-from site_agent.trainer import experts
-from site_agent.trainer.advice import joined
+from protos.plan.methods import METHOD_NAMES
+from site_agent.desk.prediction import predict_table
+from site_agent.trainer import baselines
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import probabilities, scores_of
 from site_agent.trainer.placebo import train_placebo
-from site_agent.trainer.prediction import predict_table
-from site_agent.trainer.report import make_report
+from site_agent.trainer.run_report import make_report
 from site_agent.trainer.site_training import rows_of
+from site_agent.trainer.soft_target_training import joined
 from site_agent.trainer.study import Asked
 from tests.protos.examples import COMPANIONS, plan_of_method
 from tests.site_agent.trainer.sites import (
@@ -46,8 +46,8 @@ TABLES: tuple[Table, ...] = ("breast-cancer", "wine", "diabetes")
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws do not depend on how many trees there are."""
-    monkeypatch.setattr(experts, "TREES", 20)
-    monkeypatch.setattr(experts, "_TREES_IN_A_FOLD", 10)
+    monkeypatch.setattr(baselines, "TREES", 20)
+    monkeypatch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
 
 
 def plan_with_expert(**use: float) -> Any:
@@ -209,7 +209,7 @@ def test_the_opponents_hear_the_same_expert(tmp_path: Path, table: Table) -> Non
     assert alone is not None
     assert fingerprint(outcome) == fingerprint(alone)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.advice.fit_expert", lambda *_: pytest.fail("fitted again"))
+        patch.setattr("site_agent.trainer.soft_target_training.fit_expert", lambda *_: pytest.fail("fitted again"))
         assert train_placebo(federated) is not None
 
 
@@ -255,7 +255,7 @@ def test_a_study_given_its_advice_does_not_fit_again(tmp_path: Path) -> None:
     plan = plan_with_expert()
     hospital, study, _ = prepare(make_site(tmp_path), plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.advice.fit_expert", lambda *_: pytest.fail("fitted again"))
+        patch.setattr("site_agent.trainer.soft_target_training.fit_expert", lambda *_: pytest.fail("fitted again"))
         again = type(study)(plan, study.own, site=hospital.site, advice=study.advice)
 
     outcomes = [conclude(each, run_rounds(plan, [each])) for each in (study, again)]

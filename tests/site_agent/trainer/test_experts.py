@@ -12,10 +12,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from protos.errors import DataError
-from site_agent.trainer import experts
+from site_agent.trainer import baselines
+from site_agent.trainer.baselines import FOLDS, Expert, expert_of, fit_expert
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.experts import FOLDS, Expert, expert_of, fit_expert
 
 TASKS: tuple[Task, ...] = ("binary", "multi-class", "regression")
 CLASSES = {"binary": ("negative", "positive"), "multi-class": ("a", "b", "c"), "regression": ()}
@@ -24,8 +24,8 @@ CLASSES = {"binary": ("negative", "positive"), "multi-class": ("a", "b", "c"), "
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws do not depend on how many trees there are."""
-    monkeypatch.setattr(experts, "TREES", 20)
-    monkeypatch.setattr(experts, "_TREES_IN_A_FOLD", 10)
+    monkeypatch.setattr(baselines, "TREES", 20)
+    monkeypatch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
 
 
 def made_up(task: Task, seed: int, rows: int = 60, **changes: Any) -> Dataset:
@@ -160,8 +160,8 @@ def test_no_row_teaches_itself(task: Task) -> None:
 def _out_of_fold(dataset: Dataset, folds: np.ndarray) -> np.ndarray:
     """Opinions out of these folds, of both models in equal parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experts, "_folds", lambda *_: folds)
-        patch.setattr(experts, "_probability_of_less", lambda *_: 0.5)
+        patch.setattr(baselines, "_folds", lambda *_: folds)
+        patch.setattr(baselines, "_probability_of_less", lambda *_: 0.5)
         return fit_expert(dataset, 5).out_of_fold
 
 
@@ -173,7 +173,7 @@ def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     of_patient = generator.random(40) < 0.3
     targets = of_patient[patients].astype(np.float32)
 
-    folds = experts._folds(targets, patients, seed)
+    folds = baselines._folds(targets, patients, seed)
 
     assert all(len(set(folds[patients == patient])) == 1 for patient in patients)
     positive = [len(set(patients[(folds == fold) & (targets == 1)])) for fold in range(FOLDS)]
@@ -186,13 +186,13 @@ def test_the_forests_share_is_the_probability_that_it_is_better(seed: int) -> No
     generator = np.random.default_rng(seed)
     differences, patients = generator.standard_normal(50) - 0.1, np.arange(50)
 
-    share = experts._probability_of_less(differences, patients)
+    share = baselines._probability_of_less(differences, patients)
 
     error = differences.std(ddof=1) / np.sqrt(50)
     assert share == pytest.approx(NormalDist().cdf(-differences.mean() / error), abs=1e-12)
-    doubled = experts._probability_of_less(np.repeat(differences, 2), np.repeat(patients, 2))
+    doubled = baselines._probability_of_less(np.repeat(differences, 2), np.repeat(patients, 2))
     assert doubled == pytest.approx(share, abs=1e-12)
-    assert experts._probability_of_less(np.zeros(50), patients) == 0.5
+    assert baselines._probability_of_less(np.zeros(50), patients) == 0.5
 
 
 @pytest.mark.parametrize("kind", ["straight", "threshold"])
@@ -234,7 +234,7 @@ def test_large_tables_bound_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of rows each tree draws so many, and trees grow no further."""
     dataset = made_up("binary", 0, rows=400)
     whole = fit_expert(dataset, 0).expert.forest
-    monkeypatch.setattr(experts, "MOST_ROWS", 50)
+    monkeypatch.setattr(baselines, "MOST_ROWS", 50)
 
     bounded = fit_expert(dataset, 0).expert.forest
 

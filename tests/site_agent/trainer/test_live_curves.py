@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protos.local_page import curves
-from site_agent.config import Hospital
+from host.local_page import curves
+from site_agent.hospital import Hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.live_curves import LiveCurves
 from site_agent.trainer.live_page import LivePage, live_path

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from protos.plan import Plan
+from protos.plan.plan import Plan
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.study import Asked, Study
 from tests.laws.catalogue import rows_at

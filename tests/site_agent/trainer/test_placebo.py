@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from site_agent.trainer.placebo import has_placebo, train_placebo
-from site_agent.trainer.report import make_report
+from site_agent.trainer.run_report import make_report
 from site_agent.trainer.worker import begin_study
 from tests.site_agent.trainer.sites import make_plan, make_site
 
@@ -17,13 +17,15 @@ def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every copy draws the same, their mean change is each one's own: the placebo adds nothing."""
-    from site_agent.config import read_hospital
-    from site_agent.trainer import networks
+    from site_agent.hospital import read_hospital
+    from site_agent.trainer import site_network
     from site_agent.trainer.alone import train_alone
 
     study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
-    own = networks.Seeds.own
-    monkeypatch.setattr(networks.Seeds, "own", lambda seeds, purpose: own(networks.Seeds(seeds.plan, "ahus"), purpose))
+    own = site_network.Seeds.own
+    monkeypatch.setattr(
+        site_network.Seeds, "own", lambda seeds, purpose: own(site_network.Seeds(seeds.plan, "ahus"), purpose)
+    )
 
     placebo, alone = train_placebo(study), train_alone(study)
 
@@ -35,7 +37,7 @@ def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
 @pytest.mark.parametrize("method", ["scaffold", "fedadam", "ditto", "fedlp"])
 def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, method: str) -> None:
     """Copies draw batches of their own, so their average is another model; drawn again it has the same bits."""
-    from site_agent.config import read_hospital
+    from site_agent.hospital import read_hospital
     from site_agent.trainer.alone import train_alone
 
     hospital = read_hospital(make_site(tmp_path))
@@ -55,7 +57,7 @@ def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, me
 
 def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a copy's change is no number, there is no placebo; the site's report goes on without it."""
-    from site_agent.config import read_hospital
+    from site_agent.hospital import read_hospital
     from site_agent.trainer.study import Answer, Asked, Study
 
     study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
@@ -82,7 +84,7 @@ def test_what_follows_from_many_sites_measurements_has_no_placebo() -> None:
 
 def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path) -> None:
     """The report has the placebo's metrics and the federated model's difference to it."""
-    from site_agent.config import read_hospital
+    from site_agent.hospital import read_hospital
 
     hospital = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False))
     plan = make_plan()

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
-from protos.plan import Plan
-from site_agent.config import Hospital
-from site_agent.trainer import prediction
+from protos.plan.plan import Plan
+from site_agent.desk import prediction
+from site_agent.desk.prediction import Predicted, harmless, predict_table
+from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import scores_of
-from site_agent.trainer.prediction import Predicted, harmless, predict_table
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.study import Outcome, Study
 from tests.site_agent.trainer.sites import Table, conclude, make_plan, make_site, make_study, prepare, run_rounds
@@ -330,7 +330,7 @@ def test_declared_codes_that_are_numbers_stay_numbers() -> None:
 
 def test_the_command_line_loads_no_torch() -> None:
     """`site-agent --help` is quick, and importing the prediction loads no torch either."""
-    program = "import sys, site_agent.cli, site_agent.trainer.prediction; print('torch' in sys.modules)"
+    program = "import sys, site_agent.site_cli, site_agent.desk.prediction; print('torch' in sys.modules)"
 
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import site_agent.trainer.__main__ as main_module
-from site_agent import hatch
-from site_agent.config import read_hospital
-from site_agent.hatch import Check, Trained, TrainerEnd
+from site_agent import trainer_socket
+from site_agent.hospital import read_hospital
 from site_agent.trainer.pulse import LONG_SECONDS, Pulse
+from site_agent.trainer_socket import Check, Trained, TrainerEnd
 from tests.site_agent.trainer.test_main import hospital_yaml
 
 
@@ -71,7 +71,7 @@ def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
 
 def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a question, between its bytes, and while nobody takes the answer: the trainer beats again and again."""
-    monkeypatch.setattr("site_agent.hatch._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("site_agent.trainer_socket._IDLE_SECONDS", 0.01)
     idle, enough = beats_awaited(3)
     ours, theirs = socket.socketpair()
     answer = Trained(0, 0, bytes(32 << 20))  # more than two sockets hold
@@ -83,13 +83,13 @@ def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatc
 
     def ask() -> None:
         wait()
-        frame = hatch._frame(Check())
+        frame = trainer_socket._frame(Check())
         ours.sendall(frame[:5])
         wait()
         ours.sendall(frame[5:])
         wait()
         with ours.makefile("rb") as reader:
-            found.append(len(reader.read(len(hatch._frame(answer)) + len(answer.payload))))
+            found.append(len(reader.read(len(trainer_socket._frame(answer)) + len(answer.payload))))
 
     with ours, theirs:
         trainer, asking = TrainerEnd(theirs, idle), threading.Thread(target=ask)
@@ -99,7 +99,7 @@ def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatc
         asking.join()
 
     assert isinstance(question, Check)
-    assert found == [True, True, True, len(hatch._frame(answer)) + len(answer.payload)]
+    assert found == [True, True, True, len(trainer_socket._frame(answer)) + len(answer.payload)]
 
 
 def test_a_trainer_without_an_agent_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

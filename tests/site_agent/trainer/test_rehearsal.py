@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from protos.plan import Plan
-from site_agent.boundary.dry_run import Made, _make
-from site_agent.boundary.mishaps import TrainerFailed
-from site_agent.config import Hospital, read_hospital
-from site_agent.hatch import AgentEnd, TrainerEnd
+from protos.plan.plan import Plan
+from site_agent.gate.dry_run import Made, _make
+from site_agent.gate.mishaps import TrainerFailed
+from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import AgentEnd, TrainerEnd
 from tests.site_agent.trainer.sites import make_plan, make_site
 
 DENSE: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [3, 2]}, "outputs": 1}

@@ -11,12 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from protos.errors import ConfigurationError, OperatorError, UsageError
-from protos.gain_sums import gain_sums
-from site_agent.config import Hospital
-from site_agent.trainer import report, saved_model, simple_models
+from protos.plan.gain_sums import gain_sums
+from site_agent.hospital import Hospital
+from site_agent.trainer import run_report, saved_model, simple_models
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import held_out_rows, scores_of
-from site_agent.trainer.report import Report, make_report
+from site_agent.trainer.run_report import Report, make_report
 from site_agent.trainer.saved_model import is_run_name, latest_run, load_model
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
@@ -160,7 +160,7 @@ def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
 
 def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics keep their names, so that tables keep their columns."""
-    monkeypatch.setattr(report, "train_alone", lambda study: None)
+    monkeypatch.setattr(run_report, "train_alone", lambda study: None)
 
     facts = report_of(tmp_path).facts
 
@@ -178,7 +178,7 @@ def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: p
     def interrupted(study: Study) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "train_alone", interrupted)
+    monkeypatch.setattr(run_report, "train_alone", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make_report(hospital, study, preprocessing, "law-1")
 

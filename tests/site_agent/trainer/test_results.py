@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from protos.errors import UsageError
-from site_agent.config import Hospital, read_hospital
-from site_agent.trainer.results import check_place, check_places
+from site_agent.desk.result_files import check_place, check_places
+from site_agent.hospital import Hospital, read_hospital
 from tests.site_agent.trainer.sites import make_site
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from protos.errors import ConfigurationError, DataError
-from protos.messages import Saved
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import Saved
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.saves import SavedStudy, Saves
 from tests.laws.catalogue import catalogue_plan, rows_at

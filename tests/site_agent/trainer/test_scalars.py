@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from protos.fixed_point import round_rows
-from protos.manifest import DISTANCE_SCALE, LARGEST_DISTANCE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
-from protos.plan import Plan
+from protos.numbers.fixed_point import round_rows
+from protos.plan.manifest import (
+    DISTANCE_SCALE,
+    LARGEST_DISTANCE,
+    LARGEST_LOSS,
+    LOSS_SCALE,
+    SENSITIVITY_SCALE,
+    manifest_of,
+)
+from protos.plan.plan import Plan
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.training.bridge import FlatNetwork

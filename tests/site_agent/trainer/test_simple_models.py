@@ -10,7 +10,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from site_agent.config import read_hospital
+from site_agent.hospital import read_hospital
 from site_agent.trainer import simple_models
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare

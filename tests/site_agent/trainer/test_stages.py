@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.messages import MalformedMessage, Stage
+from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.study import Asked, Study
 from tests.site_agent.trainer.methods.tiny import (
     AHUS,

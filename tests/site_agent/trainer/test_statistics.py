@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from protos.errors import DataError
-from protos.plan import Plan
-from protos.statistics import MOMENT_SCALE
-from site_agent.config import Hospital, read_hospital
-from site_agent.trainer.statistics import ReleasedBefore, own_numbers
+from protos.plan.federated_statistics import MOMENT_SCALE
+from protos.plan.plan import Plan
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.own_statistics import ReleasedBefore, own_numbers
 from tests.site_agent.trainer.sites import make_plan
 
 AGES = [20.0, 30.0, 40.0, None, 50.0, 60.0, 70.0, 80.0, 90.0, 200.0, 25.0, 35.0]

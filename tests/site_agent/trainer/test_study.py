@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.messages import MalformedMessage
-from protos.plan import Plan
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.study import Asked, Study
 from tests.site_agent.trainer.sites import (

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError
-from protos.plan import Plan
-from site_agent.config import read_hospital
+from protos.plan.plan import Plan
+from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import read_contract
 from tests.site_agent.trainer.sites import (
     NAMES,

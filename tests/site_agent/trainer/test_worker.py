@@ -9,23 +9,14 @@ import numpy as np
 import pytest
 import yaml
 
-from protos.manifest import manifest_of
-from protos.messages import SiteReason, Stage
-from protos.plan import Plan
-from site_agent.config import read_hospital
-from site_agent.hatch import (
-    Agreed,
-    Check,
-    Failed,
-    Message,
-    Prepare,
-    Prepared,
-    Trained,
-    TrainerGone,
-)
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import SiteReason, Stage
+from site_agent.hospital import read_hospital
 from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
 from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train, trainer
 from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, make_site, make_study, prepare, values_of
 
@@ -58,7 +49,7 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
     return changes
 
 
-def test_a_whole_study_over_the_hatch(tmp_path: Path) -> None:
+def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
     """Two trainers answer with the same bits and keep the same files; a study in this process agrees."""
     plan = make_plan()
     study = make_study(make_site(tmp_path / "here"), plan)
@@ -74,10 +65,10 @@ def test_a_whole_study_over_the_hatch(tmp_path: Path) -> None:
 
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
-    hatch = Hatch(*questions)
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
-    *_, answer = hatch.answers
-    assert len(hatch.answers) == len(questions)
+    trainer_socket = Hatch(*questions)
+    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
+    *_, answer = trainer_socket.answers
+    assert len(trainer_socket.answers) == len(questions)
     assert isinstance(answer, Failed)
     assert answer.exit_status == status
     return answer
@@ -161,7 +152,7 @@ def test_bytes_that_are_no_message_end_the_trainer(tmp_path: Path) -> None:
 
         assert status == 1
         assert "Traceback" not in said
-        assert "a frame that this hatch does not know" in said
+        assert "a frame that this trainer socket does not know" in said
 
 
 def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:
@@ -208,7 +199,7 @@ def _plant(config: Path) -> list[str]:
     return columns
 
 
-def test_nothing_of_a_patient_passes_the_hatch(tmp_path: Path) -> None:
+def test_nothing_of_a_patient_passes_the_trainer_socket(tmp_path: Path) -> None:
     """No column, file, identifier or value is in any byte of any answer, in text or as numbers."""
     plan, config = make_plan(), make_site(tmp_path, simple_models=False)
     _plant(config)
@@ -277,12 +268,12 @@ def test_a_defect_is_told_without_its_words(
         raise KeyError(f"{CANARY} 63 years old")
 
     monkeypatch.setattr(worker_module, "begin_study", defective)
-    hatch = Hatch(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+    trainer_socket = Hatch(Prepare("law-1", plan.canonical))
+    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr()
     assert status == 70
-    assert hatch.answers == [Failed(SiteReason.TRAINER_FAILED, 70)]
+    assert trainer_socket.answers == [Failed(SiteReason.TRAINER_FAILED, 70)]
     assert CANARY not in said.err + said.out
     assert "KeyError at test_worker.py" in said.err
 
@@ -297,10 +288,10 @@ def test_a_network_that_was_not_approved_is_refused(
     _, study, preprocessing = prepare(config, other)
     monkeypatch.setattr(worker_module, "begin_study", lambda *_: (study, preprocessing))
 
-    hatch = Hatch(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+    trainer_socket = Hatch(Prepare("law-1", plan.canonical))
+    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
-    assert hatch.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
+    assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
     assert status == 78
     assert "something else than was approved here" in capfd.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Whole runs over the hatch, asked as an agent asks that has a coordinator behind it."""
+"""Whole runs over the trainer socket, asked as an agent asks that has a coordinator behind it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.phases import Gathering
-from coordinator.run import new_run, terms_of
-from protos.exchange import stage_at
-from protos.manifest import manifest_of
-from protos.messages import Stage
-from protos.plan import Plan
-from site_agent.boundary.gate import Builder, payload_bytes
-from site_agent.config import read_hospital
-from site_agent.hatch import Agreed, Conclude, Message, Prepare, Prepared, Trained
+from coordinator.rounds.phases import Gathering
+from coordinator.rounds.run import new_run, terms_of
+from protos.plan.exchange import stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+from site_agent.gate.door import Builder, payload_bytes
+from site_agent.hospital import read_hospital
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Trained
 from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
@@ -57,7 +57,7 @@ class _Coordinated(Hatch):
 
 
 @pytest.mark.parametrize("method", ["player-fl", "fedlama", "fedlp", "apfl"])
-def test_a_run_with_every_stage_over_the_hatch(tmp_path: Path, method: str) -> None:
+def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: str) -> None:
     """Probe, training, validation and report are answered with what each exchange lets up, by rows; then it ends."""
     config = make_site(tmp_path, simple_models=False)
     columns = list(make_study(config, make_plan()).own.columns)
@@ -67,21 +67,21 @@ def test_a_run_with_every_stage_over_the_hatch(tmp_path: Path, method: str) -> N
         weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0}, quorum=1,
     )  # fmt: skip
     approve_plan(config, plan)
-    hatch = _Coordinated(plan)
+    trainer_socket = _Coordinated(plan)
 
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
-    stages = [stage for stage, _ in hatch.asked]
+    stages = [stage for stage, _ in trainer_socket.asked]
     probe = [Stage.PROBE] if method == "player-fl" else []
     report = json.loads((tmp_path / "state/reports/law-1.json").read_text())
     assert status == 0
-    assert hatch.answers[-1] == Agreed()
+    assert trainer_socket.answers[-1] == Agreed()
     assert stages == [*probe, *[Stage.TRAINING] * 4, Stage.VALIDATION, Stage.REPORT]
-    assert hatch.asked[-1][1] > 0
-    assert hatch.asked[-2][1] == 8 * 3  # weight, loss, and whether it still falls
-    assert report["federated"]["checkpoint"]["round"] == hatch.run.course.best_round
-    assert hatch.run.course.gain is not None
-    assert hatch.run.course.gain.sites == 1
+    assert trainer_socket.asked[-1][1] > 0
+    assert trainer_socket.asked[-2][1] == 8 * 3  # weight, loss, and whether it still falls
+    assert report["federated"]["checkpoint"]["round"] == trainer_socket.run.course.best_round
+    assert trainer_socket.run.course.gain is not None
+    assert trainer_socket.run.course.gain.sites == 1
 
 
 def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     approve_plan(config, plan)
     rounds = range(plan.schedule.rounds)
 
-    hatch = Hatch(
+    trainer_socket = Hatch(
         Prepare("law-1", plan.canonical),
         *(train(number, NOTHING) for number in rounds),
         conclude(len(rounds), NOTHING),
     )
-    status = Worker(read_hospital(config), hatch).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
-    prepared, *trained, concluded = hatch.answers
+    prepared, *trained, concluded = trainer_socket.answers
     assert status == 0
     assert prepared == Prepared(manifest_of(plan).digest.hex())
     assert [(answer, len(answer.payload)) for answer in trained] == [

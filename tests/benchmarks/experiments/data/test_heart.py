@@ -11,7 +11,7 @@ from benchmarks.experiments.data.heart import FILES, heart, heart_site
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Recipe, Statistician
 from benchmarks.experiments.data.views import aligned, aligned_as_authors, union_of_columns
 from protos.errors import ConfigurationError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare
 

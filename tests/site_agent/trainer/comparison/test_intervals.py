@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from site_agent.trainer.comparison.intervals import Difference, Interval, compare, is_lower_better
+from site_agent.trainer.comparison.bootstrap_intervals import Difference, Interval, compare, is_lower_better
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 TWO = ("negative", "positive")

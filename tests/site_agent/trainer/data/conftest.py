@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from protos.documents import parse_document
+from protos.plan.documents import parse_document
 from site_agent.trainer.data.contract import Contract
 
 REPOSITORY = Path(__file__).parents[4]

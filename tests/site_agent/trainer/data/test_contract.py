@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protos.documents import parse_document
 from protos.errors import ConfigurationError
+from protos.plan.documents import parse_document
 from site_agent.trainer.data.contract import CategoricalFeature, Contract, canonical_code, read_contract
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "data"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import align, prepare
 

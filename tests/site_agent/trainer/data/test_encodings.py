@@ -10,7 +10,7 @@ import pytest
 from sklearn.preprocessing import QuantileTransformer
 
 from protos.errors import ConfigurationError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.splits import split_rows

@@ -13,7 +13,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.splits import split_rows

@@ -9,7 +9,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from protos.errors import DataError
-from site_agent.config import Split
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import Table

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from protos.documents import parse_document
 from protos.errors import DataError
+from protos.plan.documents import parse_document
+from site_agent.desk.drafting.column_draft import rounded_range
+from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.contract import CategoricalFeature, Contract, DateFeature, NumericFeature
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.tables import survey_table
-from site_agent.trainer.drafting.column import rounded_range
-from site_agent.trainer.drafting.describe import describe
 
 REPOSITORY = Path(__file__).parents[4]
 HEART = REPOSITORY.parent / "shared" / "data" / "heart"

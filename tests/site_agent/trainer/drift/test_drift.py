@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from protos.documents import parse_document
+from protos.plan.documents import parse_document
+from site_agent.desk.drift import quality
+from site_agent.desk.drift.column_drift import Watched, watch
+from site_agent.desk.drift.quality import expected_of, quality_of, quality_warnings
+from site_agent.desk.use.new_rows import NewRows, read_new_rows
+from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.profile import Profile, profile_of
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.drift import quality
-from site_agent.trainer.drift.chance import effective_rows, share_differs, stability_by_chance
-from site_agent.trainer.drift.columns import Watched, watch
-from site_agent.trainer.drift.quality import expected_of, quality_of, quality_warnings
+from site_agent.trainer.drift_chance import effective_rows, share_differs, stability_by_chance
 from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.use.new_rows import NewRows, read_new_rows
 
 CONTRACT = parse_document(
     b"""

@@ -12,13 +12,13 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
-from protos.documents import parse_document
-from site_agent.config import Split
+from protos.plan.documents import parse_document
+from site_agent.desk.examination.examination_page import examination_page
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, NumericFeature, read_contract
 from site_agent.trainer.data.tables import Survey, Table, survey_table
-from site_agent.trainer.examination.alone import auroc, auroc_alone
+from site_agent.trainer.examination.columns_alone import auroc, auroc_alone
 from site_agent.trainer.examination.examine import Examination, examine
-from site_agent.trainer.examination.page import examination_page
 
 REPOSITORY = Path(__file__).parents[4]
 HEART = REPOSITORY.parent / "shared" / "data" / "heart"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from protos.errors import ConfigurationError, OperatorError, UsageError
-from site_agent.config import Hospital
-from site_agent.trainer import experts
-from site_agent.trainer.export.folder import LARGEST_DIFFERENCE, export_model
-from site_agent.trainer.prediction import predict_table
+from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.prediction import predict_table
+from site_agent.hospital import Hospital
+from site_agent.trainer import baselines
 from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.sites import SMALL, Table, make_plan
 
@@ -21,7 +21,7 @@ from tests.site_agent.trainer.sites import SMALL, Table, make_plan
 def test_the_folder_answers_as_predictions_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     """With an expert, for rows as text, abstentions included; ONNX agrees, and nothing is written over."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(experts, "TREES", 20)
+    monkeypatch.setattr(baselines, "TREES", 20)
     plan = make_plan(architecture=SMALL | {"linear_path": True}, expert={})
     hospital = site_after_run(tmp_path / "site", table=table, plan=plan, siloed_baseline=False)
     own = Path(hospital.data.table)

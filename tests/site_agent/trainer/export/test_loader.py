@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as arrow
 import torch
 
+from site_agent.desk.export import loader
+from site_agent.desk.export.export_folder import description_of
+from site_agent.desk.export.written import written_down
 from site_agent.trainer.data.cells import UNDECLARED, UNKNOWN_POSITION, Spelling, feature_parser
-from site_agent.trainer.data.columns import CategoricalFeature
-from site_agent.trainer.export import loader
-from site_agent.trainer.export.folder import description_of
-from site_agent.trainer.export.written import written_down
+from site_agent.trainer.data.contract_columns import CategoricalFeature
 from tests.site_agent.trainer.export.test_parity import model
 
 

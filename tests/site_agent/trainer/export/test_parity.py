@@ -14,23 +14,23 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from protos.architecture import network_tensors
-from site_agent.config import Training
-from site_agent.trainer.advice import added_columns
-from site_agent.trainer.applied import AppliedModel
-from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
+from protos.plan.architecture import network_tensors
+from site_agent.desk.applied import AppliedModel
+from site_agent.desk.export import loader
+from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, answers, description_of, loader_of
+from site_agent.desk.export.onnx_inputs import FIRST_DAY, input_names, made_up_values
+from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
+from site_agent.desk.export.written import written_down
+from site_agent.desk.use.new_rows import read_new_rows
+from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
+from site_agent.hospital import Training
+from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.preprocessing import fit
-from site_agent.trainer.data.profile import profile_of
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.export import loader
-from site_agent.trainer.export.folder import LARGEST_DIFFERENCE, answers, description_of, loader_of
-from site_agent.trainer.export.inputs import FIRST_DAY, input_names, made_up_values
-from site_agent.trainer.export.onnx_model import onnx_bytes, run_onnx
-from site_agent.trainer.export.written import written_down
 from site_agent.trainer.saved_model import SavedModel
-from site_agent.trainer.use.new_rows import read_new_rows
-from site_agent.trainer.use.recalibration import IsotonicMap, PlattMap, Recalibration
+from site_agent.trainer.soft_target_training import added_columns
 from tests.site_agent.trainer.sites import SMALL, make_plan
 
 TARGETS: dict[str, dict[str, object]] = {

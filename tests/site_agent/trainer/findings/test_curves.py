@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc, roc_auc_score
 
-from site_agent.trainer.findings.curves import (
+from site_agent.desk.findings.curves import (
     MOST_POINTS,
     THRESHOLDS,
     benefit_of_treating_all,

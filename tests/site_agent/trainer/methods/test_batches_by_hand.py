@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from protos.canonical import digest
+from protos.plan.canonical import digest
 from tests.site_agent.trainer.methods.by_hand import Loss, Values, mean, moved, part, risk, slope, tensors
 from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, RATE, Federation, Table, check, schedule, tiny_plan
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protos.architecture import network_tensors
+from protos.plan.architecture import network_tensors
 from tests.site_agent.trainer.methods.by_hand import (
     Loss,
     Values,

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.phases import Gathering
-from coordinator.run import new_run, terms_of
-from protos.exchange import stage_at
-from protos.messages import Stage
-from protos.plan import Plan
-from site_agent.boundary.gate import Builder
+from coordinator.rounds.phases import Gathering
+from coordinator.rounds.run import new_run, terms_of
+from protos.plan.exchange import stage_at
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+from site_agent.gate.door import Builder
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.study import Answer, Asked, Study

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from protos.architecture import TensorSpec
-from protos.initial_values import initial_values
+from protos.plan.architecture import TensorSpec
+from protos.plan.initial_values import initial_values
 
 
 def start(network: nn.Module, tensors: Iterable[TensorSpec], seed: int) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters, reference_tensors
-from protos.architecture import Architecture, GlobalLayersNetwork, NamedTensor, NamedTensors, network_tensors
 from protos.errors import ConfigurationError
-from site_agent.trainer.models.catalogue import build_network
+from protos.plan.architecture import Architecture, GlobalLayersNetwork, NamedTensor, NamedTensors, network_tensors
+from site_agent.trainer.models.network_catalogue import build_network
 from tests.site_agent.trainer.models.starting import start
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)

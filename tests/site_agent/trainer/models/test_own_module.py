@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from protos.architecture import NamedTensor, NamedTensors, TensorSpec, body_tensors
 from protos.errors import ConfigurationError
+from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, body_tensors
 from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.network import Represents
 from site_agent.trainer.models.own_module import build_own_module, check_batch

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protos.errors import DataError
-from protos.schedules import EpochSchedule, StepSchedule
+from protos.plan.schedules import EpochSchedule, StepSchedule
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 
 

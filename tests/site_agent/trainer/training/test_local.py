@@ -10,22 +10,22 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from protos.architecture import GlobalLayersNetwork, network_tensors
-from protos.ingredients import Method
-from protos.learning_rates import RateSchedule, rate_factor
-from protos.losses import TaskDefault
-from protos.optimisers import AdamW, Optimiser, StochasticGradientDescent
+from protos.plan.architecture import GlobalLayersNetwork, network_tensors
+from protos.plan.ingredients import Method
+from protos.plan.learning_rates import RateSchedule, rate_factor
+from protos.plan.losses import TaskDefault
+from protos.plan.optimisers import AdamW, Optimiser, StochasticGradientDescent
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.models.catalogue import build_network
+from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
-from site_agent.trainer.training.losses import build_loss
-from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.procedure import Phase, Procedure
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.state import State
+from site_agent.trainer.training.torch_losses import build_loss
+from site_agent.trainer.training.training_model import Recipe
 
 prepare_arithmetic(1)  # as every trainer does before it trains
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from protos.errors import ConfigurationError
-from protos.losses import Focal, Loss, TaskDefault
+from protos.plan.losses import Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.training.losses import LossFunction, build_loss
+from site_agent.trainer.training.torch_losses import LossFunction, build_loss
 
 CLASSES = 4
 GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.0, 20.0]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from protos.learning_rates import CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
-from protos.optimisers import (
+from protos.plan.learning_rates import CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
+from protos.plan.optimisers import (
     Adagrad,
     Adam,
     AdamW,
@@ -22,7 +22,7 @@ from protos.optimisers import (
     StochasticGradientDescent,
     is_plain_descent,
 )
-from site_agent.trainer.training.optimisers import (
+from site_agent.trainer.training.torch_optimisers import (
     build_optimiser,
     load_optimiser_tensors,
     optimiser_tensors,

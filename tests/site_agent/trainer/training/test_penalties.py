@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protos.architecture import DenseNetwork, ParallelNetwork, network_tensors
-from protos.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
-from protos.losses import TaskDefault
-from protos.optimisers import StochasticGradientDescent
-from site_agent.trainer.models.catalogue import build_network
+from protos.plan.architecture import DenseNetwork, ParallelNetwork, network_tensors
+from protos.plan.ingredients import Contrastive, ExtractorContrast, Penalty, Proximal
+from protos.plan.losses import TaskDefault
+from protos.plan.optimisers import StochasticGradientDescent
+from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.losses import build_loss
-from site_agent.trainer.training.model import Recipe
 from site_agent.trainer.training.penalties import Penalties, contrast
+from site_agent.trainer.training.torch_losses import build_loss
+from site_agent.trainer.training.training_model import Recipe
 
 DENSE = DenseNetwork(name="dense", hidden=(3,), activation="tanh")
 PARALLEL = ParallelNetwork(name="parallel", common=(3,), unique=(3,), activation="tanh")

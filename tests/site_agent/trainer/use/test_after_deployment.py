@@ -12,24 +12,15 @@ import pyarrow.parquet as parquet
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protos.audit_log import Limits
+from audit.audit_log import Limits
 from protos.errors import ConfigurationError, UsageError
-from site_agent.boundary.audit import AuditLog
-from site_agent.config import Hospital
-from site_agent.trainer.card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
-from site_agent.trainer.comparison.calibration import recalibration
-from site_agent.trainer.comparison.gain import FEDERATED
-from site_agent.trainer.data.profile import rounded_outward
-from site_agent.trainer.drafting.column import rounded_range
-from site_agent.trainer.drift.chance import stability_index
-from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.findings.facts import site_facts
-from site_agent.trainer.findings.scored_rows import scored_rows
-from site_agent.trainer.monitor import monitor_table
-from site_agent.trainer.monitor_views import monitor_lines, monitor_metrics, monitor_page
-from site_agent.trainer.prediction import Predicted, predict_table
-from site_agent.trainer.saved_model import load_model
-from site_agent.trainer.use.recalibration import (
+from site_agent.desk.drafting.column_draft import rounded_range
+from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
+from site_agent.desk.monitor_views import monitor_lines, monitor_metrics, monitor_page
+from site_agent.desk.monitoring import monitor_table
+from site_agent.desk.prediction import Predicted, predict_table
+from site_agent.desk.use.recalibration import (
     BEFORE,
     Recalibration,
     fit_recalibration,
@@ -37,6 +28,15 @@ from site_agent.trainer.use.recalibration import (
     recalibration_of,
     save_recalibration,
 )
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital
+from site_agent.trainer.comparison.calibration import recalibration
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.data.column_profile import rounded_outward
+from site_agent.trainer.drift_chance import stability_index
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.saved_model import load_model
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.findings.test_site_report import REQUEST
 

@@ -1,0 +1,1 @@
+"""The tamper-evident log: write, sign, cosign, verify, read."""

@@ -1,0 +1,360 @@
+"""An audit log on disk: what is announced is written and synced before it happens.
+
+Append-only JSON lines, chained by hash (audit_chain.py), mode 0600. Never a value, a secret or a path that
+may name a patient. Several processes may write in turn; each checks what the others wrote. The rules:
+
+* records are written and synced all together or not at all; a full disk is an error, and the caller stops;
+* a torn tail, which a crash leaves, is set aside and kept, not lost;
+* a full file is put aside, and the next one begins with the signed head that it carries on.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from audit.log_files import (
+    CONTINUED,
+    BrokenFile,
+    all_files,
+    checked_records,
+    epoch_of,
+    first_line,
+    full_files,
+    full_name,
+    head_of_file,
+    last_line,
+    start_of_file,
+)
+from host.disk_space import RECORDS_RESERVE_BYTES, require_room
+from host.durable import give_to_owner, make_folder, opened_folder
+from protos.errors import OperatorError
+from protos.wire.log_chain import BrokenChain, Head, Record, append, checked, start_of
+from protos.wire.log_checkpoints import SignedHead, head_facts
+
+# Records about heads themselves ask for no further head: two logs that witness each other would never end.
+COUNTERSIGNED: Final = "head_countersigned"
+IDENTITY_REPLACED: Final = "identity_replaced"
+WITNESSED: Final = "log_witnessed"
+DELETED: Final = "log_file_deleted"
+_OF_HEADS: Final = {COUNTERSIGNED, WITNESSED, CONTINUED}
+
+_MOST_GROWTH: Final = 64
+
+Sign: TypeAlias = Callable[[int, Head], SignedHead]
+
+
+class AuditError(OperatorError):
+    """The log cannot be trusted or written; nothing may happen that it would have to hold."""
+
+    code = "E014"
+
+
+@dataclass(frozen=True)
+class Consequences:
+    """What it means for the data when a log fails, in the words of the program that owns it."""
+
+    of_damage: str
+    of_no_room: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a file is full, in bytes, and after how many days a full one is deleted."""
+
+    largest_bytes: int = 64 << 20
+    keep_days: int = 3653
+
+
+class LogFile:
+    """A log that is open for writing; opening it verifies its present file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], datetime],
+        consequences: Consequences,
+        sign: Sign | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`now` gives aware UTC times; `sign` signs a head at rotation, and without it no file is put aside.
+
+        Raises:
+            AuditError: the log was changed, or cannot be opened.
+        """
+        self._path, self._now, self._consequences = path, now, consequences
+        self._sign, self._limits = sign, limits or Limits()
+        self._head, self._size = Head(), 0
+        self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
+        self._bookmark = (0, 0, 0)
+        with self._explained():
+            make_folder(path.parent)
+            self._file = self._open()
+            with self._locked():
+                self._begin_file()
+                self._catch_up()
+
+    @property
+    def head(self) -> Head:
+        """Where the log stands, as far as this process has looked."""
+        return self._head
+
+    @property
+    def epoch(self) -> int:
+        """See SignedHead."""
+        with self._explained():
+            return epoch_of(self._path)
+
+    def sign_with(self, sign: Sign) -> None:
+        """From now on full files are put aside, and heads carried over are signed so."""
+        self._sign = sign
+
+    def has_grown(self, size: int, by: int) -> bool:
+        """Whether at least `by` records, those about heads left out, stand after the first `size` ones."""
+        with self._explained(), self._locked():
+            self._catch_up()
+            return len(self._recent) >= by and self._recent[-by] >= size
+
+    def head_at(self, size: int) -> Head | None:
+        """Where the log stood after its first `size` records; None where it has fewer, or that file is deleted."""
+        if size == 0:
+            return Head()
+        with self._explained(), self._locked():
+            self._catch_up()
+            record = next(self._from(size - 1), None) if size <= self._head.sequence else None
+            return record.head if record and record.head.sequence == size else None
+
+    def write(self, records: Sequence[Mapping[str, object]]) -> None:
+        """Append records and sync them, all or none.
+
+        Raises:
+            AuditError: they could not be written; the act that they announce must not happen.
+        """
+        with self._explained(), self._locked():
+            self._catch_up()
+            if self._sign is not None and self._size > self._limits.largest_bytes:
+                self._rotate()
+            self._append(records)
+
+    def leaves(self, start: int, most: int) -> list[bytes]:
+        """The leaves of at most so many records from number `start` on, 32 bytes each."""
+        with self._explained(), self._locked():
+            self._catch_up()
+            return [record.leaf for record in islice(self._from(start), most)]
+
+    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
+        """The facts of every record of one kind, oldest first, over all files.
+
+        Raises:
+            AuditError: the log was changed.
+        """
+        with self._explained(), self._locked():
+            self._catch_up()
+            found = [
+                placed.record.facts
+                for placed in checked_records(self._path, self._size)
+                if placed.record.facts.get("event") == event
+            ]
+        yield from found
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _append(self, records: Sequence[Mapping[str, object]]) -> None:
+        head, content = self._head, bytearray()
+        if self._size == 0 and head.sequence:
+            records = [self._carried(), *records]
+        for facts in records:
+            head, line = append(head, facts, secrets.token_bytes(16))
+            content += line
+        try:
+            require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+            if os.write(self._file, content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)  # a part of a record is no record
+            raise
+        for number, facts in enumerate(records, start=self._head.sequence):
+            self._count(number, facts)
+        self._head, self._size = head, self._size + len(content)
+
+    def _carried(self) -> dict[str, Any]:
+        epoch = epoch_of(self._path)
+        facts: dict[str, Any] = {"event": CONTINUED, "time": self._time(), "epoch": epoch}
+        return facts | ({"head": head_facts(self._sign(epoch, self._head))} if self._sign else {})
+
+    def _rotate(self) -> None:
+        old, first = self._file, start_of(first_line(self._path)).sequence
+        self._path.rename(full_name(self._path, first))
+        self._file = self._open()
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        os.close(old)
+        self._size = 0
+        self._begin_file()  # another process may have begun it
+        self._catch_up()
+        outdated = self._outdated()
+        self._append([{"event": DELETED, "time": self._time(), "file": file.name} for file in outdated])
+        for file in outdated:
+            file.unlink()
+
+    def _outdated(self) -> list[Path]:
+        """The full files that are older than they are kept; the newest one stays."""
+        oldest = (self._now() - timedelta(days=self._limits.keep_days)).timestamp()
+        return [file for file in full_files(self._path)[:-1] if file.stat().st_mtime < oldest]
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with opened_folder(self._path.parent) as folder:
+            file = os.open(self._path.name, flags, 0o600, dir_fd=folder)
+            if not os.fstat(file).st_size:
+                give_to_owner(file, folder)
+            os.fsync(folder)
+        return file
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            self._follow_rotation()
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _follow_rotation(self) -> None:
+        """Another process may have put aside the file that is open here: go on with the present one."""
+        while not self._is_present():
+            if self._size:
+                self._catch_up()  # to the end of the file that is full now
+            ours = os.fstat(self._file)
+            if self._size and not any(os.path.samestat(ours, full.stat()) for full in full_files(self._path)):
+                raise BrokenFile(self._path.name, 1, "the file was taken away or exchanged")
+            present = self._open()
+            fcntl.flock(present, fcntl.LOCK_EX)
+            os.close(self._file)
+            self._file, self._size = present, 0
+            self._begin_file()
+
+    def _is_present(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _begin_file(self) -> None:
+        """Where the chain stands before the present file's first line."""
+        self._set_torn_tail_aside()
+        full = full_files(self._path)
+        before = head_of_file(full[-1]) if full else None
+        self._head = start_of_file(self._path, self._path, before)
+
+    def _catch_up(self) -> None:
+        """Verify what was written since this process last looked: an approval, say, by another one."""
+        size = os.fstat(self._file).st_size
+        if size == self._size:
+            return
+        if size < self._size:
+            raise BrokenFile(self._path.name, 1, "the file has become shorter")
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            file.seek(self._size)
+            try:
+                for record in checked(file, self._head):
+                    self._count(record.head.sequence - 1, record.facts)
+                    self._head = record.head
+            except BrokenChain as broken:
+                before = self._lines_before(file)
+                raise BrokenFile(self._path.name, before + broken.line, broken.reason) from broken
+        self._size = size
+
+    def _lines_before(self, file: BinaryIO) -> int:
+        """How many lines were looked at before."""
+        file.seek(0)
+        return file.read(self._size).count(b"\n")
+
+    def _count(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Keep in mind which of the last records are not about heads."""
+        if facts.get("event") not in _OF_HEADS:
+            self._recent.append(number)
+
+    def _from(self, start: int) -> Iterator[Record]:
+        """Every record from a number on; where the last call ended, nothing before is read again."""
+        files = [file for file in all_files(self._path) if file.stat().st_size]
+        starts = [start_of(first_line(file)).sequence for file in files]
+        skipped = max((index for index, first in enumerate(starts) if first <= start), default=0)
+        for file in files[skipped:]:
+            yield from self._in_file(file, start)
+
+    def _in_file(self, file: Path, start: int) -> Iterator[Record]:
+        with file.open("rb") as opened:
+            identity, number, offset = self._bookmark
+            if identity == os.fstat(opened.fileno()).st_ino and number <= start:
+                opened.seek(offset)
+            offset = opened.tell()
+            for line in opened:
+                before = start_of(line)
+                if before.sequence >= start:
+                    (record,) = checked([line], before)
+                    self._bookmark = (os.fstat(opened.fileno()).st_ino, before.sequence, offset)
+                    yield record
+                offset += len(line)
+
+    def _set_torn_tail_aside(self) -> None:
+        """A crash may leave a last line without its end; it is kept beside the log, not in it."""
+        tail = last_line(self._path)
+        if tail and not tail.endswith(b"\n"):
+            self._keep_torn(tail)
+            os.ftruncate(self._file, os.fstat(self._file).st_size - len(tail))
+
+    def _keep_torn(self, tail: bytes) -> None:
+        stem = f"{self._path.name}.torn-{self._now():%Y%m%dT%H%M%S}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        for name in (stem, *(f"{stem}-{number}" for number in range(2, 1000))):
+            with suppress(FileExistsError), opened_folder(self._path.parent) as folder:
+                torn = os.open(name, flags, 0o600, dir_fd=folder)
+                with os.fdopen(torn, "wb") as file:
+                    give_to_owner(torn, folder)
+                    file.write(tail)
+                    file.flush()
+                    os.fsync(file.fileno())
+                return
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenFile as broken:
+            raise broken_log(str(broken), self._consequences) from broken
+        except BrokenChain as broken:
+            raise broken_log(f"{self._path.name}, {broken}", self._consequences) from broken
+        except OSError as cause:
+            raise AuditError(
+                what=f"The audit log cannot be written: {cause.strerror}.",
+                consequence=self._consequences.of_no_room,
+                remedy="Make room on the disk that holds the state directory, or mend its permissions, "
+                "and start again.",
+            ) from cause
+
+    def _time(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
+
+
+def broken_log(finding: str, consequences: Consequences) -> AuditError:
+    """A log is not what was written."""
+    return AuditError(
+        what=f"The audit log is not what was written: {finding}.",
+        consequence=consequences.of_damage,
+        remedy="Keep the files as they are and call the security officer.",
+    )

@@ -1,0 +1,133 @@
+"""What the commands `audit verify | show | export` of both programs have in common.
+
+Reads a log and writes a report; never the log itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from audit.audit_log import Consequences, broken_log
+from audit.log_files import BrokenFile
+from audit.log_keys import read_heads, read_keys
+from audit.log_report import Choice, as_csv, as_html, chosen, moment
+from audit.log_verification import KnownKeys, Verification, facts_in, verify_log
+from host.durable import give_to_owner, opened_folder
+from protos.errors import UsageError
+from protos.wire.log_checkpoints import SignedHead
+
+_READING: Final = Consequences(of_damage="It proves nothing from there on; nothing was changed.", of_no_room="")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One log as its reader has it.
+
+    Attributes:
+        path: the log's present file.
+        owner: whose log it is.
+        keys: public keys that are known.
+        kept: heads that were kept outside the log.
+    """
+
+    path: Path
+    owner: str
+    keys: KnownKeys
+    kept: tuple[SignedHead, ...] = ()
+
+    def given(self, keys: Path | None, heads: Path | None) -> Desk:
+        """With what the reader brings: a file of public keys instead of our own, and a file of heads."""
+        return replace(
+            self,
+            keys=self.keys if keys is None else read_keys(keys),
+            kept=self.kept if heads is None else (*self.kept, *read_heads(heads)),
+        )
+
+    def verification(self) -> Verification:
+        """Check the log; an AuditError names the first fault."""
+        try:
+            return verify_log(self.path, owner=self.owner, keys=self.keys, kept=self.kept)
+        except BrokenFile as broken:
+            raise broken_log(str(broken), _READING) from broken
+
+    def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
+        """Number and facts of the chosen records; an AuditError names the first fault."""
+        try:
+            yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
+        except BrokenFile as broken:
+            raise broken_log(str(broken), _READING) from broken
+
+    def export(self, output: Path, choice: Choice, title: str) -> int:
+        """Write a report, mode 0600, whole or not at all; how many records it has.
+
+        Raises:
+            UsageError: the file exists, or its name says neither CSV nor HTML.
+        """
+        if output.suffix not in (".csv", ".html"):
+            raise UsageError(
+                what=f"{output} is named neither .csv nor .html.",
+                consequence="Nothing was written.",
+                remedy="Give --output a name that ends with the kind of report that you want.",
+            )
+        records = list(self.shown(choice))
+        if output.suffix == ".csv":
+            text = as_csv(records)
+        else:
+            text = as_html(title, summary(self.verification(), choice), records)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with opened_folder(output.parent) as folder:
+                file = os.open(output.name, flags, 0o600, dir_fd=folder)
+                give_to_owner(file, folder)
+        except FileExistsError as cause:
+            raise UsageError(
+                what=f"{output} exists already.",
+                consequence="It was left as it is.",
+                remedy="Choose another name for --output.",
+            ) from cause
+        with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:
+            opened.write(text)
+        return len(records)
+
+
+def time_given(text: str | None, option: str) -> datetime | None:
+    """A day or a time that a person has typed; a UsageError where it is none."""
+    try:
+        return None if text is None else moment(text)
+    except ValueError as cause:
+        raise UsageError(
+            what=f"{option} {text!a} is no day and no time.",
+            consequence="Nothing was read or written.",
+            remedy="Write it as 2026-03-01 or as 2026-03-01T14:30, in UTC.",
+        ) from cause
+
+
+def lines(found: Verification) -> Iterator[str]:
+    """What a verification found, for a terminal."""
+    gone = f"; the first {found.first} were deleted when their time was over" if found.first else ""
+    yield f"{found.head.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
+    yield f"Head {found.head.hash}."
+    if found.witnesses:
+        waiting = found.head.sequence - found.countersigned
+        yield f"Countersigned by {', '.join(found.witnesses)} up to record {found.countersigned}; {waiting} after it."
+    else:
+        yield "No head in it was countersigned: that the log was not written anew shows only against --heads."
+    if found.kept_heads:
+        yield f"{found.kept_heads} head{'s' * (found.kept_heads != 1)} kept outside the log agree with it."
+    if found.unchecked:
+        yield f"Not compared with a known key (give --keys): {', '.join(found.unchecked)}."
+
+
+def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
+    """What a verification found, for a page."""
+    period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
+    return [
+        ("Study", choice.study or "all"),
+        ("Period", period),
+        *(("Log", line) for line in lines(found)),
+    ]

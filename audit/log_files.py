@@ -1,0 +1,209 @@
+"""The files of an audit log: the one that is written, and those that rotation has put aside.
+
+`audit.log` is the present file; a full one is renamed to `audit.log.` and the number of its first record
+in ten digits, so that names sort as records do. Read only; nothing here writes or locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from protos.wire.log_chain import BrokenChain, Head, Record, checked, start_of
+
+CONTINUED: Final = "log_continued"
+BEGAN_ANEW: Final = "log_began_anew"
+FIRST_EPOCH: Final = 1
+_DIGITS: Final = 10
+_TAIL_BYTES: Final = 1 << 16
+
+
+class BrokenFile(ValueError):  # a finding, worded by whoever reads the log
+    """A file of a log is not what was written; `line` counts from 1 within it."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(f"{name}, line {line}: {reason}")
+        self.name, self.line, self.reason = name, line, reason
+
+
+def full_name(path: Path, first: int) -> Path:
+    """What the present file is called once it is full; `first` is the number of its first record."""
+    return path.with_name(f"{path.name}.{first:0{_DIGITS}d}")
+
+
+def full_files(path: Path) -> list[Path]:
+    """The files that rotation has put aside, oldest first."""
+    pattern = re.compile(re.escape(path.name) + rf"\.[0-9]{{{_DIGITS}}}")
+    try:
+        return sorted(found for found in path.parent.iterdir() if pattern.fullmatch(found.name))
+    except FileNotFoundError:
+        return []
+
+
+def all_files(path: Path) -> list[Path]:
+    """Every file of a log that is there, oldest first."""
+    return [*full_files(path), *([path] if path.exists() else [])]
+
+
+def first_number(path: Path, file: Path) -> int:
+    """The number of the first record of a full file, as its name says."""
+    return int(file.name[len(path.name) + 1 :])
+
+
+def last_line(file: Path) -> bytes:
+    """The last line of a file, b"" where it has none; only the file's end is read."""
+    with file.open("rb") as opened:
+        end = opened.seek(0, os.SEEK_END)
+        length = _TAIL_BYTES
+        while True:
+            opened.seek(max(0, end - length))
+            tail = opened.read(length)
+            cut = tail[:-1].rfind(b"\n")
+            if cut >= 0 or length >= end:
+                return tail[cut + 1 :]
+            length *= 8
+
+
+def first_line(file: Path) -> bytes:
+    """The first line of a file, b"" where it has none."""
+    with file.open("rb") as opened:
+        return opened.readline()
+
+
+def head_of_file(file: Path) -> Head:
+    """Where the chain stands after a full file, by its last line, which is checked alone.
+
+    Raises:
+        BrokenFile: that line is no record.
+    """
+    line = last_line(file)
+    try:
+        (record,) = checked([line], start_of(line))
+    except BrokenChain as broken:
+        raise BrokenFile(file.name, line_count(file), broken.reason) from broken
+    return record.head
+
+
+def line_count(file: Path) -> int:
+    """How many lines a file has."""
+    with file.open("rb") as opened:
+        return sum(1 for _ in opened)
+
+
+def start_of_file(path: Path, file: Path, before: Head | None) -> Head:
+    """Where the chain stood before a file's first line.
+
+    Args:
+        path: the log's present file.
+        file: this one.
+        before: where it stood after the file before it; None where that is missing or there was none.
+
+    Raises:
+        BrokenFile: the file does not follow on the one before, or should have one before it.
+    """
+    line = first_line(file)
+    if not line:
+        return before or Head()
+    try:
+        start = start_of(line)
+        (record,) = checked([line], start)
+    except BrokenChain as broken:
+        raise BrokenFile(file.name, 1, broken.reason) from broken
+    if before is not None and start != before:
+        raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
+    if before is None and start != Head() and record.facts.get("event") != CONTINUED:
+        raise BrokenFile(file.name, 1, "a record before it was taken out, moved or changed")
+    if file != path and first_number(path, file) != start.sequence:
+        raise BrokenFile(file.name, 1, "the file has another name than rotation gave it")
+    return start
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch of a log, by the first record of its newest file that has one."""
+    for file in reversed(all_files(path)):
+        line = first_line(file)
+        if line.endswith(b"\n"):
+            try:
+                (record,) = checked([line], start_of(line))
+            except BrokenChain as broken:
+                raise BrokenFile(file.name, 1, broken.reason) from broken
+            return epoch_in(record.facts)
+    return FIRST_EPOCH
+
+
+def epoch_in(facts: dict[str, Any]) -> int:
+    """The epoch that the first record of a file names."""
+    epoch = facts.get("epoch") if facts.get("event") in (CONTINUED, BEGAN_ANEW) else FIRST_EPOCH
+    return epoch if type(epoch) is int and epoch >= FIRST_EPOCH else FIRST_EPOCH
+
+
+def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
+    """Rename every file of a log, so that the next one begins with none before it; the next epoch.
+
+    Args:
+        path: the log's present file.
+        now: aware; it goes into the new names.
+        least: the highest epoch that is known from elsewhere.
+    """
+    try:
+        epoch = epoch_of(path)
+    except BrokenFile:
+        epoch = FIRST_EPOCH  # unreadable: what a witness has seen decides
+    for file in all_files(path):
+        file.rename(file.with_name(f"{file.name}.before-{now:%Y%m%dT%H%M%S}"))
+    return max(epoch, least) + 1
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A checked record and where it stands."""
+
+    file: str
+    line: int
+    record: Record
+
+
+def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
+    """Every record of a log over all its files, oldest first, each checked.
+
+    Args:
+        path: the log's present file.
+        size: how many bytes of that file are looked at; all of them without it, as a writer has left them.
+
+    Raises:
+        BrokenFile: a line was changed, taken out, moved, torn or made up.
+    """
+    before: Head | None = None
+    for file in all_files(path):
+        before = start_of_file(path, file, before)
+        with file.open("rb") as opened:
+            lines = iter(opened) if file != path else _up_to(opened, _settled(opened) if size is None else size)
+            try:
+                for number, record in enumerate(checked(lines, before), start=1):
+                    before = record.head
+                    yield Placed(file.name, number, record)
+            except BrokenChain as broken:
+                raise BrokenFile(file.name, broken.line, broken.reason) from broken
+
+
+def _settled(file: BinaryIO) -> int:
+    """The size of a file while nobody writes it; a line that is torn then was torn by a crash."""
+    fcntl.flock(file, fcntl.LOCK_SH)
+    try:
+        return os.fstat(file.fileno()).st_size
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _up_to(file: BinaryIO, size: int) -> Iterator[bytes]:
+    for line in file:
+        if size <= 0:
+            return
+        yield line[:size]
+        size -= len(line)

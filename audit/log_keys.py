@@ -1,0 +1,75 @@
+"""Public keys and kept heads as files, for somebody who verifies a log and trusts neither side.
+
+Both are JSON, hold no secret, and are small. Whoever verifies has to get them from somebody else than the
+owner of the log: the keys by comparing fingerprints, the heads from the witness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from audit.log_verification import KnownKeys
+from protos.errors import ConfigurationError
+from protos.wire.log_checkpoints import HeadRefused, SignedHead, head_facts, head_from_facts
+
+_LARGEST_BYTES: Final = 4 << 20
+_FORMAT: Final = 1
+
+
+def keys_text(by_owner: Mapping[str, bytes]) -> str:
+    """The file of public identity keys, by owner, each raw with 32 bytes."""
+    keys = {owner: key.hex() for owner, key in sorted(by_owner.items())}
+    return json.dumps({"format": _FORMAT, "identity_keys": keys}, indent=2) + "\n"
+
+
+def heads_text(heads: Iterable[SignedHead]) -> str:
+    """The file of heads that a witness has kept."""
+    return json.dumps({"format": _FORMAT, "heads": [head_facts(signed) for signed in heads]}, indent=2) + "\n"
+
+
+def read_keys(path: Path) -> KnownKeys:
+    """Public keys from a file; a ConfigurationError for anything else."""
+    try:
+        keys = {str(owner): bytes.fromhex(key) for owner, key in _read(path)["identity_keys"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        raise _wrong(path, "public keys", "`pki keys`") from cause
+    if any(len(key) != 32 for key in keys.values()):
+        raise _wrong(path, "public keys", "`pki keys`")
+    return KnownKeys(keys)
+
+
+def read_heads(path: Path) -> tuple[SignedHead, ...]:
+    """Kept heads from a file; a ConfigurationError for anything else."""
+    try:
+        return tuple(head_from_facts(facts) for facts in _read(path)["heads"])
+    except (KeyError, TypeError, ValueError, HeadRefused) as cause:
+        raise _wrong(path, "heads", "`audit heads`") from cause
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"{path} cannot be read: {cause.strerror}.",
+            consequence="Nothing was verified.",
+            remedy="Check the path and its permissions.",
+        ) from cause
+    if len(content) > _LARGEST_BYTES:
+        raise ValueError("too large")
+    value = json.loads(content)
+    if not isinstance(value, dict) or value.get("format") != _FORMAT:
+        raise ValueError("another format")
+    return value
+
+
+def _wrong(path: Path, what: str, maker: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{path} is not a file of {what}.",
+        consequence="Nothing was verified.",
+        remedy=f"Ask for the file that {maker} writes.",
+    )

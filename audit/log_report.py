@@ -1,0 +1,263 @@
+"""An audit log for people: choosing records, plain words, and a report as CSV or as one HTML page.
+
+Pure. A page holds all that it shows and loads nothing, so it can be kept and printed; every text from the log
+is escaped.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+Facts = Mapping[str, Any]
+
+_WORDS: Final = {
+    "enrolment_requested": "This site asked to be enrolled in {federation}.",
+    "enrolled": "This site got its certificate of {federation}.",
+    "certificate_renewed": "This site got its next certificate, with a new key.",
+    "own_certificate_shown": "This site showed the coordinator a certificate of the hospital's own authority.",
+    "certificate_in_use": "The coordinator has accepted this site's new certificate; the one before it goes.",
+    "certificate_put_back": "The coordinator refused this site's new certificate; the one before it counts again.",
+    "renewal_requested": "This site asked for its next certificate.",
+    "renewal_refused": "A renewal was refused: {reason}",
+    "trusted_roots_changed": "The federation's authority changes; from now on this site trusts {roots}.",
+    "coordinator_key_first_seen": "The coordinator showed its identity key for the first time: {key}.",
+    "state_restored": "The state was brought back from a backup of {made}; what was done since is not in this log.",
+    "maintenance_announced": "A person announced that this site may be away from {begins} to {ends}.",
+    "maintenance_cancelled": "A person took back that this site may be away.",
+    "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",
+    "data_accepted": "{by} accepted {warnings} warnings about this site's table.",
+    "approval_refused": "{by} could not approve {study} version {version}: {reason}.",
+    "approval_awaited": "A plan of {study} waits for persons here: {because}.",
+    "plan_withdrawn": "{by} withdrew this site from {study} version {version}.",
+    "release_refused": "A contribution to round {round} of {run} was not let out: {reason}.",
+    "release_approved": "{by} approved that the parameters of {run} go to {recipient}.",
+    "data_withdrawn": "{by} recorded that data of this site is withdrawn from {run}: {reason}.",
+    "plan_refused": "The policy refused a plan: {reason}.",
+    "run_joined": "This site joined the run {run} ({method}).",
+    "run_finished": "The run {run} ended after {rounds} rounds.",
+    "run_went_back": "The run {run} went back to round {round}.",
+    "step_drawn_afresh": "Round {round} is trained again for other contributors.",
+    "key_session_agreed": "Masking keys were agreed among {sites}.",
+    "contribution_released": "A contribution to round {round} of {run} may leave: {bytes} bytes, {tensors} tensors, "
+    "masked: {masked}, summed over {contributors}.",
+    "contribution_handed_over": "The contribution to round {round} of {run} left: {bytes} bytes.",
+    "participation_ended": "This site took no further part in {run}: {reason}.",
+    "coordinator_refused": "The coordinator broke a rule: {reason}.",
+    "head_countersigned": "The witness confirmed this log up to record {size}.",
+    "log_witnessed": "The log of {owner} was confirmed up to record {size}.",
+    "log_refused": "The log of {owner} was not confirmed: {reason}.",
+    "identity_replaced": "{owner} has a new identity key; its log under the former one was confirmed up to {size}.",
+    "log_continued": "The log goes on in a new file.",
+    "log_began_anew": "{by} began this log anew: {reason}.",
+    "log_file_deleted": "An old file of this log is deleted: {file}.",
+    "coordinator_started": "The coordinator was started.",
+    "site_connected": "{site} connected.",
+    "peer_refused": "A peer was refused: {reason}.",
+    "site_revoked": "The certificate of {site} is not accepted any more; its connection was ended.",
+    "enrolment_answered": "A request to enrol was answered: {outcome}.",
+    "refusals_counted": "{count} more requests were refused within a minute; they are not recorded one by one.",
+    "parameters_released": "The parameters of {run} are handed out to {recipient}.",
+    "own_certificate_renewed": "The coordinator's own certificate is renewed; the next one ends at {ends}.",
+    "certificate_issued": "A certificate was issued to {site}.",
+    "own_authority_counts": "The hospital's own authority of {site} counts for {site} alone.",
+    "own_authority_removed": "The hospital's own authority of {site} counts no more.",
+    "own_certificate_accepted": "A certificate of {site}'s own authority is accepted from now on.",
+    "foreign_name_refused": "The authority of {authority_of} issued a certificate in the name of {named}; refused.",
+    "run_announced": "The run {run} was announced.",
+    "run_taken_up": "The run {run} was taken up again after the coordinator had ended.",
+    "run_paused": "A person paused the run {run}.",
+    "run_resumed": "A person let the run {run} go on.",
+    "run_stopped": "A person ended the run {run}.",
+    "run_back": "The run {run} went back to round {round}.",
+    "run_ahead": "{site} has seen more of the run {run} than the coordinator knows.",
+    "run_restored": "The run {run} goes on from a backup.",
+    "run_maintenance": "{site} announced to the run {run} when it may be away.",
+    "site_joined": "{site} joined the run {run}.",
+    "site_left": "The connection of {site}, a site of the run {run}, ended.",
+    "site_state_refused": "{site} cannot come back to the run {run}: it has lost what it needs.",
+    "result_taken": "{site} took in the result of the run {run}.",
+    "epoch_opened": "{sites} were asked for fresh masking keys for the run {run}.",
+    "round_offered": "Round {round} of {run} was sent to {sites}.",
+    "round_bound": "The contributors to round {round} of {run} are {sites}.",
+    "round_closed": "Round {round} of {run} was summed over {sites}.",
+    "run_withdrawn": "The people of {site} withdrew it from the run {run}.",
+    "site_given_up": "{site} was missing in three attempts in a row; the others go on with {run} without it.",
+    "run_revoked": "The federation office revoked {site}, a site of the run {run}.",
+    "round_void": "Round {round} of {run} came to nothing; missing {missing}.",
+    "run_over": "The run {run} is over: {reason}.",
+}
+_SHOWN_APART: Final = ("event", "time", "site", "software")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which records are meant; None leaves a condition out.
+
+    Attributes:
+        event: the event's name.
+        run: the run's name.
+        study: a study's name; its runs, and what names one of its plans' digests.
+        since: aware; records from then on.
+        until: aware; records before it.
+    """
+
+    event: str | None = None
+    run: str | None = None
+    study: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tuple[int, Facts]]:
+    """The records of a choice, in their order."""
+    kept = list(records)
+    plans = {str(facts["plan"]) for _, facts in kept if _is_of_study(facts, choice.study) and "plan" in facts}
+    for number, facts in kept:
+        if choice.event is not None and facts.get("event") != choice.event:
+            continue
+        if choice.run is not None and facts.get("run") != choice.run:
+            continue
+        if choice.study is not None and not (_is_of_study(facts, choice.study) or facts.get("plan") in plans):
+            continue
+        if _is_in_period(facts, choice):
+            yield number, facts
+
+
+def in_words(facts: Facts) -> str:
+    """One sentence about a record; an event without words of its own says its name and its facts."""
+    pattern = _WORDS.get(str(facts.get("event")))
+    if pattern is not None:
+        try:
+            return pattern.format_map({name: _shown(value) for name, value in _flat(facts).items()})
+        except (KeyError, ValueError, IndexError):
+            pass  # of another version, with other facts: said as below
+    name = str(facts.get("event", "record")).replace("_", " ")
+    rest = ", ".join(f"{key.replace('_', ' ')} {_shown(facts[key])}" for key in facts if key not in _SHOWN_APART)
+    return f"{name[:1].upper()}{name[1:]}{': ' if rest else ''}{rest}."
+
+
+def line(number: int, facts: Facts) -> str:
+    """One line for a terminal; what a stranger wrote cannot repaint it."""
+    text = f"{number:>7}  {facts.get('time', ''):<29}  {in_words(facts)}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
+    """A table with one row for each record: number, time, event, run, round, words, and all facts as JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["record", "time", "event", "run", "round", "in words", "facts"])
+    for number, facts in records:
+        cells = [str(facts.get(name, "")) for name in ("time", "event", "run", "round")]
+        everything = json.dumps(facts, sort_keys=True)
+        writer.writerow([number, *map(_harmless, cells), _harmless(in_words(facts)), everything])
+    return out.getvalue()
+
+
+def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[tuple[int, Facts]]) -> str:
+    """One page that loads nothing: what was checked, what left in figures, and every record in words."""
+    kept = list(records)
+    rows = "\n".join(
+        f"<tr><td>{number}</td><td>{_cell(facts.get('time', ''))}</td><td>{_cell(in_words(facts))}</td>"
+        f"<td><details><summary>facts</summary><pre>{_cell(json.dumps(facts, indent=1, sort_keys=True))}</pre>"
+        "</details></td></tr>"
+        for number, facts in kept
+    )
+    heading = "\n".join(
+        f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in (*summary, *figures(kept))
+    )
+    return _PAGE.format(title=_cell(title), heading=heading, rows=rows)
+
+
+def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
+    """What left, counted: contributions, bytes and runs."""
+    handed = [facts for _, facts in records if facts.get("event") == "contribution_handed_over"]
+    runs = sorted({str(facts.get("run")) for facts in handed})
+    total = sum(int(facts.get("bytes", 0)) for facts in handed)
+    return [
+        ("Contributions that left", str(len(handed))),
+        ("Bytes in them", f"{total:,}"),
+        ("Runs that they belong to", ", ".join(runs) or "none"),
+    ]
+
+
+def moment(text: str) -> datetime:
+    """A day or a time as a person types it, UTC where no zone is given; raises ValueError."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _is_of_study(facts: Facts, study: str | None) -> bool:
+    if study is None:
+        return False
+    run = str(facts.get("run", ""))
+    return facts.get("study") == study or re.fullmatch(re.escape(study) + r"-v[0-9]+-[0-9a-f]{12}", run) is not None
+
+
+def _is_in_period(facts: Facts, choice: Choice) -> bool:
+    try:
+        time = moment(str(facts.get("time")))
+    except ValueError:
+        return choice.since is None and choice.until is None
+    return (choice.since is None or time >= choice.since) and (choice.until is None or time < choice.until)
+
+
+def _flat(facts: Facts) -> dict[str, Any]:
+    head = facts.get("head")
+    return (dict(head) if isinstance(head, dict) else {}) | dict(facts)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(map(str, value))
+        case dict():
+            return json.dumps(value, sort_keys=True)
+        case _:
+            return str(value)
+
+
+def _harmless(text: str) -> str:
+    # A spreadsheet takes a cell that begins so for a formula.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _cell(value: object) -> str:
+    return html.escape(str(value))
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100%; margin: 1rem 0 }}
+th, td {{ border-bottom: 1px solid #ccc; padding: .3rem .6rem; text-align: left; vertical-align: top }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<table>
+{heading}
+</table>
+<table>
+<tr><th>record</th><th>time</th><th>what happened</th><th></th></tr>
+{rows}
+</table>
+</body>
+</html>
+"""

@@ -1,0 +1,221 @@
+"""Verifying an audit log as a whole: its chain, the heads that were signed, and who has witnessed them.
+
+A chain alone shows a changed, lost or exchanged line. A cut tail or a log made anew from its beginning shows only
+against heads that somebody else holds: the countersignatures in the log itself, which nobody can make
+without the witness's key, and heads that the witness kept. Reads files and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from audit.audit_log import COUNTERSIGNED, IDENTITY_REPLACED
+from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, epoch_in
+from protos.errors import ConfigurationError
+from protos.wire.log_chain import Head
+from protos.wire.log_checkpoints import (
+    HeadRefused,
+    SignedHead,
+    check_countersignature,
+    check_head,
+    countersignature_from_facts,
+    head_from_facts,
+)
+
+_HASH_BYTES: Final = 32
+_NOT_THIS_LOGS: Final = "the head that it names is not this log's"
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """Public identity keys, raw, by owner (`coordinator`, `site/NAME`); what is not in it is not checked."""
+
+    by_owner: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found of a log that is unbroken.
+
+    Attributes:
+        head: where it stands.
+        epoch: see SignedHead.
+        first: the number of the first record that is there; more than 0 where old files were deleted.
+        files: how many files.
+        countersigned: records that the newest countersigned head in the log covers.
+        witnesses: who has countersigned, each once.
+        unchecked: owners whose signatures stand in the log and whose keys were not given, or not the former ones
+            that they had before an identity key of theirs was replaced.
+        kept_heads: how many heads, kept elsewhere, were compared.
+    """
+
+    head: Head
+    epoch: int
+    first: int
+    files: int
+    countersigned: int
+    witnesses: tuple[str, ...]
+    unchecked: tuple[str, ...]
+    kept_heads: int
+
+
+class _Pass:
+    """One pass over a log: the hash after each record, and what the signed heads in it say."""
+
+    def __init__(self, owner: str, keys: KnownKeys) -> None:
+        self._owner, self._keys = owner, keys
+        self._hashes = bytearray()
+        self.first, self.epoch, self.countersigned = -1, 1, 0
+        self.witnesses: set[str] = set()
+        self.unchecked: set[str] = set()
+        self._former: dict[tuple[str, str], Placed] = {}  # by witness and key, where it first signed
+
+    def take(self, placed: Placed) -> None:
+        """Look at the next record."""
+        record = placed.record
+        if self.first < 0:
+            self.first = record.before.sequence
+            self._hashes += bytes.fromhex(record.before.hash)
+        if placed.line == 1:
+            self.epoch = epoch_in(record.facts)
+        try:
+            if record.facts.get("event") == COUNTERSIGNED:
+                self._countersigned(placed)
+            elif record.facts.get("event") == IDENTITY_REPLACED:
+                self._replaced(record.facts)
+            elif record.facts.get("event") == CONTINUED and "head" in record.facts:
+                self.check(head_from_facts(record.facts["head"]))
+        except HeadRefused as refused:
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: {refused}") from refused
+        self._hashes += bytes.fromhex(record.head.hash)
+
+    def hash_at(self, size: int) -> str | None:
+        """The hash after so many records; None where they are not there."""
+        start = (size - self.first) * _HASH_BYTES
+        return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
+
+    def check_place(self, signed: SignedHead) -> None:
+        """Return when the log stood there; raises HeadRefused."""
+        if signed.epoch != self.epoch or signed.size < self.first:
+            return  # of files that are not here any more
+        if self.hash_at(signed.size) != signed.hash:
+            raise HeadRefused(f"after record {signed.size} the log stood elsewhere")
+
+    def end(self) -> None:
+        """Return when each witness signed with its key, or with one of which the log says that it was replaced."""
+        if self._former:
+            placed = next(iter(self._former.values()))
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is countersigned by somebody else")
+
+    def _replaced(self, facts: Mapping[str, Any]) -> None:
+        owner = str(facts.get("owner"))
+        if self._former.pop((owner, str(facts.get("former"))), None) is not None:
+            self.unchecked.add(f"{owner} under its former key")
+
+    def _countersigned(self, placed: Placed) -> None:
+        facts = placed.record.facts
+        signed = head_from_facts(facts.get("head", {}))
+        given = countersignature_from_facts(facts.get("countersignature", {}))
+        self.check(signed)
+        key = self._keys.by_owner.get(given.witness)
+        if key is None:
+            self.unchecked.add(given.witness)
+        elif key != given.key:
+            # Of an identity key that was replaced since, or of a stranger; it proves nothing about the known key.
+            check_countersignature(signed, given, given.witness, given.key)
+            self._former.setdefault((given.witness, given.key.hex()), placed)
+            return
+        check_countersignature(signed, given, given.witness, key or given.key)
+        self.witnesses.add(given.witness)
+        if signed.epoch == self.epoch:
+            self.countersigned = max(self.countersigned, signed.size)
+
+    def check(self, signed: SignedHead) -> None:
+        """Return when a head is this log's, signed by its owner; raises HeadRefused."""
+        key = self._keys.by_owner.get(self._owner)
+        if key is None:
+            self.unchecked.add(self._owner)
+        check_head(signed, self._owner, key or signed.key)
+        self.check_place(signed)
+
+
+def verify_log(
+    path: Path,
+    *,
+    owner: str,
+    keys: KnownKeys | None = None,
+    kept: Iterable[SignedHead] = (),
+) -> Verification:
+    """Check every record over all files of a log, every head in it, and every head that was kept elsewhere.
+
+    Args:
+        path: the log's present file.
+        owner: whose log it has to be.
+        keys: public keys against which signatures are checked.
+        kept: heads of this log that somebody countersigned and kept; of other logs they are passed over.
+
+    Raises:
+        BrokenFile: the first fault, with its file and line.
+        ConfigurationError: there is no log.
+    """
+    if not all_files(path):
+        raise no_log(path)
+    found = _Pass(owner, keys or KnownKeys())
+    head, place = Head(), (path.name, 0)
+    for placed in checked_records(path):
+        found.take(placed)
+        head, place = placed.record.head, (placed.file, placed.line)
+    found.end()
+    mine = [signed for signed in kept if signed.owner == owner]
+    for signed in sorted(mine, key=lambda signed: signed.size):
+        _check_kept(found, signed, head, place)
+    return Verification(
+        head=head,
+        epoch=found.epoch,
+        first=max(found.first, 0),
+        files=len(all_files(path)),
+        countersigned=found.countersigned,
+        witnesses=tuple(sorted(found.witnesses)),
+        unchecked=tuple(sorted(found.unchecked)),
+        kept_heads=len(mine),
+    )
+
+
+def _check_kept(found: _Pass, signed: SignedHead, head: Head, place: tuple[str, int]) -> None:
+    try:
+        found.check(signed)
+    except HeadRefused as refused:
+        if signed.size > head.sequence and signed.epoch == found.epoch:
+            cut = signed.size - head.sequence
+            reason = f"the log ends here, and {cut} records after it were countersigned: its tail was cut"
+            raise BrokenFile(*place, reason) from refused
+        reason = f"the log was written anew: {refused}, as the head says that was countersigned on {signed.time}"
+        raise BrokenFile(*place, reason) from refused
+    if signed.epoch > found.epoch:
+        raise BrokenFile(*place, f"a later log of this owner, of epoch {signed.epoch}, was countersigned")
+
+
+def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and facts of every record of a log, oldest first, each checked.
+
+    Raises:
+        BrokenFile: a line is not what was written.
+        ConfigurationError: there is no log.
+    """
+    if not all_files(path):
+        raise no_log(path)
+    for placed in checked_records(path):
+        yield placed.record.head.sequence - 1, placed.record.facts
+
+
+def no_log(path: Path) -> ConfigurationError:
+    """There is no log where one should be."""
+    return ConfigurationError(
+        what=f"There is no audit log at {path}.",
+        consequence="Nothing was verified: an absent log proves nothing.",
+        remedy="Check the state directory; a log that was there before and is gone is a matter "
+        "for the security officer.",
+    )

@@ -1,0 +1,153 @@
+"""`coordinator audit`: check, read and export the coordinator's log, and hand out the heads that it has kept.
+
+Nothing here changes a log. With --log instead of --config somebody outside checks a copy, and needs public keys only.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from protos.errors import UsageError
+
+if TYPE_CHECKING:
+    from audit.log_commands import Desk
+
+_PATH = click.Path(path_type=Path)
+_config = click.option("--config", "path", type=_PATH, help="The file coordinator.yaml.")
+_log = click.option("--log", "log_path", type=_PATH, help="A copy of audit.log, its full files beside it.")
+_since = click.option("--since", help="From this day or time on, UTC.")
+_until = click.option("--until", help="Before this day or time, UTC.")
+
+
+@click.group()
+def audit() -> None:
+    """Check, read and export the log of all that the coordinator decided and sent."""
+
+
+@audit.command()
+@_config
+@_log
+@click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
+@click.option("--heads", type=_PATH, help="Heads that a site kept, as `site-agent audit heads` tells.")
+def verify(path: Path | None, log_path: Path | None, keys: Path | None, heads: Path | None) -> None:
+    """Check every record of the log, every signed head in it, and every head that was kept elsewhere.
+
+    Example: coordinator audit verify --config coordinator.yaml
+    """
+    from audit.log_commands import lines
+
+    for line in lines(_desk(path, log_path).given(keys, heads).verification()):
+        click.echo(line)
+
+
+@audit.command()
+@_config
+@_log
+@click.option("--event", help="Only this kind of record, such as round_offered.")
+@click.option("--run", help="Only this run.")
+@_since
+@_until
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with all facts.")
+def show(
+    path: Path | None,
+    log_path: Path | None,
+    event: str | None,
+    run: str | None,
+    since: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Show records in plain words.
+
+    Example: coordinator audit show --config coordinator.yaml --event peer_refused
+    """
+    from audit.log_commands import time_given
+    from audit.log_report import Choice, line
+
+    choice = Choice(event=event, run=run, since=time_given(since, "--since"), until=time_given(until, "--until"))
+    for number, facts in _desk(path, log_path).shown(choice):
+        click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+
+
+@audit.command()
+@_config
+@_log
+@click.option("--study", help="Only the runs of this study.")
+@_since
+@_until
+@click.option("--output", type=_PATH, required=True, help="A file that ends with .csv or .html.")
+def export(
+    path: Path | None, log_path: Path | None, study: str | None, since: str | None, until: str | None, output: Path
+) -> None:
+    """Write a report of one study and period.
+
+    Example: coordinator audit export --config coordinator.yaml --study heart --output heart.html
+    """
+    from audit.log_commands import time_given
+    from audit.log_report import Choice
+
+    choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
+    count = _desk(path, log_path).export(output, choice, "Audit log of the coordinator")
+    click.echo(f"{count} records written to {output}.")
+
+
+@audit.command()
+@_config
+@click.option("--output", type=_PATH, required=True, help="Where the heads are written.")
+def heads(path: Path | None, output: Path) -> None:
+    """Write the head of each site's log that was countersigned last, for whoever verifies such a log.
+
+    Example: coordinator audit heads --config coordinator.yaml --output heads.json
+    """
+    from audit.checkpoint_memory import kept_heads
+    from audit.log_keys import heads_text
+    from pki.store import write_public
+
+    if path is None:
+        raise _unclear()
+
+    from coordinator.configuration import read_configuration
+
+    found = kept_heads(Path(read_configuration(path).state) / "witness")
+    write_public(output, heads_text(found).encode())
+    click.echo(f"{len(found)} heads written to {output}.")
+
+
+def _desk(path: Path | None, log_path: Path | None) -> Desk:
+    """The log of a configuration, or a copy of one."""
+    from audit.log_commands import Desk
+    from audit.log_verification import KnownKeys
+    from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
+
+    if (path is None) == (log_path is None):
+        raise _unclear()
+    if path is None:
+        assert log_path is not None
+        return Desk(log_path, COORDINATOR, KnownKeys())
+
+    from audit.checkpoint_memory import own_head
+    from coordinator.configuration import read_configuration
+    from coordinator.operations.coordinator_log import log_path as own_log
+    from pki.authority import Authority
+    from pki.register import Register
+    from pki.signatures import public_bytes
+
+    configuration = read_configuration(path)
+    authority, state = Authority.load(Path(configuration.authority)), Path(configuration.state)
+    with Register(authority.register_path) as register:
+        keys = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
+    last = own_head(state / "witness")
+    known = KnownKeys({**keys, COORDINATOR: public_bytes(authority.identity_key())})
+    return Desk(own_log(state), COORDINATOR, known, (last,) if last else ())
+
+
+def _unclear() -> UsageError:
+    return UsageError(
+        what="It is not clear which log is meant.",
+        consequence="Nothing was read or written.",
+        remedy="Give either --config coordinator.yaml, or --log with a copy of the log.",
+    )

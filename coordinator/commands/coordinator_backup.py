@@ -1,0 +1,133 @@
+"""`coordinator backup` and `coordinator restore`: everything that a coordinator is, in one file and back.
+
+The file holds the authority's keys. An authority that is there is never replaced, because its register may know of
+revocations that the backup does not. A run that was under way is marked as restored: its attempts and epochs go on
+much higher, so that sites which have seen more go back together with it or refuse, and never take anything twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from coordinator.commands.coordinator_options import config_option
+from coordinator.configuration import CoordinatorConfiguration, read_configuration
+from protos.errors import ConfigurationError
+
+PROGRAM: Final = "coordinator"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_option
+def backup(file: Path, path: Path) -> None:
+    """Put authority and state of a coordinator that is not running into one file, which holds secret keys.
+
+    Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
+    """
+    from host.backup_archive import write_backup
+    from host.state_format import settle_format
+    from pki.store import hold_directory
+
+    configuration = read_configuration(path)
+    state, authority = _existing(configuration)
+    hold_directory(state, PROGRAM)
+    settle_format(state, PROGRAM)
+    roots = {"state": state, "authority": authority}
+    with _still(authority):
+        made = _now().isoformat(timespec="seconds")
+        catalogue = write_backup(file, roots, program=PROGRAM, name="", made=made, software=version("global-layers"))
+    total = sum(entry.size for entry in catalogue.entries.values())
+    click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
+    click.echo("It holds the authority's secret keys: keep it where only you can read it.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_option
+def restore(file: Path, path: Path) -> None:
+    """Check a backup and bring it back; never over something newer, and never over an authority that is there.
+
+    Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
+    """
+    from host.backup_archive import read_catalogue
+    from host.restoring import restore as bring_back
+    from pki.store import hold_directory
+
+    configuration = read_configuration(path)
+    catalogue = read_catalogue(file)
+    if catalogue.program != PROGRAM:
+        raise ConfigurationError(
+            what=f"{file} is a backup of {catalogue.program}, not of a coordinator.",
+            consequence="Nothing was changed.",
+            remedy="Name a file that `coordinator backup` has made.",
+        )
+    roots = {"state": Path(configuration.state), "authority": Path(configuration.authority)}
+    for root in roots.values():
+        if root.is_dir():
+            hold_directory(root, PROGRAM)
+    has_authority = roots["authority"].exists()
+    if has_authority:
+        del roots["authority"]
+    now = _now()
+    before = bring_back(
+        file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=lambda staged: _mark(staged["state"], catalogue.made)
+    )
+    click.echo(f"The state of {catalogue.made} is back in {configuration.state}.")
+    for place in before:
+        click.echo(f"What was there before is in {place}; remove it when nobody needs it.")
+    if has_authority:
+        click.echo("The authority that is there was left as it is.")
+    else:
+        click.echo("The authority is back too: look at `pki list`, and revoke again who was revoked since.")
+
+
+def _mark(state: Path, made: str) -> None:
+    """Write into the audit log, and into the journal of every run under way, that the state was brought back."""
+    from coordinator.operations.coordinator_log import record_restored
+    from coordinator.storage.history import History
+    from coordinator.storage.journal import Journal
+
+    for place in sorted(state.glob("runs/*/journal.jsonl")):
+        journal, history = Journal(place, _now), History()
+        for entry in journal.entries():
+            history.take(entry)
+        if not history.is_over:
+            journal.add("restored", made=made)
+            journal.sync()
+        journal.close()
+    record_restored(state, made, _now)
+
+
+@contextmanager
+def _still(authority: Path) -> Iterator[None]:
+    """While the block lasts no `pki` command changes the register."""
+    from pki.authority import Authority
+    from pki.register import Register
+
+    place = Authority.load(authority).register_path
+    Register(place).close()  # moves what stands in its write-ahead file into the file itself
+    with Register(place) as register, register.held():
+        yield
+
+
+def _existing(configuration: CoordinatorConfiguration) -> tuple[Path, Path]:
+    state, authority = Path(configuration.state), Path(configuration.authority)
+    for place in (state, authority):
+        if not place.is_dir():
+            raise ConfigurationError(
+                what=f"There is no directory {place}.",
+                consequence="No backup was made.",
+                remedy="Name the coordinator's own directories in coordinator.yaml.",
+            )
+    return state, authority
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

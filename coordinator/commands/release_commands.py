@@ -1,0 +1,132 @@
+"""`coordinator release`: hand out the final parameters of a run that every site has approved for one recipient."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coordinator.commands.coordinator_options import config_option
+from protos.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from coordinator.configuration import CoordinatorConfiguration
+    from protos.plan.plan import Plan
+
+_PARTS = ("parameters.safetensors", "plan.json", "record.json")
+
+
+@click.command()
+@config_option
+@click.option("--run", "name", required=True, help="The run, as `coordinator runs` names it.")
+@click.option(
+    "--approval",
+    "files",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file that a site made with `site-agent release approve`; once for each site.",
+)
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="A new folder for the recipient.")
+def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> None:
+    """Write the final parameters for the recipient whom every site of the run has approved.
+
+    Example: coordinator release --config coordinator.yaml --run RUN --approval st-mary.release --output release
+    """
+    from coordinator.configuration import read_configuration
+    from host.durable import replace_file
+    from protos.plan.plan import plan_from_wire
+    from protos.wire.release_statements import check_release, read_release_approval
+
+    configuration = read_configuration(path)
+    folder = Path(configuration.state) / "runs" / name
+    if "/" in name or not (folder / "record.json").is_file():
+        raise UsageError(
+            what=f"There is no finished run {name} here.",
+            consequence="Nothing was written and nobody was given anything.",
+            remedy="Look at their names with `coordinator runs`.",
+        )
+    parts = {part: (folder / part).read_bytes() for part in _PARTS}  # what is checked is what is written
+    record, plan = json.loads(parts["record.json"]), plan_from_wire(parts["plan.json"])
+    approvals = [read_release_approval(file) for file in files]
+    recipient = check_release(plan, plan.site_names, record["shared_parameters_sha256"], approvals)
+    if not record["is_complete"]:
+        raise ConfigurationError(
+            what=f"The run {name} did not reach its end.",
+            consequence="Nothing was written and nobody was given anything.",
+            remedy="Make the study again under a new version of its plan.",
+        )
+    _check_parameters(parts["parameters.safetensors"], plan, record["shared_parameters_sha256"])
+    facts = {
+        "run": name,
+        "recipient": recipient,
+        "parameters_sha256": record["shared_parameters_sha256"],
+        "approvals": [approval.model_dump() for approval in sorted(approvals, key=lambda given: given.site)],
+    }
+    output.mkdir(mode=0o700, parents=True, exist_ok=False)
+    _record(configuration, {key: facts[key] for key in ("run", "recipient", "parameters_sha256")})
+    for part, content in parts.items():
+        replace_file(output / part, content, mode=0o644)
+    replace_file(output / "release.json", (json.dumps(facts, indent=2) + "\n").encode(), mode=0o644)
+    _keep(folder, facts)
+    click.echo(f"Released to {recipient}: {output}, approved by {', '.join(plan.site_names)}.")
+
+
+def _keep(run: Path, facts: dict[str, object]) -> None:
+    """Note a release beside the run's record."""
+    from host.durable import give_to_owner, opened_folder
+
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with opened_folder(run) as folder, os.fdopen(os.open("releases.jsonl", flags, 0o600, dir_fd=folder), "a") as kept:
+        give_to_owner(kept.fileno(), folder)
+        kept.write(json.dumps(facts) + "\n")
+
+
+def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
+    """Refuse a file whose tensors, in the manifest's order, are not those that the sites have signed for."""
+    import hashlib
+
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    from protos.plan.manifest import manifest_of
+
+    tensors = manifest_of(plan).tensors
+    try:
+        found = load(content)
+    except (SafetensorError, ValueError) as cause:
+        raise _other_parameters() from cause
+    there = [tensor for tensor in tensors if tensor.name in found]  # a method may end without some of its layers
+    is_known = len(there) == len(found) and all(
+        found[tensor.name].dtype == "float32" and found[tensor.name].shape == tensor.shape for tensor in there
+    )
+    digest = hashlib.sha256(b"".join(found[tensor.name].tobytes() for tensor in there)).hexdigest()
+    if not is_known or digest != sha256:
+        raise _other_parameters()
+
+
+def _other_parameters() -> ConfigurationError:
+    return ConfigurationError(
+        what="The file of parameters does not hold what the sites have signed for.",
+        consequence="Nothing was written and nobody was given anything.",
+        remedy="Keep it for the security officer, and restore the folder of the run from a backup.",
+    )
+
+
+def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -> None:
+    """Write into the coordinator's audit log, which a coordinator that runs may have open too."""
+    from datetime import UTC, datetime
+
+    from coordinator.operations.coordinator_log import CoordinatorLog
+    from pki.authority import Authority
+
+    key = Authority.load(Path(configuration.authority)).identity_key()
+    limits, state = configuration.audit.limits, Path(configuration.state)
+    log = CoordinatorLog(state, identity_key=key, now=lambda: datetime.now(UTC), limits=limits)
+    try:
+        log.write("parameters_released", **facts)
+    finally:
+        log.close()

@@ -1,0 +1,183 @@
+"""The command `coordinator`: start, check, status, runs, pause, resume, stop.
+
+No traceback reaches an operator: every failure is three sentences on standard error and a documented
+exit status. `check` and `status` start nothing and change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, cast
+
+import click
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.commands.coordinator_audit import audit
+from coordinator.commands.coordinator_backup import backup, restore
+from coordinator.commands.coordinator_options import config_option
+from coordinator.commands.doctor_command import doctor
+from coordinator.commands.explain_command import explain
+from coordinator.commands.page_command import page
+from coordinator.commands.release_commands import release
+from coordinator.configuration import read_configuration, read_plans
+from coordinator.network.control_socket import tell
+from coordinator.network.heap import use_one_arena
+from coordinator.operations.coordinator_events import EVENTS
+from coordinator.operations.status_lines import print_status
+from coordinator.storage.known_runs import known_runs
+from host.command_line import Following, finish
+from host.message_catalogue import identify
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import method_names
+
+
+@click.group()
+@click.version_option(version("global-layers"), prog_name="coordinator")
+def cli() -> None:
+    """Run rounds and sum what sites contribute.
+
+    Example: coordinator start --config coordinator.yaml
+    """
+
+
+@cli.command()
+@config_option
+def start(path: Path) -> None:
+    """Run the plans of the configuration; ends when all are over.
+
+    Example: coordinator start --config coordinator.yaml
+    """
+    use_one_arena()
+    _set_up_log()
+    configuration = read_configuration(path)
+    plans = read_plans(configuration)
+
+    from coordinator.operations.run_progress import drawn_on
+    from coordinator.serve import serve  # gRPC is loaded only where it is needed
+
+    sys.exit(0 if asyncio.run(serve(configuration, plans, path, drawn_on(Console(stderr=True)))) else 1)
+
+
+@cli.command()
+@config_option
+def check(path: Path) -> None:
+    """Read the configuration and every plan, and show their digests; nothing is started.
+
+    Example: coordinator check --config coordinator.yaml
+    """
+    configuration = read_configuration(path)
+    for plan in read_plans(configuration):
+        manifest = manifest_of(plan)
+        click.echo(
+            f"{plan.study} version {plan.version}: {' + '.join(method_names(plan.method))}, {plan.rounds} rounds"
+        )
+        click.echo(f"  plan      {plan.digest.hex()}")
+        click.echo(
+            f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
+        )
+
+
+@cli.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def status(path: Path, as_json: bool) -> None:
+    """Ask a running coordinator where it stands.
+
+    Example: coordinator status --config coordinator.yaml --json
+    """
+    configuration = read_configuration(path)
+
+    from coordinator.serve import read_status
+
+    answer: dict[str, Any] = json.loads(asyncio.run(read_status(configuration)))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        print_status(answer, Console())
+
+
+@cli.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def runs(path: Path, as_json: bool) -> None:
+    """List every run that was begun here, also while no coordinator is running.
+
+    Example: coordinator runs --config coordinator.yaml
+    """
+    found = known_runs(Path(read_configuration(path).state))
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in found], indent=2))
+        return
+    table = Table("run", "standing", "rounds made", "void attempts", "times gone back", "restarts", "began")
+    for run in found:
+        counts = (run.rounds_made, run.void_attempts, run.returns, run.restarts)
+        table.add_row(run.name, run.standing, *map(str, counts), run.began)
+    Console().print(table)
+
+
+@cli.command()
+@config_option
+def pause(path: Path) -> None:
+    """Let the round under way close and begin no other until `coordinator resume`; it stays so over restarts.
+
+    Example: coordinator pause --config coordinator.yaml
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'pause'))} is paused.")
+
+
+@cli.command()
+@config_option
+def resume(path: Path) -> None:
+    """Let a paused run go on.
+
+    Example: coordinator resume --config coordinator.yaml
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'resume'))} goes on.")
+
+
+@cli.command()
+@config_option
+@click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
+def stop(path: Path) -> None:
+    """End the run for good; what was made is on record. To interrupt it, end the coordinator instead.
+
+    Example: coordinator stop --config coordinator.yaml --yes
+    """
+    click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
+
+
+cli.add_command(audit)
+cli.add_command(release)
+cli.add_command(backup)
+cli.add_command(restore)
+cli.add_command(doctor)
+cli.add_command(explain)
+cli.add_command(page)
+
+
+def _set_up_log() -> None:
+    is_terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            identify(EVENTS),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, Following()) if is_terminal else sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def main() -> NoReturn:
+    """The entry point; an operator never sees a traceback."""
+    os.umask(0o077)
+    sys.exit(finish("coordinator", cli))

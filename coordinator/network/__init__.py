@@ -1,0 +1,1 @@
+"""Who may call the coordinator, and how bytes come and go."""

@@ -1,0 +1,99 @@
+"""What a person may tell a running coordinator: pause the run, let it go on, end it.
+
+One word and one line of JSON over a Unix socket in the state directory, which only the coordinator's own user can
+open. Whatever else is sent is answered with what is known, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from coordinator.network.short_paths import short_path
+from coordinator.rounds.engine import Engine
+from protos.errors import ConfigurationError, UnavailableError, UsageError
+
+Word: TypeAlias = Literal["pause", "resume", "stop"]
+_LONGEST: Final = 64
+_PATIENCE_SECONDS: Final = 5.0
+
+
+def control_path(state: Path) -> Path:
+    """Where a running coordinator listens for these words."""
+    return state / "control.socket"
+
+
+async def control_server(engine: Engine, state: Path) -> asyncio.Server:
+    """Listen in the state directory.
+
+    Raises:
+        ConfigurationError: the socket cannot be made.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                word = (await reader.read(_LONGEST)).decode("ascii", "replace").strip()
+            writer.write(json.dumps(_obey(engine, word)).encode())
+            await writer.drain()
+        except (TimeoutError, ConnectionError):
+            pass  # nobody is there any more
+        finally:
+            writer.close()
+
+    try:
+        control_path(state).unlink(missing_ok=True)
+        with short_path(control_path(state)) as place:
+            return await asyncio.start_unix_server(answer, place)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The socket {control_path(state)} cannot be made: {cause.strerror or cause}.",
+            consequence="The coordinator did not start.",
+            remedy="Name a state directory in coordinator.yaml that this user may write.",
+        ) from cause
+
+
+def _obey(engine: Engine, word: str) -> dict[str, object]:
+    run = engine.status()["run"]
+    name = run["run"] if run else None
+    match word:
+        case "pause" | "resume":
+            return {"run": name, "changed": engine.pause(pauses=word == "pause")}
+        case "stop":
+            return {"run": name, "changed": engine.end_run()}
+        case _:
+            return {"run": name, "changed": False}
+
+
+async def tell(state: Path, word: Word) -> str:
+    """Say a word to the coordinator that runs with this state directory; the name of the run that it concerned.
+
+    Raises:
+        UnavailableError: none is running.
+        UsageError: there is no run, or it is as wanted already.
+    """
+    try:
+        with short_path(control_path(state)) as place:
+            reader, writer = await asyncio.open_unix_connection(place)
+        writer.write(word.encode())
+        writer.write_eof()
+        answer = json.loads(await reader.read() or b"null")
+        writer.close()
+        if answer is None:
+            raise ConnectionResetError("it is ending")
+    except OSError as cause:
+        raise UnavailableError(
+            what="No coordinator is running under this configuration.",
+            consequence="Nothing was changed.",
+            remedy="Start it with `coordinator start`, or name the configuration of the one that runs.",
+            code="E030",
+        ) from cause
+    if not answer["changed"]:
+        raise UsageError(
+            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is as wanted already, or over.",
+            consequence="Nothing was changed.",
+            remedy="Look where it stands with `coordinator status`.",
+        )
+    return str(answer["run"])

@@ -1,0 +1,126 @@
+"""Beside the rounds: the two audit logs of a stream witness each other, and certificates are renewed.
+
+Nothing here touches a run. A site of an earlier version says that it knows nothing of this and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from audit.cosigning import LogSession
+from coordinator.operations.coordinator_log import CoordinatorLog
+from protos.wire.log_checkpoints import HeadRefused, owner_of_site
+from protos.wire.messages import Hello, MalformedMessage
+from protos.wire.upkeep_messages import (
+    LogCountersignature,
+    LogGrowth,
+    LogStanding,
+    RenewalAnswered,
+    RenewalAsked,
+    Upkeep,
+)
+
+_MOST_REFUSALS: Final = 20  # recorded between two ticks of the watch's minute; more would let a peer fill the log
+_TICKS: Final = 120
+
+
+class UpkeepPeer(Protocol):
+    """One site's open stream."""
+
+    def send(self, message: Upkeep) -> None:
+        """Queue a message."""
+
+
+class SiteUpkeep:
+    """The sessions of all streams."""
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        *,
+        identity_key_of: Callable[[str], bytes | None],
+        renew: Callable[[RenewalAsked], RenewalAnswered],
+        confirm: Callable[[str, str], None],
+        roots: Callable[[], RenewalAnswered | None] = lambda: None,
+    ) -> None:
+        """All are the register's and the authority's.
+
+        A site's identity key; its next certificate; that one has worked; the roots, while they change.
+        """
+        self._roots = roots
+        self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
+        self._sessions: dict[UpkeepPeer, LogSession] = {}
+        self._refusals, self._ticks = 0, 0
+        self._log = structlog.get_logger()
+
+    def accepted(self, site: str, certificate_sha256: str) -> None:
+        """A site's stream was accepted; on record before anything is sent to it."""
+        self._audit.write("site_connected", site=site, certificate_sha256=certificate_sha256, tls="1.3")
+        self._confirm(site, certificate_sha256)
+
+    def refused(self, reason: str, site: str = "") -> None:
+        """A peer was refused; of many at once not every one is recorded."""
+        self._refusals += 1
+        if self._refusals <= _MOST_REFUSALS:
+            self._audit.write("peer_refused", site=site, reason=reason)
+
+    def revoked(self, site: str) -> None:
+        """The stream of a site that was revoked is about to be ended."""
+        self._audit.write("site_revoked", site=site)
+
+    def greeted(self, peer: UpkeepPeer, site: str, hello: Hello) -> None:
+        """A stream has begun.
+
+        Raises:
+            HeadRefused: what was kept of this site's log cannot be read.
+        """
+        key = self._identity_key_of(site)
+        if hello.upkeep and key is not None:
+            session = LogSession(self._audit.party, owner_of_site(site), key)
+            self._sessions[peer] = session
+            peer.send(session.standing())
+            roots = self._roots()
+            if roots is not None:
+                peer.send(roots)
+
+    def received(self, peer: UpkeepPeer, site: str, message: Upkeep) -> None:
+        """A message beside the rounds has arrived.
+
+        Raises:
+            MalformedMessage: it does not belong here.
+            HeadRefused: the site's log is not what it was; the stream has to end.
+        """
+        session = self._sessions.get(peer)
+        if session is None:
+            raise MalformedMessage("upkeep that was not agreed on")
+        match message:
+            case LogStanding() | LogGrowth() | LogCountersignature():
+                try:
+                    answers = session.heard(message)
+                except HeadRefused as refused:
+                    self._log.error("site_log_refused", site=site, reason=str(refused))
+                    raise
+                for answer in answers:
+                    peer.send(answer)
+            case RenewalAsked():
+                if message.site != site:
+                    raise MalformedMessage("a renewal in another site's name")
+                peer.send(self._renew(message))
+            case RenewalAnswered():
+                raise MalformedMessage("an answer that only the coordinator gives")
+
+    def tick(self) -> None:
+        """Called twice a second: logs that have grown are shown to their witnesses."""
+        self._ticks = (self._ticks + 1) % _TICKS
+        if self._ticks == 0:
+            self._refusals = 0
+        for peer, session in list(self._sessions.items()):
+            for message in session.due():
+                peer.send(message)
+
+    def gone(self, peer: UpkeepPeer) -> None:
+        """A stream has ended."""
+        self._sessions.pop(peer, None)

@@ -1,0 +1,250 @@
+"""Between the network's calls and the register: who is accepted, and new certificates.
+
+Whether a certificate is accepted is asked of the register every time, so that a revocation counts at
+once. No answer to a stranger says more than why its own request was refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from coordinator.network.outgoing import Caller
+from coordinator.network.refusal_records import Refusals
+from coordinator.network.service import Credentials
+from coordinator.storage.counted_authorities import CountingAuthorities
+from pki import enrolment_decisions, store
+from pki.authority import Authority
+from pki.certificate_chain import certificates_in, verified_leaf
+from pki.certificates import certificate_pem, certificate_sha256, is_renewal_due
+from pki.identity import identify_site
+from pki.names import is_name, site_name
+from pki.own_authority import ForeignNameError, identify_own
+from pki.own_enrolment import handle_own_certificate
+from pki.own_register import OwnAuthorities
+from pki.register import Register, SiteState
+from protos.errors import OperatorError, RefusedError
+from protos.wire.codec import decode_enrolment_request, encode_enrolment_reply
+from protos.wire.messages import MalformedMessage
+from protos.wire.upkeep_codec import decode_renewal, encode_renewed
+from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered, RenewalAsked
+
+
+class Membership:
+    """The register's answers for a running coordinator."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        register: Register,
+        now: Callable[[], datetime],
+        record: Callable[..., None] | None = None,
+        said: Path | None = None,
+    ) -> None:
+        """`now` gives aware times; `record` writes an event into the audit log before an answer leaves; `said` keeps
+        which hospitals' authorities count, as that log has said."""
+        self._authority, self._register, self._now = authority, register, now
+        self._own = OwnAuthorities(register)
+        self._record = record or _nowhere
+        self._refusals = Refusals(self._record)
+        self._told: set[tuple[str, str]] = set()
+        self._log = structlog.get_logger()
+        self._generation = register.generation()
+        self._counting = CountingAuthorities(said, self._record)
+        self._note_authorities()
+
+    def credentials(self) -> Credentials:
+        """What this coordinator shows and trusts."""
+        return Credentials(
+            key=store.read_secret(self._authority.coordinator_key_path),
+            chain=store.read_public(self._authority.coordinator_certificate_path),
+            root=self._authority.accepted_roots_pem() + self._own.trusted_pem(self._now()),
+        )
+
+    def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
+        """Who shows a certificate (PEM) with what stands above it (PEM), as TLS has taken them.
+
+        TLS trusts the federation's root and every hospital's authority alike; here each counts for its own names only.
+
+        Raises:
+            RefusedError: nobody who may act here.
+        """
+        federation, now = self._authority.federation, self._now()
+        chain = certificates_in(certificate + above)
+        try:
+            own = identify_own(chain, self._own.valid(now), federation, now)
+        except ForeignNameError as foreign:
+            self._note_foreign(foreign)
+            raise
+        if own is not None:
+            return Caller(own.identity.name, own.identity.certificate_sha256)
+        identity = identify_site(certificate_pem(chain[0]), federation, now)
+        verified_leaf(certificate + above, self._authority.accepted_roots_pem(), now)
+        return Caller(identity.name, identity.certificate_sha256)
+
+    def is_accepted(self, caller: Caller) -> bool:
+        """Whether the register still accepts a caller's certificate."""
+        return self._register.is_accepted(site_name(caller.site), caller.certificate_sha256)
+
+    def revoked(self) -> list[str]:
+        """The sites that were taken out of the federation and not invited again."""
+        return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
+
+    def shut_out(self) -> set[str]:
+        """The members of which no certificate is accepted: that of their own authority, which was removed, was all."""
+        return {
+            str(site.name)
+            for site in self._register.sites()
+            if site.state is SiteState.ACTIVE and not site.accepted_certificates
+        }
+
+    def identity_of(self, site: str) -> str | None:
+        """The fingerprint of a site's registered identity key."""
+        if not is_name(site):
+            return None
+        try:
+            return self._register.site(site_name(site)).identity_fingerprint
+        except RefusedError:  # nobody of this name was ever invited
+            return None
+
+    def identity_key_of(self, site: str) -> bytes | None:
+        """A member's registered identity key, raw, 32 bytes."""
+        if not is_name(site):
+            return None
+        try:
+            return self._register.identity_key(site_name(site))
+        except RefusedError:
+            return None
+
+    def confirm(self, site: str, certificate_sha256: str) -> None:
+        """A site has connected with this certificate: those before it are not accepted any more."""
+        self._register.confirm(site_name(site), certificate_sha256)
+
+    def renew(self, asked: RenewalAsked) -> RenewalAnswered:
+        """Answer a member that asks for its next certificate or shows one, signed with its identity key."""
+        request = enrolment_decisions.RenewalRequest(
+            site=asked.site, signing_request=asked.signing_request, signature=asked.signature, chain_pem=asked.chain
+        )
+        handle = handle_own_certificate if asked.chain else enrolment_decisions.handle_renewal
+        try:
+            issued = handle(self._authority, self._register, request, self._now())
+        except RefusedError as refusal:
+            if isinstance(refusal, ForeignNameError):
+                self._note_foreign(refusal)
+            self._log.warning("renewal_refused", site=ascii(asked.site), reason=refusal.what)
+            self._refusals.note("renewal_refused", reason=refusal.what)
+            return RenewalAnswered(b"", b"", refusal.what)
+        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+            self._log.error("renewal_failed", what=error.what, remedy=error.remedy)
+            return RenewalAnswered(b"", b"", "The coordinator cannot renew at the moment.")
+        if asked.chain:
+            shown = certificate_sha256(certificates_in(issued.chain_pem)[0])
+            self._record("own_certificate_accepted", site=asked.site, certificate_sha256=shown)
+        else:
+            self._record("certificate_issued", site=asked.site, kind="renewal")
+        self._log.info("certificate_renewed", site=asked.site)
+        return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
+
+    def _note_authorities(self) -> None:
+        self._counting.note({one.sha256: str(one.site) for one in self._own.all()})
+
+    def _note_foreign(self, foreign: ForeignNameError) -> None:
+        self._log.error("foreign_name_refused", authority_of=foreign.site, named=foreign.named)
+        self._refusals.note(
+            "foreign_name_refused",
+            authority_of=foreign.site,
+            named=foreign.named,
+            certificate_sha256=foreign.certificate_sha256,
+        )
+
+    def roots(self) -> RenewalAnswered | None:
+        """What a site has to hear while the authority changes: the roots, and what vouches for the next one."""
+        if not self._authority.is_changing():
+            return None
+        return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
+
+    def renew_own(self) -> bool:
+        """Renew the coordinator's own certificate where that is due; whether it was."""
+        if not is_renewal_due(self._authority.coordinator_leaf(), self._now()):
+            return False
+        before = self._authority.coordinator_leaf().not_valid_after_utc
+
+        def record(ends: datetime) -> None:
+            if ends > before:
+                self._record("own_certificate_renewed", ends=ends.isoformat())
+
+        self._authority.renew_coordinator(self._now(), record)
+        if self._authority.coordinator_leaf().not_valid_after_utc <= before:
+            self._log.error("authority_ends_soon", ends=before.isoformat())
+            return False
+        return True
+
+    def renew_raw(self, raw: bytes) -> bytes:
+        """As `renew`, on the enrolment port, where a site whose certificate has expired asks."""
+        try:
+            return encode_renewed(self.renew(decode_renewal(raw)))
+        except MalformedMessage as malformed:
+            return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
+
+    def tick(self) -> None:
+        """Called twice a second: how many refusals are recorded one by one begins anew each minute."""
+        self._refusals.tick()
+
+    def has_changed(self) -> bool:
+        """Whether the register has changed since the last time this was asked."""
+        earlier, self._generation = self._generation, self._register.generation()
+        if earlier != self._generation:
+            self._note_authorities()
+        return earlier != self._generation
+
+    def enrol(self, raw: bytes) -> bytes:
+        """Answer a request for a certificate; whatever arrives, the answer is a reply."""
+        try:
+            request = decode_enrolment_request(raw)
+            answer = enrolment_decisions.handle_request(
+                self._authority,
+                self._register,
+                enrolment_decisions.EnrolmentRequest(
+                    token=request.token,
+                    signing_request=request.signing_request,
+                    identity_public_key=request.identity_key,
+                    signature=request.signature,
+                ),
+                self._now(),
+            )
+        except (RefusedError, MalformedMessage) as refusal:
+            reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
+            self._log.warning("enrolment_refused", reason=reason)
+            self._refusals.note("enrolment_answered", outcome="refused", reason=reason)
+            return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
+        except OperatorError as error:  # of this side: the disk, the register; the site can only wait
+            self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
+            return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
+        match answer:
+            case enrolment_decisions.Issued(chain_pem=chain, site=site):
+                self._note_once("enrolment_answered", site, "certificate issued")
+                self._log.info("site_enrolled", site=site)
+                return encode_enrolment_reply(EnrolmentReply(chain, "", ""))
+            case enrolment_decisions.Pending(fingerprint=fingerprint, site=site):
+                if self._note_once("enrolment_answered", site, f"a person has to approve identity key {fingerprint}"):
+                    self._log.info("enrolment_awaits_approval", site=site, identity=fingerprint)
+                return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))
+            case _:
+                assert_never(answer)
+
+    def _note_once(self, event: str, site: str, outcome: str) -> bool:
+        """Record what a site that asks every two seconds is told, once; whether it was new."""
+        if (site, outcome) in self._told:
+            return False
+        self._record(event, site=site, outcome=outcome)
+        self._told.add((site, outcome))  # after the record: where that failed, it is tried again before an answer
+        return True
+
+
+def _nowhere(event: str, **facts: object) -> None:
+    """Where no log is kept, as in a check of a configuration."""
+    del event, facts

@@ -1,0 +1,59 @@
+"""gRPC's usual health check, for this computer's own monitoring: on loopback or a Unix socket, without TLS.
+
+It is not answered on the public port: a stranger there learns nothing, and an accepted site needs no
+answer to it. The one reply is that this program serves; where it does not, nothing answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+# As in service.py: gRPC reads this when it is imported, and this module may be imported first.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+
+import grpc
+import grpc.aio
+
+from protos.errors import ConfigurationError
+from protos.wire.calls import HEALTH
+
+_SERVING: Final = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse with status SERVING
+_LARGEST_REQUEST_BYTES: Final = 4096
+
+
+@asynccontextmanager
+async def health_server(listen: str | None) -> AsyncIterator[None]:
+    """While the block lasts, answer on a local address; on none where there is none.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    if listen is None:
+        yield
+        return
+
+    async def check(_: bytes, __: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return _SERVING
+
+    service, method = HEALTH.strip("/").split("/")
+    handler: Any = grpc.unary_unary_rpc_method_handler(check)
+    options = [("grpc.max_receive_message_length", _LARGEST_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    try:
+        server.add_insecure_port(listen)
+    except RuntimeError as cause:
+        raise ConfigurationError(
+            what=f"The address {listen} of health_listen cannot be listened on.",
+            consequence="The coordinator did not start; no site was contacted.",
+            remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
+            code="E028",
+        ) from cause
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)

@@ -1,0 +1,119 @@
+"""What waits to be sent on one site's stream: in order, as fast as the site reads, and never without bound.
+
+A site that does not read costs this program at most `MOST_WAITING_BYTES`, one chunk, and a few vectors that are
+views of the run's own memory. Beyond that, or when not a single message was taken for `STALLED_SECONDS`, its stream is
+cut; an honest site calls again and goes on where it was. A chunk of 512 KiB needs 4 seconds at 1 Mbit/s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.network.turns import Turn, Turns
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import Chunk, CoordinatorMessage, CoordinatorReason, Farewell
+from protos.wire.positions import down_chunks, down_slice
+from protos.wire.upkeep_messages import Upkeep
+
+MOST_WAITING_BYTES: Final = 4 << 20
+MOST_WAITING_VECTORS: Final = 8
+STALLED_SECONDS: Final = 120.0
+_LEAST_BYTES: Final = 1024  # what a message is counted with at least: small ones have a cost of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who opened a stream, as the certificate proves it."""
+
+    site: str
+    certificate_sha256: str
+
+
+class Writing(Protocol):
+    """Where messages go; waits while the peer does not read."""
+
+    def write(self, message: bytes) -> Awaitable[None]:
+        """Hand one message over."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Vector:
+    """Parameters waiting to be sent; they are cut into chunks only as the peer takes them."""
+
+    parameters: npt.NDArray[np.float32]
+    round: int
+    attempt: int
+
+    def message(self, index: int) -> bytes:
+        body = self.parameters[down_slice(index)].view(np.uint8).data
+        return encode_coordinator_message(Chunk(self.round, self.attempt, index, body))
+
+
+_Item: TypeAlias = bytes | _Vector | None
+
+
+class StreamPeer:
+    """One site's stream, as the engine sees it."""
+
+    def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
+        """`turn` is taken for each chunk of parameters; one that nobody shares where it is None."""
+        self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+        self._bytes = self._vectors = 0
+        self.ending = asyncio.Event()
+        self.does_not_read = False
+
+    def send(self, message: CoordinatorMessage | Upkeep) -> None:
+        """Queue a message."""
+        self._put(encode_coordinator_message(message))
+
+    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        """Queue a vector, float32 of shape (parameters,), as chunks; it is read when they are sent."""
+        self._put(_Vector(parameters, round_number, attempt))
+
+    def end(self, reason: CoordinatorReason, detail: str) -> None:
+        """Say why and end the stream."""
+        self._put(encode_coordinator_message(Farewell(reason, detail)))
+        self._put(None)
+        self.ending.set()
+
+    async def write(self) -> None:
+        """Write what is queued until the stream ends, or the peer has not read for too long."""
+        while (item := await self._queue.get()) is not None:
+            self._count(item, -1)
+            try:
+                if isinstance(item, bytes):
+                    await self._hand_over(item)
+                    continue
+                for index in range(down_chunks(item.parameters.size)):
+                    async with self._turn:  # before the chunk is made
+                        await self._hand_over(item.message(index))
+            except TimeoutError:
+                self.does_not_read = True
+                return
+
+    async def _hand_over(self, message: bytes) -> None:
+        async with asyncio.timeout(STALLED_SECONDS):
+            await self._context.write(message)
+
+    def _put(self, item: _Item) -> None:
+        if self.does_not_read:
+            return
+        self._count(item, 1)
+        if self._bytes > MOST_WAITING_BYTES or self._vectors > MOST_WAITING_VECTORS:
+            self.does_not_read = True
+            self.ending.set()
+            return
+        self._queue.put_nowait(item)
+
+    def _count(self, item: _Item, sign: int) -> None:
+        if isinstance(item, bytes):
+            self._bytes += sign * max(_LEAST_BYTES, len(item))
+        elif item is not None:
+            self._vectors += sign

@@ -1,0 +1,375 @@
+"""gRPC and TLS; the only file of the coordinator that knows a network exists.
+
+One stream per site, TLS 1.3 with certificates on both sides. Who a peer is comes from its
+certificate alone; whether it is still accepted is asked of the register when a stream begins and
+again whenever the register changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
+
+# Certificates here are ECDSA, so this one suite leaves a TLS 1.2 peer nothing to agree on, while
+# TLS 1.3 has suites of its own. gRPC has no other way to demand 1.3, and reads it when imported.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+
+import grpc
+import grpc.aio
+import structlog
+
+from coordinator.network.admission import refuse_hello
+from coordinator.network.coordinator_upkeep import SiteUpkeep
+from coordinator.network.outgoing import Caller, StreamPeer
+from coordinator.network.pace import Pace, RecordedPace
+from coordinator.network.rate import STREAMS_OF_A_SITE, WITHOUT_LIMIT, RateLimit
+from coordinator.network.turns import Turns
+from coordinator.rounds.engine import Engine
+from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
+from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
+from protos.wire.codec import decode_site_message
+from protos.wire.log_checkpoints import HeadRefused
+from protos.wire.messages import LARGEST_MESSAGE_BYTES, CoordinatorReason, Hello, MalformedMessage, SiteMessage
+from protos.wire.upkeep_messages import Upkeep
+
+GREETING_SECONDS: Final = 10.0
+FAREWELL_SECONDS: Final = 5.0
+_TLS_VERSION: Final = b"TLSv1.3"
+# An honest site has one stream, and for a moment a second one when it calls again.
+_MOST_STREAMS_OF_A_SITE: Final = 4
+# Connections in all, also of those who have not shown who they are: a hundred sites need few more than a hundred.
+# Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
+_MOST_CONNECTIONS: Final = 768
+_HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
+_IDLE_SECONDS: Final = 60  # a connection on which nobody calls
+# What all sites together may send before this program has read it, and one of them at most. gRPC would let it grow
+# with the line's speed, and by half a model in all when three sites sent at once.
+_MOST_UNREAD_BYTES: Final = 8 << 20
+_UNREAD_BYTES: Final = 1 << 20
+_OPTIONS: Final = [
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in one frame instead of 33
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
+
+
+class Next(Enum):
+    """What a site sends next, so far as anyone can know."""
+
+    ANY = auto()
+    CHUNK = auto()
+    NOTHING = auto()  # its stream has ended
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What the coordinator shows and trusts, as PEM."""
+
+    key: bytes = field(repr=False)
+    chain: bytes
+    root: bytes
+
+
+class FederationService:
+    """The streams of all sites."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        identify: Callable[[bytes, bytes], Caller],
+        is_accepted: Callable[[Caller], bool],
+        upkeep: SiteUpkeep | None = None,
+    ) -> None:
+        """`identify` turns a certificate and what was shown above it, as PEM, into a caller or raises RefusedError.
+
+        `upkeep` goes beside runs.
+        """
+        self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
+        self._upkeep = upkeep
+        self._peers: set[StreamPeer] = set()
+        self._upwards, self._downwards = Turns(), Turns()
+        self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
+        self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only of sites that are accepted
+        self._log = structlog.get_logger()
+
+    async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """One site's stream, from its greeting to its end."""
+        caller = await self._authenticate(context)
+        peer = StreamPeer(context, caller, self._downwards.of_one_stream())
+        self._peers.add(peer)  # before anything is waited for: a revocation meanwhile, and the limit, have to see it
+        try:
+            # Tells an accepted site at once that it is, and how far its clock differs.
+            await context.send_initial_metadata(((COORDINATOR_TIME, f"{time.time():.3f}"),))
+        except BaseException:
+            self._peers.discard(peer)
+            raise
+        writing = asyncio.create_task(peer.write())
+        reading = asyncio.create_task(self._read(context, peer))
+        ending = asyncio.create_task(self._end_in_time(peer))
+        try:
+            await asyncio.wait({writing, reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and peer.ending.is_set():
+                await asyncio.wait({writing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = (writing, reading, ending)
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                # A line that breaks while something is written is an InternalError of gRPC's, and nobody's defect.
+                if isinstance(result, Exception) and not isinstance(result, grpc.RpcError | grpc.aio.InternalError):
+                    self._log.error("stream_failed", site=caller.site, what=explained(result).what)
+            if peer.does_not_read:
+                self._log.warning("site_does_not_read", site=caller.site)
+            self._peers.discard(peer)
+            if self._upkeep:
+                self._upkeep.gone(peer)
+            self._engine.disconnected(caller.site, peer)
+
+    def recheck(self) -> None:
+        """The register has changed: end the streams of those who are no longer accepted."""
+        for peer in list(self._peers):
+            if not self._is_accepted(peer.caller):
+                if self._has_another(peer):  # it renewed its certificate, and is here with the new one
+                    peer.end(CoordinatorReason.REPLACED, "this site's newer certificate has taken over")
+                    continue
+                self._log.warning("site_revoked", site=peer.caller.site)
+                if self._upkeep:
+                    self._upkeep.revoked(peer.caller.site)
+                peer.end(CoordinatorReason.NOT_ACCEPTED, "this site's certificate is not accepted any more")
+                self._engine.removed(peer.caller.site)
+                self._engine.disconnected(peer.caller.site, peer)
+        self._engine.recheck()
+
+    async def _authenticate(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Caller:
+        facts = context.auth_context()
+        certificates, versions = list(facts.get("x509_pem_cert", ())), list(facts.get("ssl_tls_version", ()))
+        try:
+            if len(certificates) != 1 or versions != [_TLS_VERSION]:
+                raise RefusedError(
+                    what="A peer came without exactly one certificate, or without TLS 1.3.",
+                    consequence="Its stream was ended and nothing was sent to it.",
+                    remedy="If it is a site, let it connect with the site agent of this version.",
+                )
+            caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
+        except RefusedError as refusal:
+            self._note_refusal("", refusal.what)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate was refused")
+        if not self._is_accepted(caller):
+            self._note_refusal(caller.site, "its certificate is not in the register")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not accepted")
+        if sum(peer.caller.site == caller.site for peer in self._peers) >= _MOST_STREAMS_OF_A_SITE:
+            self._note_refusal(caller.site, "it has too many streams already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
+        if not self._openings.allows(caller.site, time.monotonic()):
+            self._note_refusal(caller.site, "it has opened too many streams in this day")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
+        if self._upkeep:
+            self._upkeep.accepted(caller.site, caller.certificate_sha256)
+        return caller
+
+    def _has_another(self, peer: StreamPeer) -> bool:
+        others = (other for other in self._peers if other is not peer and other.caller.site == peer.caller.site)
+        return any(self._is_accepted(other.caller) for other in others)
+
+    def _note_refusal(self, site: str, reason: str) -> None:
+        self._log.warning("peer_refused", site=site, reason=reason)
+        if self._upkeep:
+            self._upkeep.refused(reason, site)
+
+    async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> None:
+        site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
+        turn, goes_on = self._upwards.of_one_stream(), Next.ANY
+        try:
+            greeting = await asyncio.wait_for(self._next(context), GREETING_SECONDS)
+            if greeting is None or peer.ending.is_set():  # it hung up, a doctor that only looks; or it was sent away
+                return
+            if not isinstance(greeting, Hello):
+                raise MalformedMessage("no greeting")
+            refusal = refuse_hello(greeting)
+            if refusal is not None:
+                peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
+                return
+            self._engine.contacts.saw(site)
+            self._engine.connected(site, peer)
+            self._engine.away(site, greeting.away_from, greeting.away_until)
+            if self._upkeep:
+                self._upkeep.greeted(peer, site, greeting)
+            while goes_on is not Next.NOTHING and not peer.ending.is_set():
+                if wait := pace.wait_seconds(clock()):
+                    await asyncio.sleep(wait)
+                async with turn if goes_on is Next.CHUNK else nullcontext():
+                    goes_on = await self._hear_one(context, peer)
+        except TimeoutError:
+            self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
+            peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
+        except HeadRefused as refused:
+            peer.end(CoordinatorReason.NOT_ACCEPTED, f"an audit log is not what it was: {refused}")
+            self._engine.disconnected(site, peer)
+        except MalformedMessage as malformed:
+            self._log.warning("message_refused", site=site, reason=str(malformed))
+            peer.end(CoordinatorReason.PROTOCOL_VIOLATED, f"a message was refused: {malformed}")
+            self._engine.disconnected(site, peer)
+
+    async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
+        """Take in one message; it is let go here, so that a stream that waits for its turn holds no chunk."""
+        message = await self._next(context)
+        if message is None:
+            return Next.NOTHING
+        self._engine.contacts.saw(peer.caller.site)
+        if wait := self._recorded[peer.caller.site].wait_seconds(message, time.monotonic()):
+            await asyncio.sleep(wait)
+        if isinstance(message, Upkeep):
+            self._beside(peer, message)
+            return Next.ANY
+        if peer.ending.is_set():
+            return Next.ANY
+        return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
+
+    def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
+        """What is not of a run."""
+        if self._upkeep is None:
+            raise MalformedMessage("upkeep that was not agreed on")
+        self._upkeep.received(peer, peer.caller.site, message)
+
+    @staticmethod
+    async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:
+        raw = await context.read()
+        return decode_site_message(raw) if isinstance(raw, bytes) else None  # else the stream has ended
+
+    @staticmethod
+    async def _end_in_time(peer: StreamPeer) -> None:
+        """A peer that does not read its farewell is cut off all the same."""
+        await peer.ending.wait()
+        await asyncio.sleep(FAREWELL_SECONDS)
+
+
+def unread_bytes(sites: int) -> int:
+    """What each of so many sites may send before it is read: the less the more they are, so the sum is bounded."""
+    return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
+
+
+def federation_server(
+    service: FederationService,
+    credentials: Credentials,
+    listen: str,
+    fetch: Callable[[], Credentials] | None = None,
+    *,
+    sites: int = 1,
+) -> grpc.aio.Server:
+    """A server for sites with certificates; not yet started.
+
+    `fetch` is asked at every handshake, so that a renewed certificate is shown at once. `sites` is how many take part
+    in the largest plan that is known by now.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
+    secrets = _secrets(credentials, fetch, asks_for_certificate=True)
+    return _server({PARTICIPATE: handler}, secrets, listen, unread_bytes(sites))
+
+
+Answer: TypeAlias = Callable[[bytes], bytes]
+
+
+def enrolment_server(
+    enrol: Answer,
+    credentials: Credentials,
+    listen: str,
+    *,
+    renew: Answer | None = None,
+    fetch: Callable[[], Credentials] | None = None,
+) -> grpc.aio.Server:
+    """A server for sites without a valid certificate: requests and replies as bytes, so often and no oftener."""
+    limit = RateLimit()
+
+    def limited(answered: Answer) -> Any:
+        async def answer(raw: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            if not limit.allows(_address_of(context.peer()), time.monotonic()):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests; come again later")
+            return answered(raw)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    handlers = {ENROL: limited(enrol)} | ({RENEW: limited(renew)} if renew else {})
+    secrets = _secrets(credentials, fetch, asks_for_certificate=False)
+    return _server(handlers, secrets, listen)
+
+
+def _secrets(
+    first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
+) -> grpc.ServerCredentials:
+    """What the server shows and trusts, looked up at every handshake.
+
+    gRPC is told only of what has changed. Every answer, one of the same certificate too, makes it release what
+    handshakes of the same moment still use: of a few thousand strangers who came and went, some ended the process.
+    """
+    shown = first
+
+    def configured(credentials: Credentials) -> Any:
+        roots = credentials.root if asks_for_certificate else None
+        return grpc.ssl_server_certificate_configuration([(credentials.key, credentials.chain)], roots)
+
+    def looked_up() -> Any:
+        nonlocal shown
+        try:
+            found = fetch() if fetch is not None else shown
+        except OperatorError as wrong:  # a file that is being replaced; what was shown before is still good
+            structlog.get_logger().error("certificate_unreadable", what=wrong.what)
+            return None
+        if found == shown:
+            return None
+        shown = found
+        return configured(found)
+
+    return grpc.dynamic_ssl_server_credentials(configured(first), looked_up, asks_for_certificate)
+
+
+def _address_of(peer: str) -> str:
+    """The host of a peer as gRPC names it, ipv4:192.0.2.7:50000; an IPv6 network counts as one host."""
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
+    if kind != "ipv6":
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host}/64", strict=False))
+    except ValueError:
+        return host
+
+
+def _server(
+    handlers: dict[str, Any], secrets: grpc.ServerCredentials, listen: str, unread: int = _UNREAD_BYTES
+) -> grpc.aio.Server:
+    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread)])
+    for call, handler in handlers.items():
+        service, method = call.strip("/").split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    try:
+        server.add_secure_port(listen, secrets)
+    except RuntimeError as cause:
+        raise ConfigurationError(
+            what=f"The address {listen} cannot be listened on.",
+            consequence="The coordinator did not start; no site was contacted.",
+            remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
+            code="E028",
+        ) from cause
+    return server

@@ -1,0 +1,122 @@
+"""The coordinator's audit log: who came, what was decided, and what was sent to whom, written before it is.
+
+The file is that of audit/audit_log.py. Every decision of a run's journal is written here as well, in one go and
+before the journal takes it, so that nothing leaves that does not stand here. Never a parameter, a sum or a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from audit.audit_log import Consequences, Limits, LogFile
+from audit.cosigning import LogParty
+from protos.wire.log_chain import Head
+from protos.wire.log_checkpoints import COORDINATOR, IdentityKey, SignedHead, sign_head
+
+_CONSEQUENCES: Final = Consequences(
+    of_damage="The coordinator decides and sends nothing more until this is understood.",
+    of_no_room="The coordinator stopped before the decision took effect; nothing more was sent.",
+)
+# The journal's words, as the log names them.
+_EVENTS: Final = {
+    "announced": "run_announced",
+    "started": "run_taken_up",
+    "joined": "site_joined",
+    "left": "site_left",
+    "refused": "site_state_refused",
+    "done": "result_taken",
+    "key_session": "epoch_opened",
+    "offered": "round_offered",
+    "bound": "round_bound",
+    "closed": "round_closed",
+    "void": "round_void",
+    "given_up": "site_given_up",
+    "paused": "run_paused",
+    "resumed": "run_resumed",
+    "stopped": "run_stopped",
+    "over": "run_over",
+}
+
+
+class CoordinatorLog:
+    """The coordinator's log, open for writing."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        identity_key: IdentityKey,
+        now: Callable[[], datetime],
+        limits: Limits | None = None,
+    ) -> None:
+        """`now` gives aware UTC times; raises AuditError where the log was changed or cannot be opened."""
+        self._now, self._software = now, version("global-layers")
+
+        def sign(key_session: int, head: Head) -> SignedHead:
+            return sign_head(COORDINATOR, key_session, head, self.time(), identity_key)
+
+        self.file = LogFile(log_path(state), now=now, consequences=_CONSEQUENCES, sign=sign, limits=limits)
+        self.party = LogParty(
+            owner=COORDINATOR,
+            log=self.file,
+            folder=state / "witness",
+            key=identity_key,
+            now=self.time,
+            write=lambda event, facts: self.write(event, **facts),
+        )
+
+    def write(self, event: str, **facts: object) -> None:
+        """Append one record and sync it; an AuditError means that the act must not happen."""
+        self.file.write([self._record(event, facts)])
+
+    def journal(self, run: str, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Append what a run's journal is about to take, together."""
+        records = []
+        for entry in entries:
+            facts = {name: value for name, value in entry.items() if name not in ("kind", "line", "time", "check")}
+            kind = str(entry["kind"])
+            records.append(self._record(_EVENTS.get(kind, f"run_{kind}"), {"run": run} | facts))
+        self.file.write(records)
+
+    def time(self) -> str:
+        """The time as records have it."""
+        return self._now().isoformat(timespec="milliseconds")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def _record(self, event: str, facts: Mapping[str, object]) -> dict[str, object]:
+        return {"event": event, "time": self.time(), "software": self._software} | dict(facts)
+
+
+def log_path(state: Path) -> Path:
+    """The present file of the coordinator's log."""
+    return state / "audit.log"
+
+
+def record_restored(state: Path, made: str, now: Callable[[], datetime]) -> None:
+    """Write into the log of a state that it was brought back from a backup; no key is needed for that.
+
+    A state without a log was never started, so that there is nothing to say and no file to make.
+
+    Args:
+        state: the state directory, which nobody else uses.
+        made: when the backup was made, UTC.
+        now: gives aware UTC times.
+
+    Raises:
+        AuditError: the log was changed, or cannot be written.
+    """
+    if not log_path(state).exists():
+        return
+    log = LogFile(log_path(state), now=now, consequences=_CONSEQUENCES)
+    try:
+        time = now().isoformat(timespec="milliseconds")
+        log.write([{"event": "state_restored", "time": time, "software": version("global-layers"), "made": made}])
+    finally:
+        log.close()

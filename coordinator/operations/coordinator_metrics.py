@@ -1,0 +1,92 @@
+"""Metrics and health of the coordinator for its own monitoring: on loopback or a Unix socket, off the public port.
+
+Everything is put together when somebody asks. No label names more than a run and a site.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from host.http_answers import Page, text
+from pki.authority import Authority
+
+_PREFIX: Final = "global_layers_coordinator"
+
+
+class CoordinatorCollector(Collector):
+    """The facts of `coordinator status` as Prometheus metrics."""
+
+    def __init__(
+        self,
+        status: Callable[[], Mapping[str, Any]],
+        authority: Authority,
+        state: Path,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`status` is the engine's; the disk is the one that holds `state`."""
+        self._status, self._authority, self._state, self._now = status, authority, state, now
+        self._progress: tuple[object, object, float] = (None, None, now().timestamp())
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric at this moment; one whose value is not known is left out."""
+        status, now = self._status(), self._now()
+        run, sites = status["run"] or {}, status["sites"]
+        disk = os.statvfs(self._state)
+        if run:
+            info = GaugeMetricFamily(f"{_PREFIX}_run_info", "Always 1.", labels=("run", "phase"))
+            info.add_metric((run["run"], run["phase"]), 1)
+            yield info
+        for name, meaning, value in (
+            ("certificate_days", "Days until the certificate ends.", self._days(now)),
+            ("sites_listed", "Sites that the plan lists.", len(sites)),
+            ("sites_connected", "Sites with an open stream.", sum(site["connected"] for site in sites.values())),
+            ("sites_joined", "Sites that take part.", sum(site["joined"] for site in sites.values())),
+            ("paused", "1 while a person has paused the run.", status["paused"]),
+            ("runs_over", "Runs that are over.", status["runs_over"]),
+            ("runs_waiting", "Plans that wait for their turn.", status["runs_waiting"]),
+            ("rounds_made", "Rounds of the run that were closed.", run.get("rounds_made")),
+            ("rounds_planned", "Rounds of the run.", run.get("rounds")),
+            ("median_round_seconds", "How long a round takes.", run.get("median_round_seconds")),
+            ("seconds_since_round", "Since the last round closed or the run began.", self._age(run, now)),
+            ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
+
+    def notice(self) -> None:
+        """Look where the run is; called often, so that the age of a round is known to a second."""
+        run = self._status()["run"] or {}
+        at = (run.get("run"), run.get("rounds_made"))
+        if at != self._progress[:2]:
+            self._progress = (*at, self._now().timestamp())
+
+    def _age(self, run: Mapping[str, Any], now: datetime) -> float | None:
+        self.notice()
+        return now.timestamp() - self._progress[2] if run else None
+
+    def _days(self, now: datetime) -> float:
+        return (self._authority.coordinator_leaf().not_valid_after_utc - now).total_seconds() / 86400
+
+
+def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, Any]]) -> dict[str, Callable[[], Page]]:
+    """The pages that the coordinator's monitoring may ask for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+
+    def ready() -> Page:
+        return text(200, "a run is under way") if status()["run"] else text(200, "no run; sites may call")
+
+    return {
+        "/metrics": lambda: Page(200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+        "/health": lambda: text(200, "running"),
+        "/ready": ready,
+    }

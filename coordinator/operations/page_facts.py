@@ -1,0 +1,179 @@
+"""What the status page shows, put together from outside the running coordinator: its socket, journals, register.
+
+Nothing here changes anything, and nothing that is asked of the page reaches the process that runs the rounds
+beyond the question that `coordinator status` asks too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.storage.known_runs import KnownRun
+
+_MOST_ROUNDS: Final = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow:
+    """One closed round; `seconds` from its offer to its sum, with what came between."""
+
+    number: int
+    seconds: float | None
+    sites: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRow:
+    """One site; what is not known is None. `state` is the register's word, and whether the run has given it up."""
+
+    name: str
+    state: str
+    is_connected: bool | None
+    has_joined: bool
+    last_seen: datetime | None
+    rounds: int
+    certificate_days: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One file that a run can go on from, or its result."""
+
+    name: str
+    size: int
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """Everything on the page.
+
+    Attributes:
+        federation: its name.
+        now: when this was put together.
+        is_running: whether a coordinator answered.
+        run: its run as `coordinator status --json` has it; None where there is none.
+        pace: how fast its newest rounds were, as the status has it; None where nothing is known.
+        waits_for: the sites without which it does not go on at this moment.
+        unaware: the sites that have yet to hear that all studies are over.
+        sites: every site of the register, or of the run.
+        rounds: the newest rounds, newest first.
+        curve: measured rounds and mean validation losses.
+        checkpoints: of the run shown.
+        runs: all runs, the newest first.
+        coordinator_days: until the coordinator's own certificate ends.
+    """
+
+    federation: str
+    now: datetime
+    is_running: bool
+    is_paused: bool
+    run: Mapping[str, Any] | None
+    pace: Mapping[str, Any] | None
+    waits_for: tuple[str, ...]
+    unaware: tuple[str, ...]
+    sites: tuple[SiteRow, ...]
+    rounds: tuple[RoundRow, ...]
+    curve: tuple[tuple[int, float], ...]
+    checkpoints: tuple[Checkpoint, ...]
+    runs: tuple[KnownRun, ...]
+    coordinator_days: float | None
+
+
+class JournalView:
+    """The newest rounds and the sites of one run, read forward from where the last look ended.
+
+    It shows and does not check: the coordinator itself refuses a journal that is not what it wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, 0
+        self._offered: dict[int, datetime] = {}
+        self.rounds: deque[RoundRow] = deque(maxlen=_MOST_ROUNDS)
+        self.participations: Counter[str] = Counter()
+        self.seen: dict[str, datetime] = {}
+
+    def look(self) -> None:
+        """Take in what was written since."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._size)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._size += len(line)
+                    self._take(json.loads(line))
+        except (FileNotFoundError, ValueError):
+            return
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        at = datetime.fromisoformat(entry["time"])
+        match entry["kind"]:
+            case "offered":
+                self._offered.setdefault(entry["round"], at)
+            case "closed":
+                number, sites = entry["round"], tuple(entry["sites"])
+                began = self._offered.pop(number, None)
+                seconds = (at - began).total_seconds() if began else None
+                self.rounds.appendleft(RoundRow(number=number, seconds=seconds, sites=sites, at=at))
+                self.participations.update(sites)
+                self.seen.update(dict.fromkeys(sites, at))
+            case "joined" | "left" | "done":
+                self.seen[entry["site"]] = at
+            case "back":
+                self._offered.clear()
+
+
+def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
+    """What lies in a run's folder that it can go on from, and its result; the newest first."""
+    files = [*folder.glob("snapshots/*"), *folder.glob("parameters.safetensors")]
+    found = []
+    for file in files:
+        try:
+            told = file.stat()
+        except FileNotFoundError:
+            continue  # replaced by a newer one in this moment
+        found.append(Checkpoint(name=file.name, size=told.st_size, at=datetime.fromtimestamp(told.st_mtime, UTC)))
+    return tuple(sorted(found, key=lambda checkpoint: checkpoint.at, reverse=True))
+
+
+def site_rows(
+    status: Mapping[str, Any],
+    states: Mapping[str, str],
+    ends: Mapping[str, datetime],
+    view: JournalView | None,
+    now: datetime,
+) -> tuple[SiteRow, ...]:
+    """Every site that the register or the run knows.
+
+    Args:
+        status: what the running coordinator told; empty where none runs.
+        states: the register's word for each site.
+        ends: when each site's certificate ends.
+        view: of the run's journal.
+        now: aware, in UTC.
+    """
+    told = status.get("sites", {})
+    rows = []
+    for name in sorted({*states, *told}):
+        end, seen = ends.get(name), view.seen.get(name) if view else None
+        is_connected = told[name]["connected"] if name in told else None if not status else False
+        rows.append(
+            SiteRow(
+                name=name,
+                state=states.get(name, "unknown") + (", given up" if told.get(name, {}).get("given_up") else ""),
+                is_connected=is_connected,
+                has_joined=bool(told.get(name, {}).get("joined")),
+                last_seen=now if is_connected else seen,
+                rounds=view.participations[name] if view else 0,
+                certificate_days=(end - now).total_seconds() / 86400 if end else None,
+            )
+        )
+    return tuple(rows)

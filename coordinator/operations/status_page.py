@@ -1,0 +1,138 @@
+"""The status page of a coordinator: read-only, on loopback or a Unix socket, served by a process of its own.
+
+That process asks the running coordinator what `coordinator status` asks, and reads its journals and register; so
+nobody who looks can slow a round down, and the page is there while no coordinator runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.operations.page_facts import JournalView, PageFacts, checkpoints_in, site_rows
+from coordinator.serve import read_status
+from coordinator.storage.known_runs import KnownRun, known_runs
+from host.http_answers import Page, answer, text
+from host.local_page import curve, document, is_asked_here
+from host.local_server import serve_locally
+from pki.authority import Authority
+from pki.expiries import certificate_ends
+from pki.register import Register
+from protos.errors import ConfigurationError, UnavailableError
+
+_HTML: Final = "text/html; charset=utf-8"
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+# All runs are read whole to be counted, which a long journal makes slow; nobody looks at them every second.
+_RUNS_SECONDS: Final = 30.0
+
+
+class StatusPage:
+    """What the page shows, looked up anew whenever it is asked for."""
+
+    def __init__(
+        self,
+        configuration: CoordinatorConfiguration,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`now` gives aware UTC times."""
+        self._configuration, self._now = configuration, now
+        self._authority = Authority.load(Path(configuration.authority))
+        self._views: dict[str, JournalView] = {}
+        self._runs: tuple[datetime, tuple[KnownRun, ...]] | None = None
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._template = environment.get_template("status.html")
+
+    async def facts(self) -> PageFacts:
+        """Everything on the page at this moment."""
+        now, state = self._now(), Path(self._configuration.state)
+        status: dict[str, Any] = {}
+        with suppress(UnavailableError):
+            status = json.loads(await read_status(self._configuration))
+        run, runs = status.get("run"), self._known_runs(state, now)
+        name = run["run"] if run else runs[0].name if runs else None
+        view = self._view(state, name) if name else None
+        with Register(self._authority.register_path) as register:
+            states = {str(site.name): site.state.value for site in register.sites()}
+        ends = certificate_ends(self._authority.register_path)
+        end = self._authority.coordinator_leaf().not_valid_after_utc
+        return PageFacts(
+            federation=str(self._authority.federation),
+            now=now,
+            is_running=bool(status),
+            is_paused=bool(status.get("paused")),
+            run=run,
+            pace=status.get("pace"),
+            waits_for=tuple(status.get("waits_for", ())),
+            unaware=tuple(status.get("yet_to_hear_of_the_end", ())),
+            sites=site_rows(status, states, ends, view, now),
+            rounds=tuple(view.rounds) if view else (),
+            curve=tuple((number, loss) for number, loss in (run or {}).get("validation_curve") or ()),
+            checkpoints=checkpoints_in(state / "runs" / name) if name else (),
+            runs=runs,
+            coordinator_days=(end - now).total_seconds() / 86400,
+        )
+
+    async def main(self) -> str:
+        """The live part, as HTML."""
+        facts = await self.facts()
+        drawn = curve(
+            facts.curve, what="Mean validation loss"
+        )  # of numbers and fixed words alone, so it stays as it is
+        return self._template.render(facts=facts, curve=drawn)
+
+    async def respond(self, request: bytes) -> bytes:
+        """The whole response to a request."""
+        if not is_asked_here(request):
+            return answer(b"", {})  # a name that is not this computer's: see is_asked_here
+        path = request.split(b" ", 2)[1:2]
+        main = await self.main() if path in ([b"/"], [b"/main"]) else ""
+        title = f"Federation {self._authority.federation}"
+        return answer(
+            request,
+            {
+                "/": lambda: Page(200, _HTML, document(title, main)),
+                "/main": lambda: Page(200, _HTML, main.encode()),
+                "/health": lambda: text(200, "The page is served."),
+            },
+        )
+
+    def _view(self, state: Path, name: str) -> JournalView:
+        view = self._views.setdefault(name, JournalView(state / "runs" / name / "journal.jsonl"))
+        view.look()
+        return view
+
+    def _known_runs(self, state: Path, now: datetime) -> tuple[KnownRun, ...]:
+        if self._runs is None or (now - self._runs[0]).total_seconds() > _RUNS_SECONDS:
+            self._runs = (now, tuple(reversed(known_runs(state))))
+        return self._runs[1]
+
+
+async def serve_page(page: StatusPage, address: str) -> asyncio.Server:
+    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
+
+    Raises:
+        ConfigurationError: it cannot be listened on.
+    """
+    try:
+        return await serve_locally(address, page.respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
+            consequence="Nothing was started; a coordinator that runs is not touched.",
+            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
+        ) from cause

@@ -1,0 +1,1 @@
+"""One run as a pure state machine, and what carries its decisions out."""

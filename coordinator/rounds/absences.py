@@ -1,0 +1,67 @@
+"""Windows in which sites said beforehand that they may be away: by whom, when, and how long anybody believes it.
+
+A site tells its window whenever it connects. Times are read on the wall's clock once, when they are told; from then on
+a clock that never jumps counts. A window is at most so long, and told at most so long before, that no site holds a
+study for ever by announcing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from coordinator.rounds.phases import Sites, Terms
+
+LONGEST_SECONDS: Final = 14 * 86_400
+
+
+@dataclass
+class Windows:
+    """The windows of all sites: `clock` gives monotonic seconds, `now` aware UTC times."""
+
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+    _heard: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _told: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _on_clock: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def take(self, site: str, begins: int, ends: int) -> bool:
+        """A site tells its window in seconds since 1970, 0 and 0 for none; whether that is news."""
+        if self._heard.get(site, (0, 0)) == (begins, ends):
+            return False  # also where the wall's clock has jumped since
+        self._heard[site] = (begins, ends)
+        present = self.now().timestamp()
+        # From its beginning on, so that telling the same again and again makes no longer window of it.
+        ends = min(ends, begins + LONGEST_SECONDS)
+        is_near = begins - present < LONGEST_SECONDS
+        told = (begins, ends) if is_near and max(begins, present) < ends else (0, 0)
+        if told == self._told.get(site, (0, 0)):
+            return False
+        self._told[site] = told
+        shift = self.clock() - present
+        self._on_clock[site] = (told[0] + shift, told[1] + shift)
+        return True
+
+    def on_clock(self) -> Mapping[str, tuple[float, float]]:
+        """Begin and end by site, in seconds of the clock that never jumps."""
+        return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
+
+    def facts(self, site: str) -> dict[str, str] | None:
+        """A site's window that is not over, ready for JSON; None where there is none."""
+        begins, ends = self._told.get(site, (0, 0))
+        if not ends or self._on_clock[site][1] <= self.clock():
+            return None
+        return {"from": _text(begins), "until": _text(ends)}
+
+
+def excused_until(terms: Terms, absent: Sites, now: float) -> float | None:
+    """Until when nobody gives up waiting for these sites, their grace after a window included; None for not at all."""
+    windows = [terms.away[site] for site in absent if site in terms.away]
+    ends = [end for begin, end in windows if begin <= now < end]
+    return max(ends) + terms.deadlines.grace_seconds if ends else None
+
+
+def _text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")

@@ -1,0 +1,82 @@
+"""The running sum of one round's contributions, added chunk by chunk, in the clear or masked.
+
+Memory is one model, reserved once, whatever the number of sites: no site's vector is ever held. A chunk is taken
+only from a bound site, in order, and of the right size; integers modulo 2**32 and 2**64 make the sum
+independent of who comes first. Source: PROTOCOL.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from protos.numbers.chunk_layout import Integers32, Layout
+from protos.wire.messages import MalformedMessage
+
+
+class RunningSum:
+    """One attempt's sum over the bound sites, and how far each site has come."""
+
+    def __init__(self, parameters: int) -> None:
+        """`parameters` is the most numbers that a vector of the run has."""
+        self._memory = np.zeros(parameters, np.int32)
+        self._arrived: dict[str, int] = {}
+        self.reset(Layout(0, 0), ())
+
+    def reset(self, layout: Layout, sites: Iterable[str]) -> None:
+        """Begin an attempt: nothing is added, these sites are bound, their vectors have this layout."""
+        self._layout = layout
+        self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
+        self._changes = self._memory[: layout.parameters]
+        self._changes.fill(0)
+        self._arrived = dict.fromkeys(sites, 0)
+
+    def awaits(self, site: str) -> bool:
+        """Whether a site is bound and has not sent its last chunk."""
+        return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
+
+    def arrived(self, site: str) -> int:
+        """How many chunks of a bound site were added."""
+        return self._arrived[site]
+
+    def add(self, site: str, index: int, body: bytes | memoryview) -> bool:
+        """Add one chunk; whether it was the site's last one.
+
+        Raises:
+            MalformedMessage: the site is not bound, the chunk is not the next one or not of its size.
+        """
+        if self._arrived.get(site) != index or index >= self._layout.chunks:
+            raise MalformedMessage("a chunk out of order")
+        if len(body) != self._layout.chunk_bytes(index):
+            raise MalformedMessage("a chunk of the wrong size")
+        words, changes = self._words[index], self._changes[self._layout.changes_slice(index)]
+        np.add(words, self._layout.words(body, index), out=words)  # wraps on purpose: modulo 2**64
+        np.add(changes, self._layout.changes(body, index), out=changes)  # and modulo 2**32
+        self._arrived[site] = index + 1
+        return index + 1 == self._layout.chunks
+
+    @property
+    def sites(self) -> int:
+        """How many sites are bound."""
+        return len(self._arrived)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every bound site's last chunk was added."""
+        return all(arrived == self._layout.chunks for arrived in self._arrived.values())
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every chunk's check is the number of sites, so that masks cancelled everywhere."""
+        return all(int(words[0]) == len(self._arrived) for words in self._words)
+
+    @property
+    def changes(self) -> Integers32:
+        """The sum of the encoded changes: int32 of shape (the layout's parameters,)."""
+        return self._changes
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        """The sums of the scalars, in the order of the vector."""
+        return tuple(int(word) for word in self._words[-1][1:])

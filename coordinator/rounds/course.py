@@ -1,0 +1,241 @@
+"""What the sums decide about the further course of a run: layers, intervals, best round, early end; pure.
+
+Every decision is made when a round closes and acts from the round after it, which is offered in the same
+push. It follows from plan and sums alone, so that a record of it can be replayed. The rules:
+
+* a round is measured by what its contributions say of the model that was offered in it: best round r
+  means the model that the sites received in round r;
+* a round in which no site said anything of its validation (it was drawn afresh) is not measured;
+* training that ends early ends with the training round after the one that decided it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter
+
+from protos.numbers.fixed_point import BLOCK, FixedPoint
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import is_synchronised, pack_layers, stage_at
+from protos.plan.federated_statistics import summed
+from protos.plan.gain_sums import GainOverSites, GainSums, gain_over_sites
+from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.manifest import (
+    DISTANCE_SCALE,
+    LARGEST_LOSS,
+    LOSS_SCALE,
+    SENSITIVITY_SCALE,
+    Manifest,
+    Occasion,
+    largest_weight,
+    slices_of,
+)
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What has been decided so far; JSON can hold all of it.
+
+    Attributes:
+        chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe
+            and for every other method.
+        sensitivities: F of every layer of the network, summed over the sites, as the probe gave it.
+        intervals: for each layer in how many rounds FedLAMA aggregates it once; empty for other methods.
+        curve: measured rounds and the mean validation loss of the model that was offered in them.
+        best: the entry of the curve with the lowest loss, the earliest of equal ones.
+        training_rounds: how many training rounds the run has where it ends early, otherwise None.
+        gain: what the report gave, None before it.
+        statistics: of each declared cell what the sums stand for, None before them.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
+
+    chosen: tuple[bool, ...] = ()
+    sensitivities: tuple[float, ...] = ()
+    intervals: tuple[int, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+    best: tuple[int, float] | None = None
+    training_rounds: int | None = None
+    gain: GainOverSites | None = None
+    statistics: dict[str, dict[str, float | int | None]] | None = None
+
+    @property
+    def best_round(self) -> int | None:
+        """The round whose received model had the lowest validation loss, as an offer carries it."""
+        return None if self.best is None else self.best[0]
+
+    def to_json(self) -> bytes:
+        """The course as JSON."""
+        return _ADAPTER.dump_json(self)
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Course:
+        """The reverse of `to_json`; raises pydantic's ValidationError for anything else."""
+        return _ADAPTER.validate_json(raw, strict=True)
+
+
+_ADAPTER: Final = TypeAdapter(Course)
+
+
+def begin_course(plan: Plan, manifest: Manifest) -> Course:
+    """What is decided before the first round: every layer is aggregated in every round."""
+    has_intervals = isinstance(plan.ingredients.server_rule, LayerIntervals)
+    return Course(intervals=(1,) * len(manifest.layers) if has_intervals else ())
+
+
+def rounds_of(plan: Plan, course: Course) -> int:
+    """All rounds of the run as far as is known now."""
+    saved = 0 if course.training_rounds is None else plan.schedule.rounds - course.training_rounds
+    return plan.rounds - saved
+
+
+def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
+    """Which layers take part in a round, as an offer carries it."""
+    stage = stage_at(plan, round_number, course.training_rounds)
+    if stage is Stage.TRAINING and course.intervals and not is_synchronised(plan, round_number):
+        return pack_layers(tuple(interval == 1 for interval in course.intervals))
+    return b"" if stage is Stage.PROBE else layers_of_result(course)
+
+
+def layers_of_result(course: Course) -> bytes:
+    """Which layers are federated as far as is known now, as the result carries it."""
+    return pack_layers(course.chosen)
+
+
+def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, sums: Sums) -> Course:
+    """The course after a round has closed.
+
+    Args:
+        plan: the plan.
+        manifest: the plan's.
+        course: before.
+        round_number: from 0.
+        sums: of the round.
+    """
+    match sums.exchange.stage:
+        case Stage.PROBE:
+            return _choose_layers(plan, course, sums)
+        case Stage.REPORT:
+            return replace(course, gain=_gain(sums))
+        case Stage.STATISTICS:
+            assert plan.statistics is not None
+            return replace(course, statistics=summed(plan.statistics, sums.scalars))
+        case stage:
+            after = _measure(plan, course, round_number, sums)
+            if stage is Stage.TRAINING and course.intervals and is_synchronised(plan, round_number):
+                after = replace(after, intervals=_intervals(plan, manifest, course.intervals, sums))
+            return after if stage is Stage.VALIDATION else _end_early(plan, course, after, round_number, sums)
+
+
+def is_possible(sums: Sums) -> bool:
+    """Whether honest sites can have sent a report with these sums."""
+    if all(scalar.occasion is not Occasion.REPORT for scalar in sums.exchange.scalars):
+        return True
+    try:
+        _gain(sums)
+    except ValueError:
+        return False
+    return True
+
+
+def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
+    """PLayer-FL: the layers up to the first sharp rise, p = min {p : F_(p+1) / F_p > threshold}."""
+    federated = plan.ingredients.federated
+    assert isinstance(federated, SensitivePrefix)
+    found = tuple(sums.scalars[scalar.name] / SENSITIVITY_SCALE for scalar in sums.exchange.scalars)
+    # Multiplied out, a rise from 0 is sharp and 0 after 0 is none. Nothing crosses: all but the last.
+    sharp = (p for p, (before, after) in enumerate(pairwise(found), start=1) if after > federated.threshold * before)
+    last = next(sharp, len(found) - 1)
+    return replace(course, sensitivities=found, chosen=tuple(layer < last for layer in range(len(found) - 1)))
+
+
+def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
+    weight = sums.scalars.get("validation weight", 0) / largest_weight(plan)
+    if not weight:
+        return course
+    loss = sums.scalars["validation loss"] / LOSS_SCALE / weight
+    # A loss that was not finite counts as the largest, so this is one that no site has.
+    is_better = loss < (LARGEST_LOSS if course.best is None else course.best[1])
+    here = (round_number, loss)
+    return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
+
+
+def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sums: Sums) -> Course:
+    stopping, was_measured = plan.early_stopping, after.curve != before.curve
+    if stopping is None or not was_measured or before.training_rounds is not None:
+        return after
+    if stopping.signal == "local":
+        is_over = sums.scalars["still improving"] == 0
+    else:
+        best = -1 if after.best is None else after.best[0]
+        is_over = sum(number > best for number, _ in after.curve) >= stopping.patience
+    # The next training round is on its way already, since offers travel with the result before them.
+    made = round_number - plan.has_probe + 2
+    return replace(after, training_rounds=made) if is_over and made < plan.schedule.rounds else after
+
+
+def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
+    """FedLAMA: how often each layer is aggregated until the next round in which all are.
+
+    Source: Lee et al. 2023, algorithm 2, as METHODS.md states it. With layers sorted by
+    d = mean over sites of ||own - mean||^2 / (interval * dim), ascending, a layer is slow while the
+    cumulative share of d * dim is below one minus the cumulative share of dim. The last one never is, so
+    some layer is aggregated in every round; where nothing has moved apart, all are.
+    """
+    rule = plan.ingredients.server_rule
+    assert isinstance(rule, LayerIntervals)
+    spread = _spreads(plan, manifest, sums)
+    sizes = dict.fromkeys(manifest.layers, 0)
+    for tensor in manifest.tensors:
+        sizes[tensor.layer] += tensor.number_count
+    drift = [spread[layer] / (interval * sizes[layer]) for layer, interval in zip(sizes, before, strict=True)]
+    dims = list(sizes.values())
+    order = sorted(range(len(dims)), key=lambda index: drift[index])
+    all_drift = sum(drift[index] * dims[index] for index in order)
+    if all_drift == 0:
+        return (1,) * len(dims)
+    intervals, moved, passed = [1] * len(dims), 0.0, 0
+    for index in order:
+        moved, passed = moved + drift[index] * dims[index], passed + dims[index]
+        if moved / all_drift < 1 - passed / sum(dims):
+            intervals[index] = rule.slow_factor
+    return tuple(intervals)
+
+
+def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
+    """Of each layer, the weighted mean over the sites of ||own - mean||^2, from sums alone.
+
+    It is the mean of the squared changes minus the squared mean change, because all began alike.
+    """
+    weight = sums.weight(plan.weighting)
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    found = {layer: sums.scalars[f"distance {layer}"] / DISTANCE_SCALE / weight for layer in manifest.layers}
+    for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
+        for start in range(part.start, part.stop, BLOCK):
+            mean = fixed_point.decode(sums.changes[start : min(start + BLOCK, part.stop)], weight)
+            # Not a dot product, whose last bits follow the number of threads.
+            found[tensor.layer] -= float(np.square(mean).sum())
+    return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can leave it below 0
+
+
+def _gain(sums: Sums) -> GainOverSites:
+    return gain_over_sites(GainSums.from_names(sums.scalars))
+
+
+def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:
+    """What has been decided between two courses, as events for the log."""
+    if after.sensitivities != before.sensitivities:
+        layers = [layer for layer, is_in in zip(manifest.layers, after.chosen, strict=True) if is_in]
+        yield "layers_chosen", {"layers": layers, "sensitivities": list(after.sensitivities)}
+    if after.intervals != before.intervals:
+        slow = [layer for layer, interval in zip(manifest.layers, after.intervals, strict=True) if interval > 1]
+        yield "intervals_chosen", {"slow": slow}
+    if after.training_rounds != before.training_rounds:
+        yield "training_ends_early", {"training_rounds": after.training_rounds}

@@ -1,0 +1,400 @@
+"""The loop: what sites say becomes events, what the state machine answers becomes messages.
+
+Everything here happens on one event loop and without waiting, so each event is handled whole. Runs
+follow one another in the order of the configuration; sites stay connected in between. A run that was
+interrupted goes on where its journal says; one that is over is never made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, assert_never
+
+import structlog
+
+from coordinator.network.admission import refuse_identity, refuse_join
+from coordinator.rounds.absences import Windows
+from coordinator.rounds.hearing import awaits_chunk, has_what_it_needs, hear_chunk, hear_of_keys
+from coordinator.rounds.performing import Peer, Performer
+from coordinator.rounds.phases import (
+    BecameReady,
+    Collecting,
+    Declined,
+    Event,
+    Interrupted,
+    Joined,
+    Left,
+    Over,
+    TimePassed,
+    TookResult,
+    WasPaused,
+    WasResumed,
+    WasStopped,
+)
+from coordinator.rounds.resuming import go_back, interrupted_state
+from coordinator.rounds.round import advance, begin
+from coordinator.rounds.run import Run, new_run, terms_of
+from coordinator.rounds.run_standing import Around, Contacts, status_facts
+from coordinator.rounds.taken_out import explained, yet_to_tell
+from coordinator.storage.ending import Ending
+from coordinator.storage.journal import Entry
+from coordinator.storage.keeping import Kept
+from coordinator.storage.run_record import has_complete_record, write_record
+from protos.errors import OperatorError
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan
+from protos.wire.messages import (
+    Announcement,
+    Chunk,
+    CoordinatorReason,
+    Done,
+    Hello,
+    Join,
+    KeyAdvert,
+    KeySessionAcknowledgement,
+    MalformedMessage,
+    Ready,
+    Refusal,
+    SiteMessage,
+    SiteReason,
+)
+
+
+class Engine:
+    """All runs of one coordinator."""
+
+    def __init__(
+        self,
+        *,
+        plans: Iterable[Plan],
+        state: Path,
+        identity_of: Callable[[str], str | None],
+        clock: Callable[[], float],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        aside: Executor | None = None,
+        audit: Callable[[str, list[Entry]], None] | None = None,
+        revoked: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`identity_of` gives a site's registered identity fingerprint, `clock` monotonic seconds, `now` aware UTC
+        times; `aside` writes large snapshots beside the rounds, `audit` records decisions before they take effect;
+        `revoked` gives the sites that the register says are revoked."""
+        self._waiting, self._state, self._identity_of = list(plans), state, identity_of
+        self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
+        self._log = structlog.get_logger()
+        self._peers: dict[str, Peer] = {}
+        self._joined: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._run: Run | None = None
+        self._kept: Kept | None = None
+        self._held: dict[str, Join] = {}
+        self.ending, self.contacts = Ending(state, identity_of, revoked), Contacts(clock)
+        self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, clock, self._log)
+        self.failure: OperatorError | None = None
+        self.outcomes: list[Over] = []
+        self.finished = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin or take up the first run; raises OperatorError where what is on disk is not as it has to be."""
+        self._next_run()
+
+    def add(self, plans: Iterable[Plan]) -> None:
+        """Queue plans behind those that wait; the first of them begins at once where no run is under way."""
+        self._waiting += plans
+        if self._run is None and self.failure is None and self._waiting:
+            self.finished.clear()
+            self._guarded(self._next_run)
+
+    def connected(self, site: str, peer: Peer) -> None:
+        """A site whose certificate was accepted has opened a stream and said Hello."""
+        earlier = self._peers.pop(site, None)
+        if earlier is not None:
+            self._lost(site)
+            earlier.end(CoordinatorReason.REPLACED, "a newer connection of this site has taken over")
+        self._peers[site] = peer
+        self._log.info("site_connected", site=site)
+        if self._run is not None:
+            self._announce(site, self._run)
+        else:
+            self._tell_all_over()
+
+    def disconnected(self, site: str, peer: Peer) -> None:
+        """A stream has ended, for whatever reason."""
+        if self._peers.get(site) is peer:
+            del self._peers[site]
+            self._log.info("site_disconnected", site=site)
+            self._lost(site)
+
+    def received(self, site: str, message: SiteMessage) -> bool:
+        """A checked message has arrived; whether the site's next one should be a chunk.
+
+        Raises:
+            MalformedMessage: it does not belong here; the caller ends the stream.
+        """
+        run = self._run
+        if run is None:
+            return False
+        match message:
+            case Chunk():
+                self._happened(hear_chunk(run, self._member(site), message))
+            case Join():
+                self._join(run, site, message)
+            case Ready(round=number, attempt=attempt):
+                self._happened(BecameReady(self._member(site), number, attempt))
+            case Done(run=name):
+                if name == run.name and self._kept is not None:
+                    self._kept.note("done", site=self._member(site))
+                    self._happened(TookResult(site))
+            case Refusal(run=name, reason=reason, tensor=tensor):
+                if name == run.name:
+                    self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
+                    if reason is SiteReason.WITHDRAWN and self._kept is not None:
+                        self._kept.note("withdrawn", site=site)
+                    self._decline(site, reason)
+            case KeyAdvert() | KeySessionAcknowledgement():
+                self._happened(hear_of_keys(run, self._member(site), message))
+            case Hello():
+                raise MalformedMessage("a second greeting")
+            case _:
+                assert_never(message)
+        return isinstance(message, Ready | Chunk) and awaits_chunk(run, site)
+
+    def status(self) -> dict[str, Any]:
+        """What an operator asks at 3 a.m., ready for JSON."""
+        around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
+        counts = {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
+        return status_facts(self._run, self._kept, around) | counts
+
+    def away(self, site: str, begins: int, ends: int) -> None:
+        """A site tells in which window it may be away, in seconds since 1970; 0 and 0 for none."""
+        if not self._windows.take(site, begins, ends):
+            return
+        self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
+        if self._run is not None and self._kept is not None:
+            self._run.terms = replace(self._run.terms, away=self._windows.on_clock())
+            self._kept.note("maintenance", site=site, begins=begins, ends=ends)
+
+    def recheck(self) -> None:
+        """The register has changed: nobody waits for a site that is revoked, connected or not."""
+        for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
+            self.removed(site)
+        self._tell_all_over()
+
+    def removed(self, site: str) -> None:
+        """A site's certificate is not accepted any more: it is revoked, or its hospital's own authority was removed."""
+        run, kept, revoked = self._run, self._kept, set(self._revoked())
+        if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
+            kept.note("revoked", site=site)
+            self._log.warning("site_taken_out", site=site, run=run.name)
+        self._decline(site, SiteReason.REVOKED)
+
+    def pause(self, *, pauses: bool) -> bool:
+        """Let the round under way close and begin no other, or go on; whether anything changed."""
+        run, kept = self._run, self._kept
+        if run is None or kept is None or run.terms.is_paused == pauses:
+            return False
+        run.terms = replace(run.terms, is_paused=pauses)
+        kept.note("paused" if pauses else "resumed")
+        self._log.info("run_paused" if pauses else "run_resumed", run=run.name)
+        self._happened(WasPaused() if pauses else WasResumed())
+        return True
+
+    def end_run(self) -> bool:
+        """A person ends the run for good; whether there was one."""
+        if self._run is None or self._kept is None:
+            return False
+        self._kept.note("stopped")
+        self._happened(WasStopped())
+        return True
+
+    def stop(self) -> None:
+        """The coordinator is ending: the run is on disk, and every site is told to come back."""
+        if self._timer:
+            self._timer.cancel()
+        for peer in list(self._peers.values()):
+            peer.end(CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting")
+        if self._kept is not None:
+            self._kept.close()
+        self._run = self._kept = None
+
+    def _next_run(self) -> None:
+        self._joined.clear()
+        self._held.clear()
+        self._run = self._kept = None
+        if not self._waiting:
+            self.finished.set()
+            self._tell_all_over()
+            return
+        plan = self._waiting.pop(0)
+        self.ending.follow(plan)
+        folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
+        if has_complete_record(folder):
+            self._log.info("run_is_over_already", run=plan.run_name)
+            self._next_run()
+            return
+        run = new_run(plan, terms, begin(terms, self._clock()))
+        echo = partial(self._audit, plan.run_name) if self._audit else None
+        kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
+        if kept.history.is_over:
+            self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
+            kept.close()
+            self._next_run()
+            return
+        self._run, self._kept = run, kept
+        self._begin(run, kept)
+        self._schedule()
+        for site in list(self._peers):
+            self._announce(site, run)
+        self.recheck()
+
+    def _tell_all_over(self) -> None:
+        """When all is over, whoever is here hears that it need not call again; others may hear it when they call."""
+        if self._run is None and self.finished.is_set() and self.failure is None:
+            self._guarded(partial(self.ending.tell, self._peers))
+
+    def _begin(self, run: Run, kept: Kept) -> None:
+        """Announce a run for the first time, or take it up where its journal says."""
+        history = kept.history
+        for site, window in history.away.items():
+            self._windows.take(site, *window)
+        away = self._windows.on_clock()
+        attempt, key_session = history.first_attempt, history.key_session
+        run.terms = terms = replace(run.terms, first_attempt=attempt, first_key_session=key_session, away=away)
+        if not history.has_begun:
+            kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
+            kept.journal.sync()
+            self._log.info("run_announced", run=run.name, method=method_names(run.plan.method), rounds=terms.rounds)
+            return
+        kept.note("started", software=version("global-layers"))
+        kept.journal.sync()
+        run.terms = replace(terms, is_paused=history.is_paused)
+        run.state = interrupted_state(run, kept, self._clock())
+        self._log.info("run_taken_up", run=run.name, round=max(history.past), snapshots=kept.rounds)
+
+    def _announce(self, site: str, run: Run) -> None:
+        reason = refuse_identity(run.plan, site, self._identity_of(site))
+        if reason is not None and any(
+            refuse_identity(plan, site, self._identity_of(site)) is None for plan in self._waiting
+        ):
+            self._log.info("site_waits_for_a_later_study", site=site, run=run.name, because=reason)
+            return
+        if reason is not None:
+            self._log.warning("site_not_listed", site=site, run=run.name)
+            self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
+            return
+        self._peers[site].send(Announcement(run.name, run.plan.canonical))
+
+    def _join(self, run: Run, site: str, join: Join) -> None:
+        if join.run != run.name:
+            return  # of the run before; the announcement of this one is on its way
+        reason = refuse_join(run.plan, run.manifest, join)
+        if reason is not None:
+            self._log.warning("site_not_admitted", site=site, reason=reason)
+            self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
+            return
+        if site in self._joined or self._kept is None:
+            return
+        if self._kept.is_behind(join):
+            self._refuse(self._kept, "ahead", site, "the coordinator's state of this run is older than this site's")
+            return
+        self._kept.joined(site, join)
+        is_current = has_what_it_needs(run, self._kept, site, join)
+        if not is_current and not self._kept.can_return(site):
+            self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
+            return
+        if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
+            self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
+            return
+        self._joined.add(site)
+        self.ending.joined(site)
+        self._log.info("site_joined", site=site, run=run.name)
+        self._kept.note("joined", site=site)
+        self._happened(Joined(site, join.key_session, is_current))
+
+    def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
+        """End the stream of a site with which the run cannot go on from the states that both have."""
+        kept.note(kind, site=site)
+        self._guarded(kept.journal.sync)
+        self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
+        self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
+
+    def _member(self, site: str) -> str:
+        if site not in self._joined:
+            raise MalformedMessage("a message before joining")
+        return site
+
+    def _decline(self, site: str, reason: SiteReason) -> None:
+        self._joined.discard(site)
+        self.ending.left(site)
+        self._happened(Declined(site, reason))
+
+    def _lost(self, site: str) -> None:
+        self._held.pop(site, None)
+        if site in self._joined:
+            self._joined.discard(site)
+            if self._kept is not None:
+                self._kept.note("left", site=site)
+            self._happened(Left(site))
+
+    def _happened(self, event: Event | None) -> None:
+        run, kept = self._run, self._kept
+        if event is None or run is None or kept is None or self.failure is not None:
+            return
+        try:
+            run.state, effects = advance(run.terms, run.state, event, self._clock())
+            over = self._performer.perform(run, kept, effects)
+            if over is not None:
+                self._end(run, kept, over)
+            elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
+                self._happened(go_back(run, kept, self._joined))
+        except OperatorError as failure:
+            self._fail(failure)
+        if self._run is run:
+            self._schedule()
+            self._hear_held(run)
+
+    def _hear_held(self, run: Run) -> None:
+        """Sites that had sent all of a round join when it is over."""
+        for site, join in list(self._held.items()):
+            if not (isinstance(run.state, Collecting) and site in run.state.complete):
+                self._held.pop(site, None)
+                self._join(run, site, join)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OperatorError as failure:
+            self._fail(failure)
+
+    def _fail(self, failure: OperatorError) -> None:
+        """The disk does not do what it has to: nothing more is decided, and the program ends."""
+        self.failure = failure
+        self.finished.set()
+
+    def _end(self, run: Run, kept: Kept, over: Over) -> None:
+        over = explained(over, kept.history)
+        log = self._log.info if over.is_complete else self._log.error
+        log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
+        write_record(self._state / "runs" / run.name, run, over, kept.history.facts())
+        kept.end(over)
+        self.outcomes.append(over)
+        if not over.is_complete:
+            for peer in list(self._peers.values()):
+                peer.end(CoordinatorReason.RUN_STOPPED, over.reason)
+            self._waiting.clear()
+        self._next_run()
+
+    def _schedule(self) -> None:
+        """Come back when the state's deadline has passed."""
+        if self._timer:
+            self._timer.cancel()
+        if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
+            delay = max(0.0, run.state.deadline - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())

@@ -1,0 +1,75 @@
+"""What a message from a member means for the run: kept or added, and the event that follows.
+
+The rule: a message that fits no run of this coordinator is refused; one that was right when it was sent, of an
+attempt or an agreement that is over, is passed by.
+"""
+
+from __future__ import annotations
+
+from coordinator.rounds.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    Collecting,
+    Completed,
+    Event,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Over,
+    Training,
+)
+from coordinator.rounds.run import Run
+from coordinator.storage.keeping import Kept
+from protos.wire.messages import Chunk, Join, KeyAdvert, KeySessionAcknowledgement, MalformedMessage
+
+
+def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
+    """Whether a site that joins can go on with the step under way from its memory or its disk."""
+    state = run.state
+    if not isinstance(state, Agreeing | Training | Collecting | Interrupted) or site not in state.step.bound:
+        return True
+    return kept.is_current(join, state.step.round)
+
+
+def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
+    """Keep what sites say to one another about keys; only they can check it.
+
+    Raises:
+        MalformedMessage: it is in another site's name.
+    """
+    state = run.state
+    if message.site != site:
+        raise MalformedMessage("a key or an acknowledgement in another site's name")
+    if not isinstance(state, Agreeing) or message.key_session != state.step.key_session:
+        return None  # of an agreement that was begun anew in the meantime
+    if isinstance(message, KeyAdvert):
+        run.adverts.setdefault(site, message)
+        return Advertised(site, message.key_session)
+    run.acknowledgements.setdefault(site, message)
+    return Acknowledged(site, message.key_session)
+
+
+def awaits_chunk(run: Run, site: str) -> bool:
+    """Whether the next chunk of a site is one to be added."""
+    return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
+
+
+def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
+    """Add a chunk to the sum of the attempt that it is of.
+
+    Raises:
+        MalformedMessage: no such attempt is being collected, or the chunk is not the site's next one.
+    """
+    state, at = run.state, (chunk.round, chunk.attempt)
+    if isinstance(state, Gathering | Over):
+        raise MalformedMessage("a chunk of a round that is not collecting")
+    current = (state.step.round, state.step.attempt)
+    if not isinstance(state, Collecting) or at != current:
+        if at < current or (at == current and isinstance(state, Interrupted)):
+            return None  # of an attempt that became void while the chunk was under way
+        raise MalformedMessage("a chunk of a round that is not collecting")
+    if not run.running_sum.add(site, chunk.index, chunk.body):
+        return None
+    is_corrupted = run.running_sum.is_complete and not run.is_consistent
+    return FoundCorrupted() if is_corrupted else Completed(site)

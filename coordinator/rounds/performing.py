@@ -1,0 +1,169 @@
+"""What the round machine wants done, done: on the run, in its journal, and towards the sites.
+
+The rule: everything that is meant for a site waits until the journal holds the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from structlog.typing import FilteringBoundLogger
+
+from coordinator.rounds.course import news
+from coordinator.rounds.phases import (
+    BindRound,
+    CloseRound,
+    Effect,
+    EndRun,
+    Gathering,
+    OfferRound,
+    OpenKeySession,
+    Over,
+    SealKeySession,
+    SendResult,
+    SendRoster,
+    Sites,
+    Step,
+    VoidRound,
+)
+from coordinator.rounds.run import Run
+from coordinator.storage.keeping import Kept
+from protos.wire.messages import (
+    Bind,
+    CoordinatorMessage,
+    CoordinatorReason,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
+)
+
+
+class Peer(Protocol):
+    """One site's open stream, as the engine sees it."""
+
+    def send(self, message: CoordinatorMessage) -> None:
+        """Queue a message."""
+
+    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        """Queue the vector as chunks; it is read when they are sent."""
+
+    def end(self, reason: CoordinatorReason, detail: str) -> None:
+        """Say why and end the stream."""
+
+
+@dataclass
+class Performer:
+    """Performs effects on a run; `peers` and `joined` are the engine's own, `clock` gives monotonic seconds."""
+
+    peers: dict[str, Peer]
+    joined: set[str]
+    clock: Callable[[], float]
+    log: FilteringBoundLogger
+    _outbox: list[Callable[[], None]] = field(default_factory=list)
+
+    def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
+        """Perform effects in order, then let go what is meant for sites; how the run ended, if it did.
+
+        Raises:
+            UnavailableError: the disk does not take what has to be on it; nothing was sent.
+        """
+        over = None
+        self._outbox.clear()
+        for effect in effects:
+            if isinstance(effect, EndRun):
+                over = effect.over
+            else:
+                self._perform(run, kept, effect)
+        kept.journal.sync()
+        for act in self._outbox:
+            act()
+        return over
+
+    def _perform(self, run: Run, kept: Kept, effect: Effect) -> None:
+        match effect:
+            case OpenKeySession(sites=sites, key_session=key_session):
+                run.adverts.clear()
+                run.acknowledgements.clear()
+                kept.note("key_session", key_session=key_session, sites=sorted(sites))
+                self._send(sites, KeySessionOpen(key_session, tuple(sorted(sites))))
+            case SendRoster(sites=sites, key_session=key_session):
+                self._send(sites, KeySessionRoster(key_session, tuple(run.adverts[site] for site in sorted(sites))))
+            case SealKeySession(sites=sites, key_session=key_session):
+                entries = tuple(run.acknowledgements[site] for site in sorted(sites))
+                self._send(sites, KeySessionSeal(key_session, entries))
+            case OfferRound(sites=sites, attempt=attempt):
+                self._offer(run, kept, sites, attempt)
+            case BindRound():
+                self._bind(run, kept, effect)
+            case CloseRound(round=number, contributors=contributors):
+                self._close(run, kept, number, contributors)
+            case VoidRound():
+                self._void(run, kept, effect)
+            case SendResult(sites=sites):
+                finish, values = run.result()
+                self._send(sites, finish)
+                self._send_parameters(sites, values, run.rounds_made, 0)
+            case EndRun():
+                raise ValueError("ended by the caller")
+            case _:
+                assert_never(effect)
+
+    def _offer(self, run: Run, kept: Kept, sites: Sites, attempt: int) -> None:
+        if attempt == run.terms.first_attempt:
+            run.round_began = self.clock()
+        offer = kept.offer(step_of(run))
+        self._send(sites, offer)
+        self._send_parameters(sites, run.offered(offer.round).values, offer.round, attempt)
+
+    def _bind(self, run: Run, kept: Kept, bind: BindRound) -> None:
+        if not bind.resumes:
+            run.begin_sum(bind.round, bind.contributors)
+            kept.bound(step_of(run))
+        contributors = tuple(sorted(bind.contributors))
+        for site in bind.sites:
+            arrived = run.running_sum.arrived(site)
+            self._send(frozenset({site}), Bind(bind.round, bind.attempt, contributors, arrived, bind.redraw))
+
+    def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
+        before = run.course
+        run.close_round(number)
+        run.seconds.append(self.clock() - run.round_began)
+        kept.closed(number, contributors)
+        self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
+        for event, facts in news(run.manifest, before, run.course):
+            self.log.info(event, run=run.name, **facts)
+
+    def _void(self, run: Run, kept: Kept, void: VoidRound) -> None:
+        facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
+        self.log.warning("round_void", run=run.name, **facts)
+        kept.note("void", **facts)
+        for site in sorted(void.given_up):
+            self.log.warning("site_given_up", site=site, run=run.name)
+            kept.note("given_up", site=site)
+        for site in sorted(void.missing & self.joined):
+            self.joined.discard(site)
+            end = self.peers[site].end
+            self._outbox.append(partial(end, CoordinatorReason.REPLACED, "the round's deadline passed; connect again"))
+
+    def _send(self, sites: Sites, message: CoordinatorMessage) -> None:
+        self._outbox += [partial(self.peers[site].send, message) for site in sorted(sites & self.joined)]
+
+    def _send_parameters(self, sites: Sites, values: npt.NDArray[np.float32], number: int, attempt: int) -> None:
+        for site in sorted(sites & self.joined):
+            self._outbox.append(partial(self.peers[site].send_parameters, values, number, attempt))
+
+
+def step_of(run: Run) -> Step:
+    """The step that a run works on.
+
+    Raises:
+        ValueError: it works on none.
+    """
+    if isinstance(run.state, Gathering | Over):
+        raise ValueError("no step is under way")
+    return run.state.step

@@ -1,0 +1,377 @@
+"""The words of a run: the phases it can be in, what may happen, and what then has to be done.
+
+All are frozen records; coordinator/rounds/round.py says how one follows from the other. Times are seconds of
+the caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from protos.plan.plan import Deadlines
+from protos.wire.messages import SiteReason
+
+Sites: TypeAlias = frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """How a round was offered last, before the run went back behind it: its repetition is for the same sites.
+
+    Fields as in Step; the repetition is a later attempt.
+    """
+
+    attempt: int
+    bound: Sites
+    was_bound: bool = False
+    redraw: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What the machine needs of the plan, and of what was written down.
+
+    `rounds`: as far as is known; a closing may decide on fewer, but the round that was offered with it is
+    always made. `binds_early`: the offer names the contributors at once. `is_masked`: contributors first agree on
+    the keys of a key session. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
+    that are repeated since the run went back. `is_paused`: a person lets no further round begin. `first_attempt`: the
+    number that attempts at a round begin with; more than 0 after a backup was restored, since earlier ones may be used.
+    `first_key_session`: keys were agreed on up to this key session before the first round was offered, by a process that is gone.
+    `away`: begin and end of the windows in which sites said that they may be away; nobody counts them as lost then.
+    """
+
+    sites: Sites
+    quorum: int
+    rounds: int
+    binds_early: bool
+    is_masked: bool
+    on_lost_site: Literal["wait", "continue"]
+    deadlines: Deadlines
+    past: Mapping[int, Past] = field(default_factory=dict)
+    is_paused: bool = False
+    first_attempt: int = 0
+    first_key_session: int = 0
+    away: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """Waiting for the listed sites; `declined` said that they will not take part."""
+
+    joined: Sites = frozenset()
+    declined: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One attempt at one round, shared by the phases that work on it.
+
+    `present` are the connected sites, bound or entering; `entering` become contributors with the
+    next round. `agreed` are the sites that hold the masking keys of `key session`. `corruptions` counts
+    the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
+    attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
+    all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
+    that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
+    `late`: a site once for each attempt that was void for it since it last gave what it owed.
+    """
+
+    round: int
+    attempt: int
+    bound: Sites
+    present: Sites
+    entering: Sites = frozenset()
+    key_session: int = 0
+    agreed: Sites = frozenset()
+    corruptions: int = 0
+    was_bound: bool = False
+    redraw: int = 0
+    withdrawn: Sites = frozenset()
+    late: tuple[str, ...] = ()
+
+    def at(self, number: int, past: Past) -> Step:
+        """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
+        return Step(
+            round=number,
+            attempt=past.attempt + 1,
+            bound=past.bound,
+            present=self.present,
+            entering=self.present - past.bound,
+            key_session=self.key_session,
+            agreed=self.agreed,
+            was_bound=past.was_bound,
+            redraw=past.redraw,
+            withdrawn=self.withdrawn & past.bound,
+            late=self.late,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreeing:
+    """The bound sites agree on fresh masking keys; then the step is offered."""
+
+    step: Step
+    advertised: Sites = frozenset()
+    acknowledged: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Parameters were offered; `ready` sites hold their checked contribution.
+
+    `deadline` may come nearer while a site is away; `latest` is when it ends for everyone.
+    """
+
+    step: Step
+    ready: Sites = frozenset()
+    deadline: float
+    latest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collecting:
+    """The contributors are bound; `complete` sites have sent everything. Deadlines as in Training."""
+
+    step: Step
+    complete: Sites = frozenset()
+    deadline: float
+    latest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupted:
+    """Nothing is offered; the same step is, when every bound site is back and nobody has paused the run.
+
+    `returns`: this program or a site has lost what it had in memory, so that the run first goes back to a round
+    that all of them have on disk.
+    """
+
+    step: Step
+    deadline: float
+    returns: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finishing:
+    """The last aggregate was sent; `done` sites have taken it in, `gone` ones never will."""
+
+    step: Step
+    done: Sites = frozenset()
+    gone: Sites = frozenset()
+    deadline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """The run has ended; `is_complete` says that all rounds were made, `is_by_person` that somebody wanted it ended."""
+
+    is_complete: bool
+    reason: str
+    missing: Sites = frozenset()
+    is_by_person: bool = False
+
+
+State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | Finishing | Over
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A site agreed to the plan, or is back and holds the keys of `key session` (0: none).
+
+    `is_current`: what it has in memory or on disk can go on with the step that is under way.
+    """
+
+    site: str
+    key_session: int = 0
+    is_current: bool = True
+
+
+@dataclass(frozen=True)
+class Left:
+    """A site's stream ended."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """A site sent its key for a key session."""
+
+    site: str
+    key_session: int
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A site has checked all keys of a key session."""
+
+    site: str
+    key_session: int
+
+
+@dataclass(frozen=True)
+class BecameReady:
+    """A site holds its contribution for this attempt."""
+
+    site: str
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A site's last chunk was added."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class FoundCorrupted:
+    """All contributions arrived and their checks do not add up."""
+
+
+@dataclass(frozen=True)
+class TookResult:
+    """A site has taken in the last aggregate."""
+
+    site: str
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A site takes no further part."""
+
+    site: str
+    reason: SiteReason
+
+
+@dataclass(frozen=True)
+class WentBack:
+    """Parameters and decisions are again those before a round; `past` is how it was offered last."""
+
+    round: int
+    past: Past
+
+
+@dataclass(frozen=True)
+class WasPaused:
+    """A person has paused the run."""
+
+
+@dataclass(frozen=True)
+class WasResumed:
+    """A person lets the run go on."""
+
+
+@dataclass(frozen=True)
+class WasStopped:
+    """A person has ended the run."""
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """The clock has moved; deadlines may have passed."""
+
+
+Event: TypeAlias = (
+    Joined
+    | Left
+    | Advertised
+    | Acknowledged
+    | BecameReady
+    | Completed
+    | FoundCorrupted
+    | TookResult
+    | Declined
+    | WentBack
+    | WasPaused
+    | WasResumed
+    | WasStopped
+    | TimePassed
+)
+
+
+@dataclass(frozen=True)
+class OpenKeySession:
+    """Ask these sites for fresh keys."""
+
+    sites: Sites
+    key_session: int
+
+
+@dataclass(frozen=True)
+class SendRoster:
+    """Show these sites each other's keys."""
+
+    sites: Sites
+    key_session: int
+
+
+@dataclass(frozen=True)
+class SealKeySession:
+    """Show these sites that all have seen the same keys."""
+
+    sites: Sites
+    key_session: int
+
+
+@dataclass(frozen=True)
+class OfferRound:
+    """Send the round's parameters to these sites."""
+
+    sites: Sites
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class BindRound:
+    """Tell these sites who contributes. `resumes`: behind the chunks that have arrived already."""
+
+    sites: Sites
+    contributors: Sites
+    round: int
+    attempt: int
+    redraw: int
+    resumes: bool
+
+
+@dataclass(frozen=True)
+class CloseRound:
+    """Apply the server rule to the complete sum."""
+
+    round: int
+    contributors: Sites
+
+
+@dataclass(frozen=True)
+class VoidRound:
+    """Drop the sums of this attempt; cut off those that it waited for. `given_up`: nobody waits for these again."""
+
+    round: int
+    attempt: int
+    missing: Sites
+    given_up: Sites = frozenset()
+
+
+@dataclass(frozen=True)
+class SendResult:
+    """Send the last aggregate to these sites."""
+
+    sites: Sites
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """Write the run's record and tell everyone."""
+
+    over: Over
+
+
+Effect: TypeAlias = (
+    OpenKeySession | SendRoster | SealKeySession | OfferRound | BindRound | CloseRound | VoidRound | SendResult | EndRun
+)
+Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]

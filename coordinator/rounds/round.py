@@ -1,0 +1,404 @@
+"""The run as a pure state machine: a state and an event in, the next state and effects out.
+
+It owns no clock, no socket and no number of the model. Time comes in with every event, in seconds
+of the caller's monotonic clock; a deadline that has passed is an event like any other.
+
+    Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
+                     ^            ^            |
+                     +------------+-- Interrupted   a site was lost: the sums are dropped, the same
+                                                    step comes again; or, where somebody's memory
+                                                    was lost, an earlier one that all have on disk
+
+Who contributes is fixed before anyone sends (`bound`); it is never "those that happened to arrive".
+Under masking the contributors agree on keys first, and again after every loss, return or entry.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final, TypeAlias, assert_never
+
+from coordinator.rounds.absences import excused_until
+from coordinator.rounds.lateness import after_giving, after_missing, goes_on_without_late, without_late
+from coordinator.rounds.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    BecameReady,
+    BindRound,
+    CloseRound,
+    Collecting,
+    Completed,
+    Declined,
+    EndRun,
+    Event,
+    Finishing,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Joined,
+    Left,
+    OfferRound,
+    OpenKeySession,
+    Outcome,
+    Over,
+    Past,
+    SealKeySession,
+    SendResult,
+    SendRoster,
+    Sites,
+    State,
+    Step,
+    Terms,
+    TookResult,
+    Training,
+    VoidRound,
+    WasPaused,
+    WasResumed,
+    WasStopped,
+    WentBack,
+)
+from protos.wire.messages import SiteReason
+
+MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
+Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
+
+
+def begin(terms: Terms, now: float) -> Gathering:
+    """The state before anyone has joined."""
+    return Gathering(deadline=now + terms.deadlines.join_seconds)
+
+
+def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
+    """The next state and what has to be done, in order; who is not listed changes nothing."""
+    if getattr(event, "site", None) not in {None, *terms.sites}:
+        return state, ()
+    if isinstance(event, WasStopped) and not isinstance(state, Over):
+        return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
+    match state:
+        case Gathering():
+            return _gather(terms, state, event, now)
+        case Agreeing() | Training() | Collecting() | Interrupted():
+            return _work(terms, state, event, now)
+        case Finishing():
+            return _finish(terms, state, event, now)
+        case Over():
+            return state, ()
+        case _:
+            assert_never(state)
+
+
+def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome:
+    match event:
+        case Joined(site=site):
+            state = replace(state, joined=state.joined | {site}, declined=state.declined - {site})
+        case Left(site=site):
+            state = replace(state, joined=state.joined - {site})
+        case Declined(site=site, reason=SiteReason.REVOKED) if not _can_begin(terms, state.declined | {site}):
+            # Too few would be left: it may be invited again, with the identity key that the plan lists.
+            state = replace(state, joined=state.joined - {site})
+        case Declined(site=site):
+            state = replace(state, joined=state.joined - {site}, declined=state.declined | {site})
+        case _:
+            pass
+    able = terms.sites - state.declined
+    if not _can_begin(terms, state.declined):
+        return _end(is_complete=False, reason="too few sites agree to take part", missing=state.declined)
+    if state.joined >= able:
+        return _start(terms, state.joined, now)
+    if now >= state.deadline:
+        until = excused_until(terms, able - state.joined, now)
+        if until is not None:
+            return replace(state, deadline=until), ()
+        if len(state.joined) >= terms.quorum:
+            return _start(terms, state.joined, now)
+        return _end(is_complete=False, reason="too few sites joined in time", missing=terms.sites - state.joined)
+    return state, ()
+
+
+def _can_begin(terms: Terms, declined: Sites) -> bool:
+    return len(terms.sites - declined) >= terms.quorum
+
+
+def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
+    step = Step(round=0, attempt=terms.first_attempt, bound=joined, present=joined, key_session=terms.first_key_session)
+    return (Interrupted(step=step, deadline=math.inf), ()) if terms.is_paused else _begin_step(terms, step, now)
+
+
+def _begin_step(terms: Terms, step: Step, now: float) -> Outcome:
+    """Offer a step, after agreeing on keys where its contributors have none in common."""
+    if not terms.is_masked or step.agreed == step.bound:
+        return _offer(terms, step, now)
+    step = replace(step, key_session=step.key_session + 1, agreed=frozenset())
+    deadline = _deadline(terms, step.bound - step.present, now)
+    return Agreeing(step=step, deadline=deadline), (OpenKeySession(step.bound, step.key_session),)
+
+
+def _offer(terms: Terms, step: Step, now: float) -> Outcome:
+    latest = now + terms.deadlines.contribute_seconds
+    deadline = _deadline(terms, step.bound - step.present, now)
+    offer = OfferRound(step.bound, step.round, step.attempt)
+    if terms.binds_early:
+        step = replace(step, was_bound=True)
+        return Collecting(step=step, deadline=deadline, latest=latest), (offer, _bind(step))
+    return Training(step=step, deadline=deadline, latest=latest), (offer,)
+
+
+def _deadline(terms: Terms, absent: Sites, now: float) -> float:
+    deadlines = terms.deadlines
+    return now + (
+        min(deadlines.grace_seconds, deadlines.contribute_seconds) if absent else deadlines.contribute_seconds
+    )
+
+
+def _bind(step: Step) -> BindRound:
+    return BindRound(step.bound, step.bound, step.round, step.attempt, step.redraw, resumes=False)
+
+
+def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
+    match event:
+        case Joined():
+            return _return(terms, state, event, now)
+        case Left(site=site):
+            return _lose(terms, state, site, now)
+        case Declined(site=site) if site not in state.step.bound:
+            return _lose(terms, state, site, now)  # it was to enter with the next round
+        case Declined(site=site, reason=SiteReason.WITHDRAWN | SiteReason.REVOKED):
+            return _withdraw(terms, state, site, now)
+        case Declined(site=site, reason=reason):
+            text = f"{site} takes no further part ({reason.name.lower().replace('_', ' ')})"
+            return _end(is_complete=False, reason=text, missing=frozenset({site}))
+        case Advertised() | Acknowledged() if isinstance(state, Agreeing):
+            return _agree(terms, state, event, now)
+        case BecameReady() if isinstance(state, Training):
+            return _make_ready(terms, state, event, now)
+        case Completed(site=site) if isinstance(state, Collecting) and site in state.step.bound:
+            return _complete(terms, replace(state, complete=state.complete | {site}), now)
+        case FoundCorrupted() if isinstance(state, Collecting):
+            return _repeat_corrupted(terms, state.step, now)
+        case WentBack(round=number, past=past) if isinstance(state, Interrupted):
+            # Who came back and made this necessary may have come without the keys that all had agreed on.
+            step = replace(state.step.at(number, past), agreed=frozenset())
+            return _begin_step(terms, without_late(step), now)
+        case WasPaused() if isinstance(state, Interrupted):
+            return replace(state, deadline=math.inf), ()
+        case WasResumed() if isinstance(state, Interrupted):
+            return _go_on(terms, replace(state, deadline=_until_return(terms, now)), now)
+        case _:
+            return _check_deadline(terms, state, now)
+
+
+def _agree(terms: Terms, state: Agreeing, event: Advertised | Acknowledged, now: float) -> Outcome:
+    step, site = state.step, frozenset({event.site})
+    if event.key_session != step.key_session or not site <= step.bound:
+        return state, ()
+    if isinstance(event, Advertised):
+        if site <= state.advertised:
+            return state, ()
+        state = replace(state, advertised=state.advertised | site)
+        return state, (SendRoster(step.bound, step.key_session),) if state.advertised == step.bound else ()
+    state = replace(state, acknowledged=state.acknowledged | site)
+    if state.acknowledged < step.bound:
+        return state, ()
+    after, effects = _offer(terms, replace(step, agreed=step.bound), now)
+    return after, (SealKeySession(step.bound, step.key_session), *effects)
+
+
+def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -> Outcome:
+    step = state.step
+    if (event.round, event.attempt) != (step.round, step.attempt) or event.site not in step.bound:
+        return state, ()
+    ready = state.ready | {event.site}
+    if ready < step.bound:
+        return replace(state, ready=ready), ()
+    deadline = _deadline(terms, step.bound - step.present, now)
+    latest = now + terms.deadlines.contribute_seconds
+    bound = replace(step, was_bound=True)
+    return Collecting(step=bound, deadline=deadline, latest=latest), (_bind(step),)
+
+
+def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
+    if step.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
+        return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
+    again = replace(step, attempt=step.attempt + 1, agreed=frozenset(), corruptions=step.corruptions + 1)
+    after, effects = _begin_step(terms, again, now)
+    return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
+
+
+def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
+    site = event.site
+    step = replace(state.step, present=state.step.present | {site}, withdrawn=state.step.withdrawn - {site})
+    if site not in step.bound:
+        return replace(state, step=without_late(replace(step, entering=step.entering | {site}))), ()
+    if isinstance(state, Interrupted):
+        return _go_on(terms, replace(state, step=step, returns=state.returns or not event.is_current), now)
+    if isinstance(state, Collecting) and site in state.complete:
+        # It has nothing more to send; where its keys are gone, the next step begins with fresh ones.
+        kept = step.agreed if event.key_session == step.key_session else step.agreed - {site}
+        return replace(state, step=replace(step, agreed=kept)), ()
+    if (
+        not event.is_current
+        or isinstance(state, Agreeing)
+        or (terms.is_masked and event.key_session != step.key_session)
+    ):
+        return _begin_anew(terms, replace(state, step=step), now, returns=not event.is_current)
+    offer = OfferRound(frozenset({site}), step.round, step.attempt)
+    if isinstance(state, Training):
+        deadline = min(state.latest, _deadline(terms, step.bound - step.present, now))
+        return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
+    deadline = min(state.latest, _deadline(terms, step.bound - step.present - state.complete, now))
+    bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, step.redraw, resumes=True)
+    return replace(state, step=step, deadline=deadline), (offer, bind)
+
+
+def _begin_anew(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
+    """A site is back without its keys or its memory: everyone agrees anew, on the same step or one before."""
+    step = state.step
+    void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
+    again = replace(step, attempt=step.attempt + len(void), agreed=frozenset())
+    if returns or not step.bound <= step.present:
+        return Interrupted(step=again, deadline=_until_return(terms, now), returns=returns), void
+    after, effects = _begin_step(terms, again, now)
+    return after, (*void, *effects)
+
+
+def _until_return(terms: Terms, now: float) -> float:
+    return math.inf if terms.is_paused else now + terms.deadlines.return_seconds
+
+
+def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
+    """Offer the step again where nothing stands in its way."""
+    step = state.step
+    if not terms.is_paused and _goes_on_without(terms, state):
+        return _give_up_waiting(terms, state, now)
+    if state.returns or terms.is_paused or not step.bound <= step.present:
+        return state, ()
+    return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
+
+
+def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
+    """Persons have taken a site out, its own or the office: nobody waits for what it would have sent in this attempt.
+
+    What it had sent whole before counts: to leave it out would be another sum over the same training, and the
+    difference of two such sums is what one site sent.
+    """
+    step = replace(state.step, present=state.step.present - {site}, withdrawn=state.step.withdrawn | {site})
+    if isinstance(state, Collecting) and site in state.complete:
+        return replace(state, step=step), ()  # it has sent all of this round; the next one is without it
+    void = (VoidRound(step.round, step.attempt, frozenset({site})),) if isinstance(state, Training | Collecting) else ()
+    returns = isinstance(state, Interrupted) and state.returns
+    after, effects = _go_on(terms, Interrupted(step=step, deadline=_until_return(terms, now), returns=returns), now)
+    return after, (*void, *effects)
+
+
+def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
+    """Whether only sites that persons have taken out are missing, and plan and quorum let the others go on."""
+    step = state.step
+    missing = step.bound - step.present
+    may = terms.on_lost_site == "continue" and len(step.bound - missing) >= terms.quorum and not state.returns
+    return bool(missing) and missing <= step.withdrawn and may
+
+
+def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
+    step = replace(state.step, present=state.step.present - {site}, entering=state.step.entering - {site})
+    has_sent = isinstance(state, Collecting) and site in state.complete
+    if isinstance(state, Interrupted) or site not in step.bound or has_sent:
+        return replace(state, step=step), ()
+    return replace(state, step=step, deadline=min(state.deadline, now + terms.deadlines.grace_seconds)), ()
+
+
+def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
+    step = state.step
+    if state.complete < step.bound:
+        return state, ()
+    close = CloseRound(step.round, step.bound)
+    past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
+    following = without_late(after_giving(step).at(step.round + 1, past))
+    if following.round < terms.rounds and following.withdrawn:
+        waits = Interrupted(step=following, deadline=_until_return(terms, now))
+        after, effects = _go_on(terms, waits, now)
+        return after, (close, *effects)
+    if following.round < terms.rounds:
+        if terms.is_paused:  # one number is left out: whoever goes on counts it up
+            return Interrupted(step=following, deadline=math.inf), (close,)
+        after, effects = _begin_step(terms, following, now)
+        return after, (close, *effects)
+    # Who was to enter with the next round has no part in a result: it was never offered a round.
+    made = replace(following, bound=step.bound)
+    deadline = now + terms.deadlines.contribute_seconds
+    return Finishing(step=made, deadline=deadline), (close, SendResult(made.bound & made.present))
+
+
+def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
+    if now < state.deadline:
+        return state, ()
+    step = state.step
+    match state:
+        case Interrupted():
+            waited_for = lost = step.bound - step.present
+        case Agreeing():
+            waited_for = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
+            lost = step.bound - step.present
+        case Training():
+            waited_for = step.bound - state.ready
+            lost = step.bound - step.present
+        case Collecting():
+            waited_for = step.bound - state.complete
+            lost = waited_for - step.present
+    until = excused_until(terms, waited_for - step.present, now)
+    if until is not None:
+        if isinstance(state, Training | Collecting):
+            return replace(state, deadline=until, latest=max(state.latest, until)), ()
+        return replace(state, deadline=until), ()
+    if isinstance(state, Interrupted):
+        return _give_up_waiting(terms, state, now)
+    # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
+    missing = lost or waited_for
+    waits = Interrupted(step=after_missing(terms, step, missing), deadline=_until_return(terms, now))
+    goes_on = goes_on_without_late(terms, waits.step, missing)
+    void = VoidRound(step.round, step.attempt, missing, given_up=missing if goes_on else frozenset())
+    after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())
+    return after, (void, *effects)
+
+
+def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
+    """A site has stayed away: end the run, or go on without it where plan and quorum allow.
+
+    Where the run has to go back first it cannot: the rounds to be repeated need all of their sites.
+    """
+    step = state.step
+    remaining, missing = step.bound & step.present, step.bound - step.present
+    if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum and not state.returns:
+        attempt = step.attempt + 1
+        redraw = attempt if step.was_bound else step.redraw
+        return _begin_step(
+            terms, replace(step, attempt=attempt, bound=remaining, agreed=frozenset(), redraw=redraw), now
+        )
+    # Where all of this step are here, an earlier one needs somebody of the plan who is not.
+    absent = missing or terms.sites - step.present
+    return _end(is_complete=False, reason="a site did not come back in time", missing=absent)
+
+
+def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome:
+    match event:
+        case TookResult(site=site):
+            state = replace(state, done=state.done | {site})
+        case Joined(site=site) if site in state.step.bound:
+            return state, (SendResult(frozenset({site})),)
+        case Declined(site=site):  # it will not take the result; nobody waits for that
+            state = replace(state, gone=state.gone | {site})
+        case _:
+            pass
+    missing = state.step.bound - state.done
+    until = excused_until(terms, missing - state.gone, now) if now >= state.deadline else None
+    if until is not None:
+        return replace(state, deadline=until), ()
+    if missing <= state.gone or now >= state.deadline:
+        return _end(is_complete=True, reason="all rounds were made", missing=missing)
+    return state, ()
+
+
+def _end(*, is_complete: bool, reason: str, missing: Sites, is_by_person: bool = False) -> Outcome:
+    over = Over(is_complete=is_complete, reason=reason, missing=missing, is_by_person=is_by_person)
+    return over, (EndRun(over),)

@@ -1,0 +1,238 @@
+"""One run of one plan: its parameters, its running sum and its place in the state machine.
+
+It holds sums and never one site's values. What a round sends down and what it takes up follow from the
+plan and from what earlier rounds have decided.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.rounds.aggregation import RunningSum
+from coordinator.rounds.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
+from coordinator.rounds.phases import State, Terms
+from coordinator.storage.snapshots import Snapshot
+from protos.numbers.round_sums import Sums
+from protos.plan.architecture import TensorSpec
+from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
+from protos.plan.manifest import ROWS, Manifest, manifest_of
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan
+from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
+from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
+from protos.wire.positions import parameters_digest
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Statistics: TypeAlias = dict[str, dict[str, float | int | None]]
+Curve: TypeAlias = list[tuple[int, float]]
+Fact: TypeAlias = (
+    str | int | float | list[str] | list[float] | Curve | dict[str, int | float | None] | Statistics | None
+)
+_MOST_POINTS: Final = 200
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A round as it is offered at its first attempt, and what follows the offer."""
+
+    offer: Offer
+    exchange: Exchange
+    values: Float32 = field(repr=False)
+
+
+@dataclass
+class Run:
+    """What changes while a run goes on; `state` is the machine's, everything else follows it.
+
+    Attributes:
+        values: float32, the federated parameters in the manifest's order and, where the method has
+            control variates, those of the same numbers behind them; what is sent is a view of it
+            wherever all layers take part.
+    """
+
+    name: str
+    plan: Plan
+    manifest: Manifest
+    exchanges: Exchanges
+    terms: Terms
+    state: State
+    course: Course
+    values: Float32 = field(repr=False)
+    running_sum: RunningSum = field(repr=False)
+    rule_state: RuleState = field(repr=False)
+    rounds_made: int = 0
+    seconds: list[float] = field(default_factory=list, repr=False)
+    round_began: float = 0.0
+    adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
+    acknowledgements: dict[str, KeySessionAcknowledgement] = field(default_factory=dict, repr=False)
+    _offered: Offered | None = field(default=None, repr=False)
+    _training_contributors: int = 0
+
+    @property
+    def parameters(self) -> Float32:
+        """All federated parameters, float32 of shape (manifest.parameters,)."""
+        return self.values[: self.manifest.parameters]
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every check adds up and every scalar lies within what so many honest sites can give."""
+        sums = self.running_sum
+        assert self._offered is not None
+        bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
+        return (
+            sums.is_consistent
+            and all(int(scalar.name == ROWS) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
+            and is_possible(self._sums(self._offered.exchange))
+        )
+
+    def offered(self, round_number: int) -> Offered:
+        """What a round sends down; the same at all its attempts."""
+        if self._offered is None or self._offered.offer.round != round_number:
+            course = self.course
+            stage = stage_at(self.plan, round_number, course.training_rounds)
+            assert stage is not None
+            layers = layers_at(self.plan, course, round_number)
+            exchange = self.exchanges.of(round_number, stage, layers)
+            values = self._sent(exchange.down, has_controls=exchange.has_controls)
+            offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
+            self._offered = Offered(offer, exchange, values)
+        return self._offered
+
+    def go_back(self, snapshot: Snapshot | None) -> None:
+        """Be what the run was before a round; None for its start."""
+        if snapshot is None:
+            begun = new_run(self.plan, self.terms, self.state)
+            self._become(begun.course, begun.values, begun.rule_state, 0)
+        else:
+            self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
+
+    def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
+        # Not into the memory there is: a slow peer may still be reading what was offered out of it.
+        self.values = values.copy()
+        for name, array in self.rule_state.items():
+            array[...] = rule_state[name]
+        self.course, self.rounds_made, self._offered = course, rounds_made, None
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, course))
+
+    def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
+        """Begin an attempt at a round's sum."""
+        self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
+        self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
+
+    def close_round(self, round_number: int) -> None:
+        """Apply the server rule to the complete, consistent sum, and decide what follows from it."""
+        exchange = self.offered(round_number).exchange
+        sums = self._sums(exchange)
+        if exchange.stage is Stage.TRAINING:
+            apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
+            if exchange.has_controls:
+                self.values[self.manifest.parameters :] = self.rule_state["control"]
+        self.course = follow(self.plan, self.manifest, self.course, round_number, sums)
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
+        self.rounds_made += 1
+
+    def result(self) -> tuple[Finish, Float32]:
+        """The last message of the run, and what follows it."""
+        layers = layers_of_result(self.course)
+        values = self._sent(self.exchanges.result(layers), has_controls=False)
+        return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round), values
+
+    def views(self) -> dict[str, Float32]:
+        """The parameters that are federated, as named arrays that share the run's memory."""
+        views = self.manifest.views(self.parameters)
+        return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
+
+    def facts(self) -> dict[str, Fact]:
+        """What anyone may know of the run, ready for JSON."""
+        course, layers = self.course, self.manifest.layers
+        return {
+            "run": self.name,
+            "study": self.plan.study,
+            "version": self.plan.version,
+            "plan_digest": self.plan.digest.hex(),
+            "manifest_digest": self.manifest.digest.hex(),
+            "method": " + ".join(method_names(self.plan.method)),
+            "seed": self.plan.seed,
+            "masked": self.plan.secure_aggregation == "required",
+            "phase": type(self.state).__name__.lower(),
+            "rounds": self.terms.rounds,
+            "rounds_made": self.rounds_made,
+            "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.schedule.rounds,
+            "parameters": self.manifest.parameters,
+            "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
+            "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
+            "sensitivities": list(course.sensitivities) or None,
+            "slow_layers": [name for name, interval in zip(layers, course.intervals, strict=False) if interval > 1],
+            "best_round": course.best_round,
+            "best_validation_loss": course.best[1] if course.best else None,
+            "gain": asdict(course.gain) if course.gain else None,
+            "validation_curve": thinned(course.curve),
+            "statistics": course.statistics,
+        }
+
+    def _sums(self, exchange: Exchange) -> Sums:
+        names = (scalar.name for scalar in exchange.scalars)
+        found = self.running_sum
+        return Sums(
+            exchange=exchange,
+            contributors=self._training_contributors,
+            changes=found.changes,
+            scalars=dict(zip(names, found.scalars, strict=True)),
+        )
+
+    def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
+        """These tensors' numbers in one piece; a copy only where some of the manifest's are left out."""
+        count = self.manifest.parameters
+        if len(tensors) == len(self.manifest.tensors):
+            return self.values if has_controls else self.values[:count]
+        places = [place for place, _ in spans(self.manifest, tensors)]
+        places += [slice(count + place.start, count + place.stop) for place in places if has_controls]
+        return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
+
+
+def new_run(plan: Plan, terms: Terms, state: State) -> Run:
+    """A run before its first round: initial parameters from the plan's seed, nothing summed."""
+    manifest, method = manifest_of(plan), plan.ingredients
+    values = np.zeros(manifest.parameters * (2 if method.has_controls else 1), np.float32)
+    values[: manifest.parameters] = manifest.initial_parameters(plan.seed)
+    return Run(
+        name=plan.run_name,
+        plan=plan,
+        manifest=manifest,
+        exchanges=Exchanges(plan, manifest),
+        terms=terms,
+        state=state,
+        course=begin_course(plan, manifest),
+        values=values,
+        rule_state=begin_rule(method.server_rule, manifest.parameters),
+        running_sum=RunningSum(manifest.parameters),
+    )
+
+
+def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
+    """A curve in some hundred points, its ends and its lowest among them; what is asked for twice a second is small."""
+    if len(curve) <= _MOST_POINTS:
+        return list(curve)
+    kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}
+    kept.add(min(range(len(curve)), key=lambda place: curve[place][1]))
+    return [curve[place] for place in sorted(kept)]
+
+
+def terms_of(plan: Plan) -> Terms:
+    """What the state machine needs of a plan."""
+    return Terms(
+        sites=frozenset(plan.site_names),
+        quorum=plan.quorum,
+        rounds=plan.rounds,
+        binds_early=plan.schedule.aggregate == "every-batch",
+        is_masked=plan.secure_aggregation == "required",
+        on_lost_site=plan.on_lost_site,
+        deadlines=plan.deadlines,
+    )

@@ -1,0 +1,148 @@
+"""What a coordinator tells of itself when it is asked: the run, each of its sites, and what happened to whom."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, assert_never
+
+from coordinator.rounds.absences import Windows
+from coordinator.rounds.phases import (
+    Agreeing,
+    Collecting,
+    Finishing,
+    Gathering,
+    Interrupted,
+    Over,
+    Sites,
+    State,
+    Training,
+)
+from coordinator.rounds.run import Run
+from coordinator.rounds.taken_out import told
+from coordinator.storage.history import History
+from coordinator.storage.keeping import Kept
+
+# So many of the newest rounds say how fast the next ones are.
+_NEWEST: Final = 20
+
+
+class Contacts:
+    """When each site was last heard of, on a clock that never jumps."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives monotonic seconds."""
+        self._clock, self._at = clock, dict[str, float]()
+
+    def saw(self, site: str) -> None:
+        """Something has come from a site."""
+        self._at[site] = self._clock()
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each site's newest word; who has not called since this program began is left out."""
+        now = self._clock()
+        return {site: round(now - at, 1) for site, at in self._at.items()}
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is known beside the run.
+
+    Attributes:
+        connected: the sites whose streams are open.
+        joined: those of them that take part.
+        windows: in which sites said that they may be away.
+        contacts: when they were last heard of.
+        now: aware, in UTC.
+        unaware: sites that do not know yet that all is over.
+    """
+
+    connected: Collection[str]
+    joined: Collection[str]
+    windows: Windows
+    contacts: Contacts
+    now: datetime
+    unaware: list[str]
+
+
+def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: whatever JSON holds
+    """What an operator asks at 3 a.m., ready for JSON.
+
+    Args:
+        run: that is under way, if any.
+        kept: its journal.
+        around: sites and clocks.
+    """
+    history = kept.history if kept else History()
+    ages, clock_seconds = around.contacts.ages(), around.windows.clock()
+    return {
+        "run": run.facts() if run else None,
+        "sites": {
+            name: {
+                "connected": name in around.connected,
+                "joined": name in around.joined,
+                "last_contact_seconds": ages.get(name),
+                "withdrawn": name in history.withdrawn,
+                "revoked": name in history.revoked,
+                "given_up": name in history.given_up,
+                "maintenance": around.windows.facts(name),
+            }
+            for name in (run.plan.site_names if run else sorted({*around.connected, *around.unaware}))
+        },
+        "paused": run.terms.is_paused if run else False,
+        "waits_for": sorted(waited_for(run.state, frozenset(run.plan.site_names))) if run else [],
+        "pace": pace_facts(run, around.now) if run else None,
+        "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
+        "yet_to_hear_of_the_end": around.unaware,
+        "happened": history.facts() if kept else None,
+    }
+
+
+def waited_for(state: State, listed: Sites) -> Sites:
+    """The sites without which the run does not go on at this moment.
+
+    Args:
+        state: of the round machine.
+        listed: the sites of the plan.
+    """
+    match state:
+        case Gathering(joined=joined, declined=declined):
+            return listed - joined - declined
+        case Agreeing(step=step, acknowledged=acknowledged):
+            return step.bound - acknowledged
+        case Training(step=step, ready=ready):
+            return step.bound - ready
+        case Collecting(step=step, complete=complete):
+            return step.bound - complete
+        case Interrupted(step=step):
+            return step.bound - step.present
+        case Finishing(step=step, done=done, gone=gone):
+            return step.bound - done - gone
+        case Over():
+            return frozenset()
+        case _:
+            assert_never(state)
+
+
+def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
+    """How fast the newest rounds were and when the last one would close; None before the first round.
+
+    No end is told while the run stands still. A plan that may end early ends then at the latest.
+    """
+    if not run.seconds:
+        return None
+    seconds = statistics.median(run.seconds[-_NEWEST:])
+    left = (run.terms.rounds - run.rounds_made) * seconds
+    moves = isinstance(run.state, Agreeing | Training | Collecting) and not run.terms.is_paused
+    try:
+        ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
+    except OverflowError:  # beyond the year 9999
+        ends = None
+    return {
+        "seconds_a_round": round(seconds, 3),
+        "rounds_an_hour": round(3600 / seconds, 1) if seconds else None,
+        "seconds_left": round(left, 1) if moves else None,
+        "ends": ends,
+    }

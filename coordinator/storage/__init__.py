@@ -1,0 +1,1 @@
+"""What the coordinator keeps on disk: journal, snapshots, records."""

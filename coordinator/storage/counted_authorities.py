@@ -1,0 +1,60 @@
+"""Which hospitals' own authorities count, as the audit log has said: each change once.
+
+What was said last is kept on disk, so that a change that was made while no coordinator ran is said by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from host.durable import replace_file
+from protos.errors import UnavailableError
+
+FILE: Final = "own-authorities.json"
+
+
+class CountingAuthorities:
+    """The authorities that count, by the SHA-256 of their certificates, each with its site."""
+
+    def __init__(self, path: Path | None, record: Callable[..., None]) -> None:
+        """`path` keeps what was said, without one nothing outlives this program; `record` writes an event."""
+        self._path, self._record = path, record
+        self._said = _read(path) if path else {}
+
+    def note(self, counting: Mapping[str, str]) -> None:
+        """Record which authorities count since the last time, and which do no more.
+
+        Raises:
+            AuditError: the log does not take it.
+            UnavailableError: the disk does not take what was said; it is said once more at the next start.
+        """
+        for sha256 in sorted(counting.keys() - self._said.keys()):
+            self._record("own_authority_counts", site=counting[sha256], authority_sha256=sha256)
+        for sha256 in sorted(self._said.keys() - counting.keys()):
+            self._record("own_authority_removed", site=self._said[sha256], authority_sha256=sha256)
+        if counting != self._said:
+            self._said = dict(counting)
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            replace_file(self._path, json.dumps(self._said, indent=2, sort_keys=True).encode())
+        except OSError as cause:
+            raise UnavailableError(
+                what=f"It cannot be written which hospitals' authorities count: {cause.strerror}.",
+                consequence="Who may connect is as the register says, and on record; the coordinator stopped.",
+                remedy="Make room on the disk that holds the state directory, and start again.",
+            ) from cause
+
+
+def _read(path: Path) -> dict[str, str]:
+    """What an earlier process wrote; where that is lost, damaged or not readable, what counts is said once more."""
+    try:
+        return {str(sha256): str(site) for sha256, site in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}

@@ -1,0 +1,105 @@
+"""Who has yet to hear that all studies are over; kept on disk, so that no agent calls for ever, whenever it calls.
+
+A site has heard when it was told on an open stream. Nobody waits for one that has left its study, that is revoked, or
+that was never a member and so cannot call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from coordinator.rounds.performing import Peer
+from host.durable import replace_file
+from protos.errors import UnavailableError
+from protos.plan.plan import Plan
+from protos.wire.messages import CoordinatorReason
+
+FILE: Final = "heard-of-the-end.json"
+
+
+class Ending:
+    """The sites of the studies that a coordinator has to do with, and which of them know that these are over.
+
+    Attributes:
+        all_heard: set while all studies are over and nobody has yet to hear of it.
+        under_way: set while a study has begun and not all are over.
+    """
+
+    def __init__(
+        self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
+    ) -> None:
+        """`identity_of` gives the fingerprint of a member's registered identity key, None for others; `revoked` the
+        sites that the register says are revoked."""
+        self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
+        self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
+        self._sites: dict[str, frozenset[str]] = {}  # by run
+        self._gone: set[str] = set()
+        self._heard = _read(self._path)
+
+    def follow(self, plan: Plan) -> None:
+        """A study is under way, or was over when this program started."""
+        self._sites[plan.run_name] = frozenset(plan.site_names)
+        self.under_way.set()
+        self.all_heard.clear()
+
+    def left(self, site: str) -> None:
+        """A site takes no further part, and knows it."""
+        self._gone.add(site)
+
+    def joined(self, site: str) -> None:
+        """A site takes part, perhaps again."""
+        self._gone.discard(site)
+
+    @property
+    def awaited(self) -> list[str]:
+        """Who has yet to hear of the end, in order."""
+        missing, revoked = set[str](), set(self._revoked())
+        for run, sites in self._sites.items():
+            missing |= sites - self._heard.get(run, set()) - self._gone - revoked
+        return sorted(site for site in missing if self._identity_of(site) is not None)
+
+    @property
+    def unaware(self) -> list[str]:
+        """As `awaited`, and nobody while a study is under way."""
+        return [] if self.under_way.is_set() else self.awaited
+
+    def tell(self, peers: Mapping[str, Peer]) -> None:
+        """All studies are over: end these streams with that word.
+
+        Raises:
+            UnavailableError: the disk does not take who has heard.
+        """
+        self.under_way.clear()
+        for peer in list(peers.values()):
+            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
+        before = {run: set(heard) for run, heard in self._heard.items()}
+        known = {*peers, *self._gone}
+        for run, listed in self._sites.items():
+            self._heard[run] = self._heard.get(run, set()) | (listed & known)
+        if self._heard != before:
+            self._write()
+        if not self.awaited:
+            self.all_heard.set()
+
+    def _write(self) -> None:
+        try:
+            content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
+            replace_file(self._path, json.dumps(content, indent=2).encode())
+        except OSError as cause:
+            raise UnavailableError(
+                what=f"It cannot be written who has heard of the end: {cause.strerror}.",
+                consequence="All studies are over and on record; the coordinator stopped.",
+                remedy="Make room on the disk that holds the state directory, and start again.",
+            ) from cause
+
+
+def _read(path: Path) -> dict[str, set[str]]:
+    """What an earlier process wrote; where that is lost, damaged or not readable, sites are only told once more."""
+    try:
+        return {str(run): {str(site) for site in heard} for run, heard in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

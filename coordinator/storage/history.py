@@ -1,0 +1,157 @@
+"""What a run's journal says, as values: where the run stands, for whom each round was, what happened to whom.
+
+Each entry that is written is taken in at once, and a program that starts again takes in all of them; so both
+know the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+from coordinator.rounds.phases import Past
+from coordinator.storage.journal import Entry
+
+# What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
+_TOLD: Final = (
+    "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
+    "maintenance", "given_up",
+)  # fmt: skip
+_MOST_TOLD: Final = 200
+# What was decided after the backup that was restored is not known here, and sites take no attempt and no key session twice.
+# So both go on this much higher; should more have been used, sites refuse, and nothing is masked a second time.
+RESTORED_STEP: Final = 1 << 12
+
+
+class History:
+    """The memory of one run's journal.
+
+    Attributes:
+        key session: the newest one of masking keys.
+        past: for each round that may come again how it was offered last.
+        digests: of what was sent down for it.
+        first_attempt: the number that attempts at a round begin with; see phases.Terms.
+        furthest: one more than the latest round that was ever offered.
+        away: by site the window in which it said that it may be away, in seconds since 1970.
+        rounds_made: rounds that were closed and not gone back behind.
+        done: sites that have taken in the result.
+        withdrawn: sites whose own persons have taken them out, and that have not joined again.
+        revoked: sites that the federation office has taken out, and that have not joined again.
+        given_up: sites that were late so often that nobody waits for them, until they are offered a round again.
+        is_paused: a person has paused the run.
+        over: how it ended.
+        counts: how often each kind of entry was written.
+        told: the newest entries that an operator asks about.
+    """
+
+    def __init__(self) -> None:
+        self.key_session = 0
+        self.past: dict[int, Past] = {}
+        self.digests: dict[int, str] = {}
+        self.first_attempt = self.furthest = self.rounds_made = 0
+        self.done: set[str] = set()
+        self.away: dict[str, tuple[int, int]] = {}
+        self.withdrawn: set[str] = set()
+        self.revoked: set[str] = set()
+        self.given_up: set[str] = set()
+        self.is_paused = False
+        self.over: Entry | None = None
+        self.counts: Counter[str] = Counter()
+        self.told: list[Entry] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is never made again: it has ended after a round was offered, or by a person."""
+        return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
+
+    @property
+    def reason(self) -> str:
+        """Why it has ended."""
+        return "" if self.over is None else str(self.over["reason"])
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any round was offered."""
+        return bool(self.past)
+
+    def take(self, entry: Entry) -> None:
+        """Take in one entry, in the order of the journal."""
+        kind = entry["kind"]
+        self.counts[kind] += 1
+        if kind in _TOLD:
+            self.told = [*self.told[1 - _MOST_TOLD :], entry]
+        match kind:
+            case "key_session":
+                self.key_session = entry["key_session"]
+            case "offered" | "bound":
+                number, attempt, is_bound = entry["round"], entry["attempt"], kind == "bound" or entry["was_bound"]
+                self.past[number] = Past(
+                    attempt=attempt, bound=frozenset(entry["sites"]), was_bound=is_bound, redraw=entry["redraw"]
+                )
+                self.given_up.difference_update(entry["sites"])
+                if kind == "offered":
+                    self.digests[number] = entry["parameters"]
+                    self.furthest = max(self.furthest, number + 1)
+            case "restored":
+                self.key_session += RESTORED_STEP
+                self.first_attempt += RESTORED_STEP
+                for number, past in self.past.items():
+                    self.past[number] = replace(past, attempt=past.attempt + RESTORED_STEP)
+            case "withdrawn":
+                self.withdrawn.add(entry["site"])
+            case "revoked":
+                self.revoked.add(entry["site"])
+            case "given_up":
+                self.given_up.add(entry["site"])
+            case "started":
+                self.given_up.clear()  # the attempts are counted from zero
+            case "joined":
+                self.withdrawn.discard(entry["site"])
+                self.revoked.discard(entry["site"])
+            case "closed":
+                self.rounds_made = entry["round"] + 1
+            case "back":
+                self.rounds_made = entry["round"]
+                self.done.clear()
+            case "maintenance":
+                self.away[entry["site"]] = (entry["begins"], entry["ends"])
+            case "done":
+                self.done.add(entry["site"])
+            case "paused" | "resumed":
+                self.is_paused = kind == "paused"
+            case "announced":
+                self.over = None
+            case "over":
+                self.over = entry
+
+    def forget_before(self, oldest: int) -> None:
+        """Rounds before this one never come again; the one before it still tells who came out of it."""
+        for number in [number for number in self.past if number < oldest - 1]:
+            del self.past[number]
+            self.digests.pop(number, None)
+
+    def needed(self, number: int) -> frozenset[str]:
+        """The sites without which the run can't go back to a round: all of that and of every later round."""
+        needed = [past.bound for later, past in self.past.items() if later >= number]
+        return frozenset[str]().union(*needed, self.bound_at(number))
+
+    def bound_at(self, number: int) -> frozenset[str]:
+        """The sites that a round is for: as it was offered, else as the one before."""
+        past = self.past.get(number) or self.past.get(number - 1)
+        return frozenset() if past is None else past.bound
+
+    def redraw_before(self, number: int) -> int:
+        """Which draw of the round before led to the states that this round begins with."""
+        past = self.past.get(number - 1)
+        return 0 if past is None else past.redraw
+
+    def facts(self) -> dict[str, object]:
+        """What happened to whom, ready for JSON."""
+        return {
+            "void_attempts": self.counts["void"],
+            "returns_to_an_earlier_round": self.counts["back"],
+            "restarts_of_the_coordinator": self.counts["started"],
+            "restored_from_a_backup": self.counts["restored"],
+            "happenings": self.told,
+        }

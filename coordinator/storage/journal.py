@@ -1,0 +1,178 @@
+"""The journal of one run: every decision, written and synced before anything of it leaves this program.
+
+One append-only file of JSON lines. A line has its number and a check over itself and the line before, so that
+a changed, lost or exchanged line shows. A part of a last line is what a crash leaves: nothing that it says had
+taken effect, and it is set aside. Every other fault is refused, because a run that goes on from half of its
+decisions could offer one attempt twice.
+
+Why a file and not SQLite: there is one writer, one reader at start, and no question but "what came in which
+order". Appending and one fdatasync is then the whole of it, once a round, where SQLite in write-ahead mode syncs
+alike and keeps two more files whose loss or separate restoring it cannot tell us of; and an operator reads this one
+without a program.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from host.disk_space import RECORDS_RESERVE_BYTES, require_room
+from host.durable import sync_folder
+from protos.errors import OperatorError, UnavailableError
+
+Entry: TypeAlias = dict[str, Any]  # Any: whatever JSON holds
+_FIRST: Final = "global-layers journal 1"
+
+
+class JournalDamaged(OperatorError):
+    """The journal is not what this program wrote; a person has to look."""
+
+    code = "E011"
+
+    exit_status = 78  # no restart mends it
+
+    def __init__(self, path: Path, finding: str) -> None:
+        super().__init__(
+            what=f"The journal {path} is not what was written: {finding}.",
+            consequence="The run was not resumed and no site was contacted for it; nothing was changed.",
+            remedy="Bring back the run's whole folder from a backup, or take the plan out of coordinator.yaml.",
+        )
+
+
+class Journal:
+    """The open journal of one run."""
+
+    def __init__(
+        self, path: Path, now: Callable[[], datetime], echo: Callable[[list[Entry]], None] | None = None
+    ) -> None:
+        """Open or begin it; `now` gives aware UTC times; `echo` records elsewhere, first, what is about to be synced.
+
+        Raises:
+            JournalDamaged: a line was changed, taken out or moved.
+            UnavailableError: the disk does not take it.
+        """
+        self._path, self._now, self._echo = path, now, echo
+        self._waiting: list[bytes] = []
+        self._entries: list[Entry] = []
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _set_torn_tail_aside(path, now())
+            self.lines, self._check = 0, _FIRST
+            for number, check, _ in _checked_lines(path):
+                self.lines, self._check = number + 1, check
+            self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115 — Path.open takes no opener
+            self._size = os.fstat(self._file.fileno()).st_size
+            sync_folder(path.parent)
+        except OSError as cause:
+            raise _cannot_write(cause) from cause
+
+    def entries(self) -> Iterator[Entry]:
+        """Every line that is on disk, oldest first."""
+        return (entry for _, _, entry in _checked_lines(self._path))
+
+    def add(self, kind: str, **facts: object) -> None:
+        """Note a decision; it is on disk only when `sync` has returned."""
+        time = self._now().isoformat(timespec="milliseconds")
+        entry = {"line": self.lines, "kind": kind, "time": time} | facts
+        self._check, text = _checked(self._check, entry)
+        self._waiting.append(text)
+        self._entries.append(entry)
+        self.lines += 1
+
+    def sync(self) -> None:
+        """Put on disk what was noted.
+
+        Raises:
+            OperatorError: the disk does not take it, here or where it is echoed; the file is as it was.
+        """
+        if not self._waiting:
+            return
+        if self._echo is not None:
+            self._echo(self._entries)
+            self._entries = []
+        content = b"".join(self._waiting)
+        try:
+            require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+            if os.write(self._file.fileno(), content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._file.fileno())
+        except OSError as cause:
+            self._file.truncate(self._size)  # a part of a decision is none
+            raise _cannot_write(cause) from cause
+        self._size += len(content)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Close the file; what was not synced never was."""
+        self._file.close()
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """The whole lines of a journal that may be in use by another process.
+
+    Raises:
+        JournalDamaged: a line was changed, taken out or moved.
+    """
+    return (entry for _, _, entry in _checked_lines(path))
+
+
+def _checked_lines(path: Path) -> Iterator[tuple[int, str, Entry]]:
+    """Number, check and entry of each whole line."""
+    check = _FIRST
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if not line.endswith(b"\n"):
+                return  # it is being written
+            try:
+                entry = json.loads(line)
+                given = entry.pop("check")
+                check, written = _checked(check, entry)
+                if (check, written, number) != (given, line, entry["line"]):
+                    raise ValueError("other bytes")
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
+                raise JournalDamaged(
+                    path, f"line {number + 1} was changed, or does not follow on the one before"
+                ) from cause
+            yield number, check, entry
+
+
+def _checked(before: str, entry: Entry) -> tuple[str, bytes]:
+    text = json.dumps(entry, separators=(",", ":"))
+    check = hashlib.sha256(f"{before} {text}".encode()).hexdigest()[:32]
+    return check, (json.dumps(entry | {"check": check}, separators=(",", ":")) + "\n").encode()
+
+
+def _set_torn_tail_aside(path: Path, now: datetime) -> None:
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole == len(content):
+        return
+    with path.with_name(f"{path.name}.torn-{now:%Y%m%dT%H%M%S%f}").open("wb") as torn:
+        torn.write(content[whole:])
+        torn.flush()
+        os.fsync(torn.fileno())
+    with path.open("r+b") as file:
+        file.truncate(whole)
+        os.fsync(file.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _cannot_write(cause: OSError) -> UnavailableError:
+    return UnavailableError(
+        what=f"The coordinator's journal cannot be written: {cause.strerror}.",
+        consequence="The coordinator stopped before the decision took effect; nothing is lost.",
+        remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+    )

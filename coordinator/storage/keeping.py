@@ -1,0 +1,289 @@
+"""One run on disk: its journal, its snapshots, and what sites have said that they hold.
+
+What the run goes back to after a crash is decided here: the newest round before which this program and every
+site that it was for have their state. The rules:
+
+* nothing that was noted takes effect before `sync` has returned;
+* a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;
+* a large one is written beside the rounds, from a copy; until it is on disk the run goes back to the one before,
+  and no site is told to forget what that needs;
+* a round that comes again is for the same sites with the same draw, from the same bytes, under a later attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from coordinator.rounds.phases import Over, Past, Sites, Step
+from coordinator.rounds.run import Run
+from coordinator.storage.history import History
+from coordinator.storage.journal import Entry, Journal, JournalDamaged
+from coordinator.storage.snapshots import (
+    KEPT,
+    Snapshot,
+    forget_after,
+    forget_partial,
+    read_snapshot,
+    rounds_in,
+    write_snapshot,
+)
+from protos.errors import UnavailableError
+from protos.plan.exchange import stage_at
+from protos.wire.messages import Join, Offer, Saved, Stage
+
+LARGE_BYTES: Final = 4 << 20  # a smaller snapshot is on disk sooner than another thread would begin with it
+
+
+class Kept:
+    """What of a run outlives this process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        aside: Executor | None = None,
+        echo: Callable[[list[Entry]], None] | None = None,
+    ) -> None:
+        """Open or begin a run's folder; `clock` gives monotonic seconds, `now` aware UTC times, `echo` as a Journal's.
+
+        `aside` writes large snapshots, one after another; without it they are written at once.
+
+        Raises:
+            JournalDamaged: the journal is not what was written, or has lost lines.
+            UnavailableError: the disk does not take it.
+        """
+        self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
+        self._writing: tuple[int, Future[None]] | None = None
+        forget_partial(self._folder)
+        self.journal = Journal(folder / "journal.jsonl", now, echo)
+        self.history = History()
+        for entry in self.journal.entries():
+            self.history.take(entry)
+        self.holds: dict[str, set[Saved]] = {}  # by site
+        self.rounds = self._readable(folder / "journal.jsonl")
+        self._saved_at = clock()
+        self._saved_for: Sites = frozenset()
+        self._saving: tuple[int, bool] = (-1, False)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest round to which the run may go back."""
+        return self.rounds[0]
+
+    def note(self, kind: str, **facts: object) -> None:
+        """Note a decision or a happening; see Journal."""
+        self.journal.add(kind, **facts)
+        self.history.take({"kind": kind} | facts)
+
+    def offer(self, step: Step) -> Offer:
+        """What is offered at an attempt; noted when the attempt is new.
+
+        Raises:
+            UnavailableError: a repeated round would send other bytes down than before.
+        """
+        self._settle(waits=False)
+        offered, number = self._run.offered(step.round).offer, step.round
+        digest = offered.parameters_digest.hex()
+        if self.history.digests.get(number, digest) != digest:
+            raise _differs(number)
+        if self._saving[0] != number:
+            self._saving = (number, self._is_due(step))
+        known = self.history.past.get(number)
+        if known is None or known.attempt != step.attempt:
+            for site in step.bound - self.history.bound_at(number - 1):
+                self.hold(site, Saved(number, self.history.redraw_before(number)))
+            self.note(
+                "offered",
+                round=number,
+                attempt=step.attempt,
+                sites=sorted(step.bound),
+                was_bound=step.was_bound,
+                redraw=step.redraw,
+                parameters=digest,
+            )
+        return replace(offered, attempt=step.attempt, saves=self._saving[1], oldest=self.oldest)
+
+    def bound(self, step: Step) -> None:
+        """The contributors of an attempt are named."""
+        self.note("bound", round=step.round, attempt=step.attempt, sites=sorted(step.bound), redraw=step.redraw)
+
+    def closed(self, number: int, contributors: Sites) -> None:
+        """A round was closed; where the sites have saved, a snapshot is taken.
+
+        Raises:
+            UnavailableError: the disk does not take it.
+        """
+        self.note("closed", round=number, sites=sorted(contributors))
+        if self._saving != (number, True):
+            return
+        self.journal.sync()
+        redraw = self.history.past[number].redraw
+        self._write(self._snapshot(number + 1, contributors, redraw))
+        self._saved_at, self._saved_for = self._clock(), contributors
+        for site in contributors:
+            self.hold(site, Saved(number + 1, redraw))
+
+    def joined(self, site: str, join: Join) -> None:
+        """A site says what it can go on from."""
+        # Whoever has not begun can begin; every other memory moves on, and what is on disk stays.
+        begun = {Saved(0)} if join.next_round == 0 else set()
+        self.holds[site] = {*join.saved, *begun}
+
+    def hold(self, site: str, state: Saved) -> None:
+        """A site is known to hold a state."""
+        kept = {held for held in self.holds.get(site, ()) if held.round >= self.oldest}
+        self.holds[site] = kept | {state}
+
+    def is_behind(self, join: Join) -> bool:
+        """Whether a site holds more of the run than this program ever offered: then the journal is an older one."""
+        reached = max((state.round for state in join.saved), default=0)
+        return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
+
+    def is_current(self, join: Join, number: int) -> bool:
+        """Whether a site can go on with a round: from its memory, or from its disk alone."""
+        return join.next_round in (number, number + 1) or self._state(number) in join.saved
+
+    def can_return(self, site: str) -> bool:
+        """Whether there is a round to which the run can go back with this site."""
+        return any(self._has(site, number) for number in self.rounds)
+
+    def find_return(self, present: Collection[str]) -> int | None:
+        """The newest round to which the run can go back with the sites that are here."""
+        for number in reversed(self.rounds):
+            sites = self.history.bound_at(number)
+            if self.history.needed(number) <= set(present) and all(self._has(site, number) for site in sites):
+                return number
+        return None
+
+    def go_back(self, number: int) -> Past:
+        """Make the run what it was before a round; how that was offered last.
+
+        Raises:
+            UnavailableError: the snapshot cannot be read any more.
+        """
+        self._settle(waits=True)
+        snapshot = read_snapshot(self._folder, number) if number else None
+        if number and snapshot is None:
+            raise UnavailableError(
+                what=f"The snapshot before round {number} cannot be read.",
+                consequence="The coordinator stopped; no site was asked for anything.",
+                remedy="Start it again: it goes on from the snapshot before.",
+            )
+        self._run.go_back(snapshot)
+        self.note("back", round=number, before=self.history.rounds_made)
+        self.journal.sync()
+        forget_after(self._folder, number)
+        self.rounds = [kept for kept in self.rounds if kept <= number]
+        self._saved_at, self._saving = self._clock(), (-1, False)
+        self._saved_for = frozenset() if snapshot is None else snapshot.contributors
+        return self.history.past.get(number) or Past(
+            attempt=self.history.first_attempt - 1, bound=self.history.bound_at(number)
+        )
+
+    def is_at_result(self) -> bool:
+        """Make the run what its newest snapshot says; whether no round is left to be made."""
+        if self.rounds[-1]:
+            self._run.go_back(read_snapshot(self._folder, self.rounds[-1]))
+        return self._run.rounds_made >= self._run.terms.rounds
+
+    def end(self, over: Over) -> None:
+        """The run is over and on record; what it would have gone on from is not needed any more.
+
+        Raises:
+            UnavailableError: the disk does not take it.
+        """
+        self._settle(waits=True)
+        self.note("over", complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
+        self.journal.sync()
+        self.journal.close()
+        if over.is_complete:
+            forget_after(self._folder, -1)
+
+    def close(self) -> None:
+        """This program ends; what is being written is written first, if the disk takes it."""
+        with suppress(UnavailableError):  # the run then goes on from the snapshot before
+            self._settle(waits=True)
+        self.journal.close()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Put a snapshot on disk, or have that begun."""
+        self._settle(waits=True)
+        if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
+            write_snapshot(self._folder, snapshot)
+            self._is_on_disk(snapshot.round)
+        else:
+            self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
+
+    def _settle(self, *, waits: bool) -> None:
+        """Take notice of a snapshot that was written beside the rounds.
+
+        Raises:
+            UnavailableError: the disk did not take it.
+        """
+        if self._writing is None or not (waits or self._writing[1].done()):
+            return
+        (number, written), self._writing = self._writing, None
+        written.result()
+        self._is_on_disk(number)
+
+    def _is_on_disk(self, number: int) -> None:
+        self.rounds = [*self.rounds, number][-KEPT:]
+        self.history.forget_before(self.oldest)
+
+    def _is_due(self, step: Step) -> bool:
+        """Whether a snapshot is taken after a round."""
+        run, every = self._run, self._run.plan.snapshots
+        following = stage_at(run.plan, step.round + 1, run.course.training_rounds)
+        if step.round == 0 or following is not Stage.TRAINING or step.bound != self._saved_for:
+            return True
+        if self._writing is not None:
+            return False  # the one after this round comes later
+        if every.every_rounds is not None and step.round + 1 - self.rounds[-1] >= every.every_rounds:
+            return True
+        # A round that is as long as the last one is over after the time that it is to be saved at.
+        expected = self._clock() - self._saved_at + (run.seconds[-1] if run.seconds else 0.0)
+        return every.every_seconds is not None and expected >= every.every_seconds
+
+    def _snapshot(self, number: int, contributors: Sites, redraw: int) -> Snapshot:
+        return Snapshot(
+            round=number,
+            contributors=contributors,
+            redraw=redraw,
+            course=self._run.course,
+            values=self._run.values,
+            rule_state=self._run.rule_state,
+            journal_lines=self.journal.lines,
+        )
+
+    def _readable(self, journal: Path) -> list[int]:
+        """The rounds to which the run can go back, the start among them where nothing newer replaced it."""
+        found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
+        snapshots = [snapshot for snapshot in found if snapshot is not None]
+        if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
+            raise JournalDamaged(journal, "it has fewer lines than when the last snapshot was taken")
+        has_start = len(found) < KEPT
+        return [0] * has_start + [snapshot.round for snapshot in snapshots] or [0]
+
+    def _state(self, number: int) -> Saved:
+        return Saved(number, self.history.redraw_before(number))
+
+    def _has(self, site: str, number: int) -> bool:
+        """Whether a site holds what it needs for a round; who is not in it needs nothing."""
+        return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
+
+
+def _differs(number: int) -> UnavailableError:
+    return UnavailableError(
+        what=f"Round {number} would be repeated from other parameters than before.",
+        consequence="The coordinator stopped before any site was asked; no wrong number was made.",
+        remedy="Run it on the kind of computer and the versions that it began with, or give the study a new version.",
+    )

@@ -1,0 +1,94 @@
+"""What stays of a run on the coordinator's disk: the plan, the facts, the shared parameters.
+
+A record that was written is whole, and so are the parameters that it speaks of. One that says that all
+rounds were made is never written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from coordinator.rounds.phases import Over
+from coordinator.rounds.run import Run
+from host.disk_space import MODELS_RESERVE_BYTES, require_room
+from protos.errors import UnavailableError
+
+
+def has_complete_record(directory: Path) -> bool:
+    """Whether a run in this directory was made to its end; its record is never written again.
+
+    Where the record is damaged, the journal knows it.
+    """
+    try:
+        return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return False
+
+
+def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
+    """Keep what a run was, what happened in it, and what came out: the plan, the facts and the final parameters.
+
+    Raises:
+        UnavailableError: the disk does not take it; the run is not over before it does.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_room(directory, run.parameters.nbytes, MODELS_RESERVE_BYTES)
+        _write_record(directory, run, over, happened)
+    except (OSError, SafetensorError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
+        raise UnavailableError(
+            what=f"The run's record cannot be written: {reason}.",
+            consequence="The coordinator stopped; the run has ended only when its record is on disk.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        ) from cause
+
+
+def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
+    _replace(directory / "plan.json", run.plan.canonical)
+    partial = directory / "parameters.safetensors.partial"
+    save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
+    # Synced before the record, which says that these parameters are there.
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(directory / "parameters.safetensors")
+    facts = run.facts() | {
+        "is_complete": over.is_complete,
+        "reason": over.reason,
+        "missing": sorted(over.missing),
+        **happened,
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        # These are not among the facts, which are asked for twice a second: a hash of 25 million numbers
+        # takes 0.2 s, and a curve may have a hundred thousand points.
+        "validation_curve": run.course.curve,
+        "shared_parameters_sha256": sha256_of(run.result()[1]),
+    }
+    _replace(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
+
+
+def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
+    """SHA-256 of the vector's little-endian bytes in hexadecimal, as reports state it.
+
+    Args:
+        parameters: float32 of shape (numbers,), what sites were sent as the last aggregate.
+    """
+    return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,171 @@
+"""What a run goes on from after a crash: parameters, the rule's memory and what was decided, whole or not at all.
+
+One safetensors file for each round that the run may go back to, mode 0600, the last two kept. A digest over
+content and facts stands in its header: a damaged file is left out, and the run goes back to the one before. The
+start of a run needs no file, because it follows from the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from coordinator.rounds.course import Course
+from coordinator.rounds.phases import Sites
+from host.disk_space import MODELS_RESERVE_BYTES, require_room
+from host.durable import sync_folder
+from protos.errors import UnavailableError
+from protos.wire.positions import arrays_digest
+
+FORMAT: Final = 1
+KEPT: Final = 2
+_KEY: Final = "global-layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A run before a round.
+
+    Attributes:
+        round: that round.
+        contributors: of the round before it, and `redraw` which draw of it they made.
+        course: what had been decided.
+        values: float32, as Run has them.
+        rule_state: float64 arrays by name.
+        journal_lines: how many lines the journal had at least.
+    """
+
+    round: int
+    contributors: Sites
+    redraw: int
+    course: Course
+    values: npt.NDArray[np.float32] = field(repr=False)
+    rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+    journal_lines: int = 0
+
+    @property
+    def number_bytes(self) -> int:
+        """How many bytes its numbers have."""
+        return self.values.nbytes + sum(array.nbytes for array in self.rule_state.values())
+
+    def copied(self) -> Snapshot:
+        """The same, in memory that the run does not change."""
+        rule_state = {name: array.copy() for name, array in self.rule_state.items()}
+        return replace(self, values=self.values.copy(), rule_state=rule_state)
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Put a snapshot on disk, then remove what is older than the last two.
+
+    Raises:
+        UnavailableError: the disk does not take it; what was there is unchanged.
+    """
+    facts = json.dumps(
+        {
+            "version": FORMAT,
+            "round": snapshot.round,
+            "contributors": sorted(snapshot.contributors),
+            "redraw": snapshot.redraw,
+            "course": snapshot.course.to_json().decode(),
+            "journal_lines": snapshot.journal_lines,
+        }
+    )
+    arrays = {"values": snapshot.values} | {f"rule {name}": array for name, array in snapshot.rule_state.items()}
+    header = json.dumps({"facts": facts, "digest": arrays_digest(facts, arrays).hex()})
+    path = _path(folder, snapshot.round)
+    partial = path.with_suffix(".partial")
+    with _explained():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
+        with partial.open("wb") as file:
+            file.write(save(arrays, metadata={_KEY: header}))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_folder(folder)
+        for number in rounds_in(folder)[:-KEPT]:
+            _path(folder, number).unlink()
+
+
+def read_snapshot(folder: Path, number: int) -> Snapshot | None:
+    """The snapshot before a round; None where it is damaged or of a later version of this program."""
+    try:
+        raw = _path(folder, number).read_bytes()
+        arrays = load(raw)
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
+        facts = _migrated(json.loads(header["facts"]))
+        if header["digest"] != arrays_digest(header["facts"], arrays).hex() or facts["round"] != number:
+            raise ValueError("not the bytes that were written")
+        return Snapshot(
+            round=number,
+            contributors=frozenset(facts["contributors"]),
+            redraw=facts["redraw"],
+            course=Course.from_json(facts["course"].encode()),
+            values=arrays["values"],
+            rule_state={name.removeprefix("rule "): arrays[name] for name in arrays if name != "values"},
+            journal_lines=facts["journal_lines"],
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def forget_after(folder: Path, number: int) -> None:
+    """Remove the snapshots of later rounds: the run has gone back and makes them again.
+
+    Raises:
+        UnavailableError: the disk does not let go of them.
+    """
+    with _explained():
+        for later in rounds_in(folder):
+            if later > number:
+                _path(folder, later).unlink()
+
+
+def forget_partial(folder: Path) -> None:
+    """Remove what a crash left of a snapshot that was being written.
+
+    Raises:
+        UnavailableError: the disk does not let go of it.
+    """
+    with _explained():
+        for partial in folder.glob("before-*.partial"):
+            partial.unlink()
+
+
+def rounds_in(folder: Path) -> list[int]:
+    """The rounds before which there is a snapshot, in order."""
+    return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
+
+
+def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON holds
+    """The facts of any earlier version as this one writes them; there is none yet."""
+    if facts["version"] != FORMAT:
+        raise ValueError("another version")
+    return facts
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"A snapshot of the run cannot be written: {cause.strerror}.",
+            consequence="The coordinator stopped; the run goes on from the snapshot before when it is started again.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        ) from cause
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"before-{number:010d}.safetensors"

@@ -1,0 +1,263 @@
+"""Who answers at an address: name, proxy, port and TLS, one after another, as a site would call.
+
+Nothing is sent but handshakes. gRPC says "Socket closed" for an expired, a foreign and an intercepted
+certificate alike, so this looks itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from host.diagnosis import Finding, failure, fine, warning
+
+_LONGEST_ANSWER_BYTES: Final = 8192
+
+
+def taken_addresses(listen: str) -> list[str]:
+    """The addresses behind HOST:PORT on which another program listens already; a name may stand for several.
+
+    A server that gets one of two would say nothing, and whoever calls the other one meets a stranger. A host that
+    is not known here gives none.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return []
+    return [str(place[0]) for family, _, _, _, place in found if _is_taken(family, place)]
+
+
+def _is_taken(family: int, place: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended take no port
+            if family == socket.AF_INET6:
+                own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            own.bind(place)
+    except OSError as cause:  # also where this computer has no IPv6, although a name has such an address
+        return cause.errno == errno.EADDRINUSE
+    return False
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a site calls.
+
+    Attributes:
+        host: a name or an address.
+        port: of TCP.
+        root_pem: the certificates under which the answer has to prove itself.
+        own: this site's chain and key, where it has them; without them the port hangs up after the handshake.
+    """
+
+    host: str
+    port: int
+    root_pem: str
+    own: tuple[Path, Path] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy that is asked to CONNECT."""
+
+    host: str
+    port: int
+
+
+class _Unreachable(Exception):  # carries a finding, is never shown
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
+
+
+def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
+    """The proxy that gRPC would take for a host; None for none.
+
+    Raises:
+        ValueError: the variable names no proxy that can be used.
+    """
+    names = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
+    found = next((environment[name] for name in names if environment.get(name)), None)
+    exempt = environment.get("no_grpc_proxy") or environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if found is None or any(host.endswith(word.strip()) for word in exempt.split(",") if word.strip()):
+        return None
+    parts = urlsplit(found if "://" in found else f"http://{found}")
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError("it has to be http://HOST:PORT")
+    return Proxy(parts.hostname, parts.port or 80)
+
+
+def findings(target: Target, environment: Mapping[str, str], patience_seconds: float = 5.0) -> list[Finding]:
+    """Name, proxy, port and TLS of an address; what follows on a failure is left out."""
+    found: list[Finding] = []
+    try:
+        try:
+            proxy = proxy_for(target.host, environment)
+        except ValueError as wrong:
+            remedy = "Set https_proxy to http://HOST:PORT, without a path, or unset it."
+            raise _Unreachable(failure("D408", f"The proxy's variable cannot be used: {wrong}.", remedy)) from wrong
+        if proxy is None:
+            found.append(_name(target))
+        found.append(_port(target, proxy, patience_seconds))
+        found.append(_who_answers(target, proxy, patience_seconds))
+    except _Unreachable as stop:
+        found.append(stop.finding)
+    return found
+
+
+def _name(target: Target) -> Finding:
+    try:
+        kinds = [entry[0] for entry in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)]
+    except OSError as cause:
+        remedy = "Check the name in hospital.yaml and in the invitation, and the resolver of this computer."
+        says = f"The name {target.host} leads to no address: {cause.strerror or 'unknown'}."
+        raise _Unreachable(failure("D407", says, remedy)) from cause
+    first = ", IPv6 first" if kinds[0] == socket.AF_INET6 and socket.AF_INET in kinds else ""
+    return fine("D407", f"The name {target.host} leads to {len(kinds)} addresses{first}.")
+
+
+def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:
+    if proxy is not None:
+        _connected(target, proxy, patience).close()
+        return fine("D408", f"The proxy {proxy.host}:{proxy.port} connects to {target}.")
+    silent = []
+    for kind, _, _, _, address in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM):
+        try:
+            with socket.socket(kind, socket.SOCK_STREAM) as attempt:
+                attempt.settimeout(patience)
+                attempt.connect(address)
+        except OSError as cause:
+            silent.append((str(address[0]), _reason(cause)))
+            continue
+        if silent:
+            others = ", ".join(host for host, _ in silent)
+            says = f"{target} answers at {address[0]}, and not at {others}, which the name leads to as well."
+            return warning("D409", says, "Tell the office: each connection may try the silent address first.")
+        return fine("D409", f"{target} answers.")
+    raise _Unreachable(_closed(target, silent))
+
+
+def _closed(target: Target, silent: list[tuple[str, str]]) -> Finding:
+    reasons = {reason for _, reason in silent}
+    says = f"{target} does not answer: {', '.join(sorted(reasons))}."
+    if reasons == {"refused"}:
+        return failure("D409", says, "Ask the office whether the coordinator runs, and whether the port is right.")
+    return failure("D409", says, f"Ask the network department to allow this computer out to {target} over TCP.")
+
+
+def _reason(cause: OSError) -> str:
+    match cause:
+        case ConnectionRefusedError():
+            return "refused"
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return cause.strerror or type(cause).__name__
+
+
+def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.socket:
+    """A connection, through the proxy where there is one."""
+    place = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
+    try:
+        connection = socket.create_connection(place, patience)
+    except OSError as cause:
+        if proxy is None:
+            raise _Unreachable(_closed(target, [(target.host, _reason(cause))])) from cause
+        says = f"The proxy {proxy.host}:{proxy.port} does not answer: {_reason(cause)}."
+        raise _Unreachable(failure("D408", says, "Correct https_proxy, or ask who runs the proxy.")) from cause
+    if proxy is not None:
+        try:
+            _ask_for_tunnel(connection, target, proxy)
+        except _Unreachable:
+            connection.close()
+            raise
+    return connection
+
+
+def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> None:
+    answer = b""
+    try:
+        connection.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode("ascii"))
+        while b"\r\n\r\n" not in answer and len(answer) < _LONGEST_ANSWER_BYTES:
+            answer += (more := connection.recv(1))
+            if not more:
+                break
+    except OSError:
+        answer = b""
+    words = answer.split(b"\r\n", 1)[0].split(b" ")
+    if len(words) < 2 or not words[1].startswith(b"2"):
+        status = words[1].decode("ascii", "replace")[:3] if len(words) > 1 else "no answer"
+        says = f"The proxy {proxy.host}:{proxy.port} does not connect to {target}: {status}."
+        remedy = f"Ask who runs the proxy to allow CONNECT to {target}, or add {target.host} to no_proxy."
+        raise _Unreachable(failure("D408", says, remedy))
+
+
+def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Finding:
+    """Whose certificate is shown there, and whether it proves the coordinator of this federation."""
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    shown = _shown(target, proxy, patience, anybody)
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ours.load_verify_locations(cadata=target.root_pem)
+    try:
+        _shown(target, proxy, patience, ours)
+    except ssl.SSLCertVerificationError as refusal:
+        return _unproven(target, shown, refusal.verify_code)
+    return fine("D410", f"{target} shows a certificate of this federation's authority.")
+
+
+def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SSLContext) -> x509.Certificate:
+    context.set_alpn_protocols(["h2"])
+    if target.own is not None:
+        context.load_cert_chain(*target.own)
+    with _connected(target, proxy, patience) as connection:
+        try:
+            with context.wrap_socket(connection, server_hostname=target.host) as secure:
+                return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+        except ssl.SSLCertVerificationError:
+            raise
+        except (OSError, ValueError) as cause:
+            says = f"Something answers at {target} that does not speak TLS."
+            remedy = "Check the port; if it is right, a device on the way cuts TLS off: ask the network department."
+            raise _Unreachable(failure("D410", says, remedy)) from cause
+
+
+def _unproven(target: Target, shown: x509.Certificate, code: int) -> Finding:
+    match code:
+        case 10:  # OpenSSL: it has expired
+            says = f"The coordinator's certificate ended on {shown.not_valid_after_utc:%Y-%m-%d}."
+            return failure("D410", says, "Ask the office to run `pki renew`, then to start the coordinator again.")
+        case 9:  # not yet valid
+            says = f"The coordinator's certificate begins on {shown.not_valid_before_utc:%Y-%m-%d %H:%M} UTC."
+            return failure("D410", says, "Set this computer's clock, which is behind: timedatectl set-ntp true.")
+        case 62 | 64:  # another name, another address
+            says = f"The certificate shown at {target} is of this federation, and not for this name."
+            return failure("D410", says, "Use the name in the invitation, or ask the office for a certificate with it.")
+        case _:
+            says = (
+                f"TLS is intercepted: at {target} a certificate issued by {_issuer(shown)} is shown, which is not this"
+                " federation's authority."
+            )
+            remedy = f"Ask the network department to exempt {target} from TLS inspection; nothing is sent meanwhile."
+            return failure("D410", says, remedy)
+
+
+def _issuer(certificate: x509.Certificate) -> str:
+    """The issuer's name, as plain text on one line."""
+    for kind in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME):
+        for attribute in certificate.issuer.get_attributes_for_oid(kind):
+            return ascii(str(attribute.value))[:80]
+    return "an authority without a name"

@@ -1,0 +1,218 @@
+"""What `doctor` finds, as records and judgements: pure, so that every one of them is tested with figures.
+
+A finding is one line: whether it is well, what was looked at, what was seen, and the remedy. Its identifier leads to
+the help of `explain`; a support bundle holds identifier, subject and severity alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Final
+
+from host.message_catalogue import Entry
+
+AILMENTS: Final = (
+    Entry("D401", "configuration", "The configuration file is read as the program reads it.", "Correct what is named."),
+    Entry(
+        "D402",
+        "state directory",
+        "Keys, logs and models lie here; it has to be its user's own, and writable.",
+        "chown it to the user that the program runs as, then chmod go-w.",
+    ),
+    Entry(
+        "D403",
+        "keys",
+        "A key that others could read is not used at all.",
+        "chmod 600, and the right owner; if others had access, make a new key.",
+    ),
+    Entry(
+        "D404",
+        "certificate",
+        "The federation's certificates live 90 days and are renewed from day 30 while program and federation run; "
+        "those of a hospital's own authority are renewed by people.",
+        "A site: start the agent; the office: `pki renew`. After the end the office has to help.",
+    ),
+    Entry("D405", "disk", "Nothing leaves a site whose audit log cannot be written.", "Make room."),
+    Entry(
+        "D406",
+        "clock",
+        "Certificates are valid between two times; a wrong clock refuses good ones.",
+        "timedatectl set-ntp true, or ask who runs the network's time server.",
+    ),
+    Entry("D407", "name", "The coordinator's name has to lead to an address.", "Ask the network department."),
+    Entry(
+        "D408",
+        "proxy",
+        "Where https_proxy is set, the connection goes through that proxy with CONNECT.",
+        "Have CONNECT to the coordinator allowed, or name its host in no_proxy.",
+    ),
+    Entry(
+        "D409",
+        "port",
+        "The site calls out to one port; nothing has to be open inwards.",
+        "Ask the network department to allow this host out to that port; ask the office whether the program runs.",
+    ),
+    Entry(
+        "D410",
+        "TLS",
+        "The coordinator proves itself by this federation's own authority; a device that opens TLS cannot.",
+        "Have the address exempted from TLS inspection; behind a load balancer pass TLS through.",
+    ),
+    Entry(
+        "D411",
+        "membership",
+        "The coordinator takes or refuses this site's certificate.",
+        "Ask the federation office: `pki list`.",
+    ),
+    Entry("D412", "table", "The table meets its contract.", "site-agent check names every finding."),
+    Entry(
+        "D413",
+        "threads",
+        "The trainer computes with as many threads as hospital.yaml says.",
+        "Lower `threads`, or give the service more cores.",
+    ),
+    Entry(
+        "D414",
+        "trainer's isolation",
+        "The process with the patients has no network.",
+        "Run it as its unit does (PrivateNetwork=yes), or allow user namespaces.",
+    ),
+    Entry(
+        "D415",
+        "address rules",
+        "IPAddressDeny= in a unit does nothing, silently, where the kernel has no BPF for control groups.",
+        "Rely on PrivateNetwork= and on a firewall.",
+    ),
+    Entry(
+        "D416",
+        "policy",
+        "Settings of hospital.yaml that loosen what is the default.",
+        "Nothing, if this was decided; otherwise change the policy.",
+    ),
+    Entry("D417", "invitation", "The file by which a site asks for its certificate.", "Ask for a new one."),
+    Entry("D418", "program", "Whether agent or coordinator is running now.", "Start the service."),
+    Entry("D419", "trainer's socket", "Where the agent meets the trainer's service.", "systemctl start site-trainer"),
+    Entry("D420", "authority", "The directory that `pki init` made.", "Bring it back from its backup."),
+    Entry("D421", "plans", "The studies that the coordinator runs.", "Correct what is named; `coordinator check`."),
+    Entry("D422", "audit log", "Records that nobody has countersigned could be cut unseen.", "Connect; see `status`."),
+    Entry(
+        "D423",
+        "graphics processor",
+        "Training runs on the processor; a graphics processor that is there is not used by this version.",
+        "Nothing.",
+    ),
+)
+_SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
+
+FEW_BYTES: Final = 1 << 30
+TOO_FEW_BYTES: Final = 64 << 20
+RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so 60 are left when all goes well
+WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
+
+
+class Severity(IntEnum):
+    """How much a finding matters."""
+
+    FINE = 0
+    WARNING = 1
+    FAILURE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        identifier: of AILMENTS.
+        severity: how much it matters.
+        says: what was seen, a sentence.
+        remedy: what to do, empty where all is well.
+    """
+
+    identifier: str
+    severity: Severity
+    says: str
+    remedy: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What was looked at."""
+        return _SUBJECTS[self.identifier]
+
+    @property
+    def line(self) -> str:
+        """For people: one line."""
+        remedy = f" {self.remedy}" if self.remedy else ""
+        return f"{self.severity.name.lower():<7} {self.identifier} {self.subject}: {self.says}{remedy}"
+
+    def facts(self) -> dict[str, object]:
+        """For programs."""
+        return asdict(self) | {"severity": self.severity.name.lower(), "subject": self.subject}
+
+
+def fine(identifier: str, says: str) -> Finding:
+    """All is well."""
+    return Finding(identifier=identifier, severity=Severity.FINE, says=says)
+
+
+def warning(identifier: str, says: str, remedy: str) -> Finding:
+    """Somebody should look, and the program works."""
+    return Finding(identifier=identifier, severity=Severity.WARNING, says=says, remedy=remedy)
+
+
+def failure(identifier: str, says: str, remedy: str) -> Finding:
+    """The program does not work, or not for long."""
+    return Finding(identifier=identifier, severity=Severity.FAILURE, says=says, remedy=remedy)
+
+
+def exit_status(findings: Sequence[Finding]) -> int:
+    """0 where all is well, 3 where there are warnings, 1 where there is a failure."""
+    worst = max((finding.severity for finding in findings), default=Severity.FINE)
+    return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
+
+
+def judge_disk(free_bytes: int) -> Finding:
+    """Room where the state lies."""
+    says = f"{free_bytes / 1e9:.1f} GB are free where the state lies."
+    if free_bytes < TOO_FEW_BYTES:
+        return failure("D405", says, "Make room now: nothing leaves while the audit log cannot be written.")
+    if free_bytes < FEW_BYTES:
+        return warning("D405", says, "Make room, or move the state to a larger disk.")
+    return fine("D405", says)
+
+
+def judge_days(owner: str, days_left: float, renewal: str, late_days: float = RENEWAL_IS_LATE_DAYS) -> Finding:
+    """A certificate's remaining days; `renewal` is how its owner gets a new one, who is warned below `late_days`."""
+    if days_left <= 0:
+        return failure("D404", f"{owner} ended {-days_left:.0f} days ago.", renewal)
+    if days_left < late_days:
+        return warning("D404", f"{owner} ends in {days_left:.0f} days.", renewal)
+    return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
+
+
+def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None) -> Finding:
+    """This computer's clock: kept by a time server, and against the coordinator's where that has told its time."""
+    remedy = "Run `timedatectl set-ntp true`, or ask who runs the network's time server."
+    if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
+        word = "ahead of" if seconds_apart > 0 else "behind"
+        return failure("D406", f"This clock is {abs(seconds_apart):.0f} s {word} the coordinator's.", remedy)
+    if seconds_apart is not None:
+        return fine("D406", f"This clock and the coordinator's are {abs(seconds_apart):.1f} s apart.")
+    if is_synchronised is False:
+        return warning("D406", "No time server keeps this clock.", remedy)
+    return fine("D406", "The clock is kept by a time server." if is_synchronised else "The kernel does not tell.")
+
+
+def judge_address_rules(works: bool | None) -> Finding:
+    """Whether rules like IPAddressDeny= are enforced by this kernel; None where it cannot be tried."""
+    if works is None:
+        return fine("D415", "Not tried, because only root may; run this as root to know.")
+    if works:
+        return fine("D415", "This kernel enforces IPAddressDeny= and IPAddressAllow=.")
+    return warning(
+        "D415",
+        "This kernel ignores IPAddressDeny= and IPAddressAllow= and says nothing.",
+        "Rely on PrivateNetwork= for the trainer and on a firewall for the others; or boot a kernel with CGROUP_BPF.",
+    )

@@ -1,0 +1,35 @@
+"""Pages that a command serves to this computer's own people until it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from protos.errors import UsageError
+from protos.plan.configuration_fields import LocalAddress
+
+
+def check_local(listen: str, consequence: str) -> None:
+    """Return when `--listen` names loopback or a Unix socket.
+
+    Raises:
+        UsageError: it does not; `consequence` is its second sentence.
+    """
+    try:
+        TypeAdapter(LocalAddress).validate_python(listen)
+    except ValidationError as cause:
+        raise UsageError(
+            what=f"--listen {listen} is no address of this computer alone.",
+            consequence=consequence,
+            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path; others come in by the institution's own proxy.",
+        ) from cause
+
+
+async def until_ended(server: asyncio.Server, listen: str) -> None:
+    """Say where the page is, and answer until this process is ended."""
+    shown = listen if listen.startswith("unix:") else f"http://{listen}/"
+    click.echo(f"The page is at {shown}", err=True)
+    async with server:
+        await server.serve_forever()

@@ -1,0 +1,80 @@
+"""Answering this computer's own people over HTTP: on loopback or a Unix socket, one short request at a time.
+
+It stands on the lowest floor that both programs share and that may listen; what is asked and answered is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer
+from protos.errors import ConfigurationError
+
+
+@asynccontextmanager
+async def serving_pages(
+    listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
+) -> AsyncIterator[None]:
+    """While the block lasts, answer a monitoring system on a local address; on none where there is none.
+
+    Args:
+        listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
+        pages: path -> what makes its page at this moment.
+        consequence: where it cannot be listened on, what that means for the program that would have.
+        file: where the program's address is written.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    if listen is None:
+        yield
+        return
+
+    async def respond(request: bytes) -> bytes:
+        return answer(request, pages)
+
+    try:
+        server = await serve_locally(listen, respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The address {listen} of metrics_listen cannot be listened on: {cause.strerror}.",
+            consequence=consequence,
+            remedy=f"Choose another address in {file}, or end the program that uses this one.",
+            code="E028",
+        ) from cause
+    async with server:
+        yield
+
+
+async def serve_locally(address: str, respond: Callable[[bytes], Awaitable[bytes]]) -> asyncio.Server:
+    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
+
+    Args:
+        address: checked before. A socket that an earlier process left is replaced; any other file stays.
+        respond: from a request's head to the whole response. A connection is closed whatever it raises.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, TimeoutError):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await respond(request))
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    if address.startswith("unix:"):
+        place = Path(address.removeprefix("unix:"))
+        if place.is_socket():
+            place.unlink()
+        return await asyncio.start_unix_server(answered, place, limit=LONGEST_REQUEST_BYTES)
+    host, _, port = address.rpartition(":")
+    return await asyncio.start_server(answered, host.strip("[]"), int(port), limit=LONGEST_REQUEST_BYTES)

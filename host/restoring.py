@@ -1,0 +1,156 @@
+"""Bringing directories back from a backup, whole, beside what is there, and never over something newer.
+
+What only grows tells which state is newer: journals and audit logs. Where one that is here has a line that the
+backup's does not begin with, the backup is older or another's, and is refused; so is it where one that is here is
+not in the backup at all. What was here before stays beside, under another name, until a person removes it.
+
+A state that is brought back to an empty directory may be older than what others have seen since. This cannot be
+known here; `mark` writes it down in what is brought back, and the others notice by rounds, attempts and heads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatch
+from glob import escape
+from pathlib import Path
+from typing import Final
+
+from host.backup_archive import Catalogue, digest_of_beginning, extract, give_back
+from host.disk_space import MODELS_RESERVE_BYTES, require_room
+from host.durable import by_descriptor, make_folder, opened_folder
+from protos.errors import ConfigurationError, UnavailableError
+
+# What only grows, by its path in a backup.
+GROWING: Final = ("state/audit.log", "state/audit.log.??????????", "state/runs/*/journal.jsonl")
+
+
+def restore(
+    path: Path,
+    catalogue: Catalogue,
+    roots: Mapping[str, Path],
+    *,
+    stamp: str,
+    mark: Callable[[Mapping[str, Path]], None],
+) -> list[Path]:
+    """Put the directories of a checked backup where they belong; the caller holds them.
+
+    Args:
+        path: the backup.
+        catalogue: its own, checked.
+        roots: where each directory of the backup goes.
+        stamp: the time in the names of what was there before.
+        mark: writes into the restored directories, by name, that they were brought back, before they count.
+
+    Returns:
+        where what was there before is now.
+
+    Raises:
+        ConfigurationError: what is there is newer, or the backup lacks a directory.
+        UnavailableError: the disk does not take it; what was there is unchanged.
+    """
+    for name, root in roots.items():
+        if name not in catalogue.entries:
+            raise _refused(f"The backup holds no {name} directory", "Use a backup of this program.")
+        refuse_if_newer(path, catalogue, name, root)
+    staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
+    before, size = [], sum(entry.size for entry in catalogue.entries.values())
+    try:
+        with ExitStack() as stack:
+            opened = {}
+            for name, place in staged.items():
+                make_folder(place.parent)
+                require_room(place.parent, size, MODELS_RESERVE_BYTES)
+                opened[name] = stack.enter_context(_new_folder(place))
+                extract(path, catalogue, name, opened[name])
+            mark({name: by_descriptor(folder) for name, folder in opened.items()})
+            for name, folder in opened.items():
+                give_back(catalogue, name, folder)
+        for name, root in roots.items():
+            before += _put_in_place(staged[name], root, root.with_name(f"{root.name}.before-restore-{stamp}"))
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"The backup cannot be brought back: {cause.strerror}.",
+            consequence=f"What was there is unchanged, or beside it with {stamp} in its name; nothing was started.",
+            remedy="Make room on the disk, or mend the permissions, remove what ends in that time, and try again.",
+        ) from cause
+    return before
+
+
+def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
+    """Return if nothing in a directory is lost when the backup takes its place.
+
+    Raises:
+        ConfigurationError: something is.
+    """
+    if not root.exists():
+        return
+    for place in sorted(found for found in root.rglob("*") if found.is_file()):
+        at = f"{name}/{place.relative_to(root).as_posix()}"
+        entry = catalogue.entries.get(at)
+        if not any(fnmatch(at, pattern) for pattern in GROWING):
+            continue
+        size = place.stat().st_size
+        if entry is None or size > entry.size or digest_of_beginning(path, at, size) != _digest(place):
+            raise _refused(
+                f"{place} holds what the backup does not: the backup is older, or of another federation",
+                "Use the newest backup; if this one is meant, move the present directory away first.",
+            )
+
+
+def refuse_unfinished(root: Path) -> None:
+    """Return unless a restore was cut short and left no state: a program that began now would make new keys.
+
+    Raises:
+        ConfigurationError: a restore beside the directory is unfinished, and the directory is missing or empty.
+    """
+    if root.is_dir() and any(place.name != ".lock" for place in root.iterdir()):
+        return
+    unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
+    if unfinished:
+        raise ConfigurationError(
+            what=f"A restore of {root} was cut short: {unfinished[-1]} is beside it, and it holds nothing itself.",
+            consequence="Nothing was started, so that no new keys were made.",
+            remedy="Run `restore` again with the same backup; then remove what has `restoring` in its name.",
+        )
+
+
+def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
+    """Give the staged directory its name; where one has that name already, it gets another, which is returned."""
+    with opened_folder(root.parent) as around:
+        try:
+            os.rename(root.name, before.name, src_dir_fd=around, dst_dir_fd=around)
+            moved = [before]
+        except FileNotFoundError:
+            moved = []
+        os.rename(staged.name, root.name, src_dir_fd=around, dst_dir_fd=around)
+        os.fsync(around)
+    return moved
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[int]:
+    """A new folder, open: it stays the same one, whatever the owner of the folder around it does with its name."""
+    with opened_folder(folder.parent) as above:
+        os.mkdir(folder.name, 0o700, dir_fd=above)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(folder.name, flags, dir_fd=above)
+    try:
+        # Whoever owns the folder around it may have put one of its own there, and links in that, before it was opened.
+        if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
+            raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _digest(place: Path) -> str:
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refused(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what=f"{what}.", consequence="Nothing was changed.", remedy=remedy)

@@ -1,0 +1,90 @@
+"""Which version of this program's layout a state directory has, written down in it, and how an older one moves forward.
+
+A small file, `state-format`, says whose state it is and its number. A state without the file is from before it was
+written: number 0. Steps lead from each number to the next; a number that this program does not know is refused,
+because an older program would take newer files for damaged ones and set them aside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from host.durable import replace_file
+from protos.errors import ConfigurationError, UnavailableError
+
+FILE: Final = "state-format"
+STATE_FORMAT: Final = 1
+
+
+def _begin_numbering(_: Path) -> None:
+    """From 0 to 1 only the number is new; ledgers of format 1 are still read as they are."""
+
+
+# The step at place n leads from format n to n + 1. Each may be interrupted and made again.
+_STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering,)
+
+
+def settle_format(state: Path, program: str) -> int:
+    """Move a state forward to this program's format; the number that it had. The caller holds the directory.
+
+    Raises:
+        ConfigurationError: it is of a later version, or of another program.
+        UnavailableError: the disk does not take it.
+    """
+    found = format_of(state, program)
+    if found < STATE_FORMAT or not (state / FILE).exists():
+        for step in _STEPS[found:]:
+            step(state)
+        _write(state, program)
+    return found
+
+
+def format_of(state: Path, program: str) -> int:
+    """The number of a state's format.
+
+    Raises:
+        ConfigurationError: it is of a later version, or of another program.
+    """
+    try:
+        content = json.loads((state / FILE).read_bytes())
+        owner, number = content["program"], content["format"]
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise _refused(f"{state / FILE} cannot be read", "Bring the directory back from a backup.") from cause
+    if owner != program:
+        raise _refused(f"{state} is the state of {owner}, not of {program}", "Name another state directory.")
+    check_number(number, str(state))
+    return int(number)
+
+
+def check_number(number: object, place: str) -> None:
+    """Return if this program knows a format.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STATE_FORMAT:
+        raise _refused(
+            f"{place} has state format {number}, and this program knows formats up to {STATE_FORMAT}",
+            "Install the version of global-layers that wrote it, or a later one.",
+        )
+
+
+def _write(state: Path, program: str) -> None:
+    content = json.dumps({"program": program, "format": STATE_FORMAT}) + "\n"
+    try:
+        replace_file(state / FILE, content.encode())
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"The state directory cannot be written: {cause.strerror}.",
+            consequence="The program did not start; what is in it is unchanged.",
+            remedy="Make room on its disk, or mend its permissions, and start again.",
+        ) from cause
+
+
+def _refused(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what=f"{what}.", consequence="The program stopped; nothing was changed.", remedy=remedy)

@@ -1,0 +1,76 @@
+"""A support bundle: what helps somebody elsewhere to help, and no text that a person of this site has written.
+
+Nothing is left out by searching for secrets: only identifiers, severities, numbers of this computer and
+the catalogue's own words are put in. So no path, name, address, key or value can be in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from host.diagnosis import AILMENTS, Finding
+from host.durable import give_to_owner, opened_folder
+from protos.errors import ConfigurationError
+
+_HELP: Final = {entry.identifier: entry for entry in AILMENTS}
+
+
+def bundle_of(
+    program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
+) -> dict[str, Any]:  # Any: whatever JSON holds
+    """The bundle's content.
+
+    Args:
+        program: whose doctor looked.
+        software: this program's version.
+        findings: of which neither what was seen nor the remedy is taken over, since both may hold names.
+        counts: numbers that help, such as records of a log.
+    """
+    return {
+        "format": "global-layers support bundle 1",
+        "program": program,
+        "version": software,
+        "system": {
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "processors": os.cpu_count(),
+        },
+        "findings": [
+            {
+                "identifier": finding.identifier,
+                "severity": finding.severity.name.lower(),
+                "meaning": _HELP[finding.identifier].meaning,
+                "remedy": _HELP[finding.identifier].remedy,
+            }
+            for finding in findings
+        ],
+        "counts": dict(counts or {}),
+    }
+
+
+def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
+    """Write a bundle where no file is yet, mode 0600.
+
+    Raises:
+        ConfigurationError: there is a file already, or it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with opened_folder(place.parent) as folder:
+            descriptor = os.open(place.name, flags, 0o600, dir_fd=folder)
+            give_to_owner(descriptor, folder)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The bundle {place} cannot be written: {cause.strerror}.",
+            consequence="Nothing was written.",
+            remedy="Name a path where nothing lies yet, in a folder that this user may write.",
+        ) from cause
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")

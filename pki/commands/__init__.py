@@ -1,1 +1,0 @@
-"""Commands of `pki`, a file per subject."""

@@ -1,1 +1,0 @@
-"""What the doctors of both programs look at: this computer, key files, and who answers at an address."""

@@ -1,0 +1,117 @@
+"""Directories, keys and certificates as a doctor looks at them. Nothing is made, mended or locked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from host.diagnosis import Finding, failure, fine, judge_days, warning
+from pki import store
+from pki.authority import Authority
+from pki.certificate_chain import certificates_in
+from pki.invitation import Invitation
+from pki.own_authority_checks import judge_sites
+from pki.register import Register
+from protos.errors import OperatorError
+
+
+def judge_directory(place: Path) -> Finding:
+    """A private directory: there, its user's own, writable by nobody else."""
+    try:
+        state = place.stat()
+    except FileNotFoundError:
+        return warning("D402", f"{place} does not exist yet.", "It is made at the first start.")
+    except PermissionError:
+        return failure("D402", f"{place} is closed to this user.", "Run this as the user that the program runs as.")
+    if not stat.S_ISDIR(state.st_mode):
+        return failure("D402", f"{place} is no directory.", "Name a directory as `state`.")
+    if state.st_mode & 0o022:
+        return failure("D402", f"{place} can be written by other accounts.", f"Run `chmod go-w {place}`.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        remedy = f"Run this as the owner of {place}, or `chown` it to the user that the program runs as."
+        return failure("D402", f"{place} cannot be written by this user.", remedy)
+    return fine("D402", f"{place} is this user's own.")
+
+
+def judge_secrets(places: Iterable[Path]) -> list[Finding]:
+    """Secret files: one finding for each that is there and not as it has to be, or one for all."""
+    wrong, number = [], 0
+    for place in places:
+        try:
+            with place.open("rb") as file:
+                store.check_secret(place, os.fstat(file.fileno()))
+            number += 1
+        except FileNotFoundError:
+            continue
+        except OperatorError as unsafe:
+            wrong.append(failure("D403", unsafe.what, unsafe.remedy))
+        except OSError as cause:
+            remedy = "Run this as the user that the program runs as, or mend the file's owner."
+            wrong.append(failure("D403", f"{place} cannot be read: {cause.strerror}.", remedy))
+    return wrong or [fine("D403", f"{number} secret files are readable by their owner alone.")]
+
+
+def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
+    """A certificate file's remaining days."""
+    try:
+        leaf = certificates_in(store.read_public(place))[0]
+    except OperatorError as wrong:
+        return failure("D404", wrong.what, wrong.remedy)
+    if leaf.not_valid_before_utc > now:
+        says = f"{owner} begins on {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, later than this clock's time."
+        return failure("D404", says, "Set this computer's clock: timedatectl set-ntp true.")
+    return judge_days(owner, (leaf.not_valid_after_utc - now).total_seconds() / 86400, renewal)
+
+
+def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
+    """The invitation of a site that has no certificate yet."""
+    try:
+        invitation = Invitation.load(place)
+        invitation.check_not_expired(now)
+    except OperatorError as wrong:
+        return failure("D417", wrong.what, wrong.remedy)
+    if invitation.site != site:
+        says = f"The invitation is for {invitation.site}, and hospital.yaml is for {site}."
+        return failure("D417", says, "Use the invitation for this site, or correct `site`.")
+    return fine("D417", f"The invitation is valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
+
+
+def judge_authority(directory: Path, now: datetime) -> list[Finding]:
+    """The federation's authority: its files, its secrets, the days of its certificates, its register."""
+    try:
+        authority = Authority.load(directory)
+        with Register(authority.register_path) as register:
+            sites = register.sites()
+    except OperatorError as wrong:
+        return [failure("D420", wrong.what, wrong.remedy)]
+    except OSError as cause:
+        return [failure("D420", f"{directory} cannot be read: {cause.strerror}.", "Run this as its owner.")]
+    found = [fine("D420", f"The authority of {authority.federation} knows {len(sites)} sites.")]
+    if authority.sealed_root_key_path.exists():
+        says = f"The sealed root key still lies at {authority.sealed_root_key_path}."
+        found.append(warning("D420", says, "Move it to a place that is not on this computer."))
+    found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
+    for place, owner, renewal in (
+        (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
+        (authority.issuing_certificate_path, "The issuing certificate", "Run `pki renew --authority`."),
+    ):
+        found.append(judge_certificate(place, owner, renewal, now))
+    return found
+
+
+def judge_members(directory: Path, now: datetime) -> list[Finding]:
+    """The root's days, those of every site's certificate and own authority, and a change of the authority."""
+    try:
+        authority = Authority.load(directory)
+        members = judge_sites(authority, now)
+    except OperatorError:
+        return []  # told by judge_authority already
+    renewal = "Run `pki rotate begin` years before, and let it take its time."
+    found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
+    if authority.is_changing():
+        says = "A change of the authority is under way."
+        found.append(warning("D420", says, "`pki rotate status` says which step is next."))
+    return found

@@ -1,0 +1,100 @@
+"""`pki own-authority`: which hospital's own authority counts, each for one site alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from pki import store
+from pki.authority import Authority
+from pki.names import site_name
+from pki.own_authority import OwnAuthority
+from pki.own_register import OwnAuthorities
+from pki.pki_options import PATH, directory_option
+from pki.register import Register
+
+_site = click.option("--site", required=True, help="The one site for which it counts.")
+
+
+@click.group("own-authority", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
+def own_authority() -> None:
+    """Let a hospital's own authority issue the certificate of its site, and of no other."""
+
+
+@own_authority.command(
+    epilog="Example: pki own-authority add --site st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567 st-mary-authority.pem"
+)
+@click.argument("certificate", type=PATH)
+@_site
+@directory_option
+@click.option("--fingerprint", required=True, help="The fingerprint of CERTIFICATE that the hospital read to you.")
+def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
+    """Let the authority in CERTIFICATE count for one site, a member, from now on; nothing is restarted.
+
+    What the hospital has to read aloud is shown there by `pki inspect CERTIFICATE`. The site's present certificate
+    counts until it has connected with one of its own authority.
+    """
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        added = OwnAuthorities(register).add(
+            site_name(site),
+            store.read_public(certificate),
+            fingerprint,
+            federation=authority.federation,
+            kin=authority.authorities(),
+            now=datetime.now(UTC),
+        )
+    ends = added.certificate.not_valid_after_utc
+    click.echo(f"This authority counts for {site}, and for no other site, until {ends:%Y-%m-%d %H:%M} UTC.")
+
+
+@own_authority.command(
+    epilog="Example: pki own-authority remove --site st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567"
+)
+@_site
+@directory_option
+@click.option("--fingerprint", help="The one of two that goes; without it, all of the site go.")
+def remove(site: str, directory: Path, fingerprint: str | None) -> None:
+    """Let a site's own authority count no more, at once; a running coordinator notices within a second.
+
+    What it has issued is not accepted any more, and a stream that was opened with it ends. The site stays a member and
+    gets a certificate of the federation with `site-agent renew`.
+    """
+    with Register(Authority.load(directory).register_path) as register:
+        gone = OwnAuthorities(register).remove(site_name(site), fingerprint)
+    for one in gone:
+        click.echo(f"The authority {one.fingerprint} counts for {site} no more, nor does what it has issued.")
+
+
+@own_authority.command(name="list", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
+@directory_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+def list_authorities(directory: Path, as_json: bool) -> None:
+    """Show which hospitals' authorities count, for which site, until when."""
+    with Register(Authority.load(directory).register_path) as register:
+        own = OwnAuthorities(register)
+        found, in_use = own.all(), own.sites_in_use()
+    if as_json:
+        click.echo(json.dumps([_facts(one) | {"in_use": one.site in in_use} for one in found], indent=2))
+        return
+    for one in found:
+        ends = one.certificate.not_valid_after_utc
+        used = "in use" if one.site in in_use else "not in use yet"
+        click.echo(f"{one.site}  {one.fingerprint}  until {ends:%Y-%m-%d}  {used}")
+    if not found:
+        click.echo("No hospital has brought an authority of its own.")
+
+
+def _facts(one: OwnAuthority) -> dict[str, object]:
+    return {
+        "site": one.site,
+        "fingerprint": one.fingerprint,
+        "sha256": one.sha256,
+        "name": one.certificate.subject.rfc4514_string(),
+        "ends": one.certificate.not_valid_after_utc.isoformat(),
+    }

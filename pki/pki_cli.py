@@ -1,0 +1,345 @@
+"""The command `pki`: make a federation's authority, and say who belongs to it.
+
+Only this file of the room reads the clock, the terminal and the command line. No traceback reaches
+an operator: every failure is three sentences on standard error and a documented exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from audit.log_keys import keys_text
+from host.command_line import finish
+from host.diagnosis import exit_status
+from pki import inspection, key_checks, rotation, sealed_key, store
+from pki.authority import Authority, FederationRecord
+from pki.certificates import is_renewal_due
+from pki.enrolment_decisions import invite_site
+from pki.invitation import Invitation
+from pki.names import Address, federation_name, site_name
+from pki.own_authority_commands import own_authority
+from pki.pki_options import PATH as _PATH
+from pki.pki_options import directory_option as _directory
+from pki.register import Register, SiteRecord, SiteState
+from pki.signatures import public_bytes
+from protos.errors import ConfigurationError
+from protos.fingerprints import fingerprint
+from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
+
+_passphrase_file = click.option(
+    "--passphrase-file",
+    type=_PATH,
+    envvar="GLOBAL_LAYERS_PASSPHRASE_FILE",
+    help="File (mode 0600) with the root key's passphrase in its first line.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status."""
+    sys.exit(finish("pki", commands, arguments))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="global-layers")
+def commands() -> None:
+    """Who is who in a federation: its authority, its invitations and its register of sites."""
+
+
+@commands.command(
+    epilog="Example: pki init --federation heart-study --address coordinator.example.org:8443 "
+    "--enrolment-address coordinator.example.org:8444 --directory /var/lib/coordinator/pki"
+)
+@click.option("--federation", required=True, help="Lowercase letters, digits and hyphens.")
+@click.option("--address", required=True, help="HOST:PORT where sites call during runs.")
+@click.option("--enrolment-address", required=True, help="HOST:PORT where sites enrol.")
+@click.option("--host", "hosts", multiple=True, help="A further name or IP address of the coordinator; repeatable.")
+@_directory
+@_passphrase_file
+def init(
+    federation: str,
+    address: str,
+    enrolment_address: str,
+    hosts: tuple[str, ...],
+    directory: Path,
+    passphrase_file: Path | None,
+) -> None:
+    """Make the authority, the coordinator's certificate and an empty register.
+
+    Without --passphrase-file the passphrase of the root key is asked for; where it is left empty,
+    or where there is no terminal, one is made and printed once.
+    """
+    record = FederationRecord(
+        federation=federation_name(federation),
+        coordinator=Address.parse(address),
+        enrolment=Address.parse(enrolment_address),
+        hosts=hosts,
+    )
+    passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)
+    if passphrase_file is None and sys.stdin.isatty():
+        passphrase = click.prompt(
+            "Passphrase of the root key (empty: make one)",
+            default="",
+            hide_input=True,
+            show_default=False,
+            confirmation_prompt=True,
+        )
+    made = "" if passphrase else sealed_key.new_passphrase()
+    authority = Authority.create(directory, record, passphrase=passphrase or made, now=_now())
+    click.echo(f"Made the authority of federation {federation} in {directory}.")
+    if made:
+        click.echo(f"Passphrase of the root key, shown this once: {made}")
+    click.echo(f"Move {authority.sealed_root_key_path} to a place that is not on this computer.")
+
+
+@commands.command(epilog="Example: pki invite st-mary --directory /var/lib/coordinator/pki --output st-mary.invitation")
+@click.argument("site")
+@_directory
+@click.option("--output", type=_PATH, required=True, help="Where the invitation is written, mode 0600.")
+@click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
+@click.option("--pre-approved", is_flag=True, help="Enrol whoever holds the file, without `pki approve`.")
+def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
+    """Invite SITE: write the one file that its operator needs, and note it in the register."""
+    if output.exists():
+        raise ConfigurationError(
+            what=f"{output} exists already.",
+            consequence="It was left as it is, and no invitation was made.",
+            remedy="Choose another path for --output.",
+        )
+    authority = Authority.load(directory)
+    has_saved = False
+
+    def keep(made: Invitation) -> None:
+        nonlocal has_saved
+        made.save(output)
+        has_saved = True
+
+    with Register(authority.register_path) as register:
+        try:
+            invitation = invite_site(
+                authority,
+                register,
+                site_name(site),
+                valid_for=timedelta(hours=valid_hours),
+                is_pre_approved=pre_approved,
+                now=_now(),
+                keep=keep,
+            )
+        except BaseException:
+            if has_saved:
+                output.unlink(missing_ok=True)  # the register knows nothing of it
+            raise
+    click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
+    click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
+
+
+@commands.command(
+    epilog="Example: pki approve st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567"
+)
+@click.argument("site")
+@_directory
+@click.option("--fingerprint", required=True, help="The fingerprint of its identity key that the site read to you.")
+def approve(site: str, directory: Path, fingerprint: str) -> None:
+    """Allow SITE its certificate, after its operator read its fingerprint to you."""
+    with Register(Authority.load(directory).register_path) as register:
+        register.approve(site_name(site), fingerprint, _now())
+    click.echo(f"Approved site {site}; it fetches its certificate when it asks next.")
+
+
+@commands.command(name="list", epilog="Example: pki list --directory /var/lib/coordinator/pki --plan")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option("--plan", "as_plan", is_flag=True, help="The `sites:` of a plan: active and approved sites.")
+def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
+    """Show every site with its state and the fingerprint of its identity key."""
+    if as_json and as_plan:
+        raise click.UsageError("--json and --plan exclude each other.")
+    with Register(Authority.load(directory).register_path) as register:
+        sites = register.sites()
+    if as_json:
+        click.echo(json.dumps([_facts(site) for site in sites], indent=2))
+    elif as_plan:
+        click.echo(_plan_snippet(sites))
+    else:
+        width = max((len(site.name) for site in sites), default=0)
+        for site in sites:
+            click.echo(f"{site.name:<{width}}  {site.state:<9}  {site.identity_fingerprint or '-'}")
+        if not sites:
+            click.echo("No site has been invited yet.")
+
+
+@commands.command(epilog="Example: pki revoke st-mary --directory /var/lib/coordinator/pki")
+@click.argument("site")
+@_directory
+def revoke(site: str, directory: Path) -> None:
+    """Take SITE out of the federation, at once; a running coordinator notices within a second."""
+    with Register(Authority.load(directory).register_path) as register:
+        register.revoke(site_name(site), _now())
+    click.echo(f"Revoked site {site}: none of its certificates is accepted any more.")
+
+
+@commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
+@_directory
+@click.option(
+    "--authority", "with_authority", is_flag=True, help="The issuing certificate as well; needs the root key."
+)
+@_passphrase_file
+def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
+    """Renew the coordinator's certificate, and with --authority the issuing certificate above it."""
+    authority = Authority.load(directory)
+    if with_authority:
+        authority.renew_issuing(_passphrase(passphrase_file), _now())
+    else:
+        authority.renew_coordinator(_now())
+    leaf = authority.coordinator_leaf()
+    click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
+    if is_renewal_due(leaf, _now()):
+        click.echo("That is soon, because the issuing certificate ends then: run `pki renew --authority`.")
+
+
+@commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
+@_directory
+@click.option("--output", type=_PATH, required=True, help="Where the public keys are written.")
+def keys(directory: Path, output: Path) -> None:
+    """Write the public identity keys of coordinator and sites, for whoever verifies an audit log."""
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
+    found[COORDINATOR] = public_bytes(authority.identity_key())
+    store.write_public(output, keys_text(found).encode())
+    for owner, key in sorted(found.items()):
+        click.echo(f"{owner}  {fingerprint(key)}")
+
+
+@commands.command(epilog="Example: pki inspect st-mary.invitation")
+@click.argument("file", type=_PATH)
+def inspect(file: Path) -> None:
+    """Say in plain words what a certificate or an invitation is; its token is not shown."""
+    for line in inspection.describe(store.read_public(file), _now()):
+        click.echo(line)
+
+
+@commands.group(epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
+def rotate() -> None:
+    """Change the authority's root while the federation works: begin, complete, end."""
+
+
+@rotate.command(name="begin", epilog="Example: pki rotate begin --directory /var/lib/coordinator/pki")
+@_directory
+@_passphrase_file
+@click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
+def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
+    """Make the next root, for which the present one vouches; sites hear of it when they are connected."""
+    authority = Authority.load(directory)
+    following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
+    made = "" if following else sealed_key.new_passphrase()
+    rotation.begin(authority, _passphrase(passphrase_file), following or made, _now())
+    if made:
+        click.echo(f"Passphrase of the next root key, shown this once: {made}")
+    click.echo(f"Move {directory / 'next-root.key.sealed'} away after `pki rotate complete`, as root.key.sealed.")
+
+
+@rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_complete(directory: Path) -> None:
+    """Issue under the next root from now on; both are trusted."""
+    rotation.complete(Authority.load(directory), _now())
+    click.echo("The next authority issues from now on; sites get its certificates as they renew.")
+
+
+@rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_end(directory: Path) -> None:
+    """Trust the old root no more, once every site has a certificate of the new authority."""
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        rotation.end(authority, register)
+    click.echo("The old root is trusted no more.")
+
+
+@rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
+@_directory
+def rotate_status(directory: Path) -> None:
+    """Say which step is next, and which sites have yet to renew."""
+    authority = Authority.load(directory)
+    if authority.next_root_path.exists():
+        click.echo("Begun: when every site has been connected once since then, run `pki rotate complete`.")
+    elif authority.previous_root_path.exists():
+        with Register(authority.register_path) as register:
+            late = rotation.waiting(authority, register)
+        click.echo(f"Completed; yet to renew: {', '.join(late)}." if late else "Completed: run `pki rotate end`.")
+    else:
+        click.echo("No change of the authority is under way.")
+
+
+@commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+def doctor(directory: Path, as_json: bool) -> None:
+    """Look at the authority, its keys, and the days that every certificate has left; nothing is changed.
+
+    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+    """
+    found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
+    for finding in () if as_json else found:
+        click.echo(finding.line)
+    if as_json:
+        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
+    sys.exit(exit_status(found))
+
+
+commands.add_command(own_authority)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _passphrase(path: Path | None) -> str:
+    typed: str = click.prompt("Passphrase of the root key", hide_input=True) if path is None else _passphrase_in(path)
+    return typed
+
+
+def _passphrase_in(path: Path) -> str:
+    try:
+        lines = store.read_secret(path).decode("utf-8").splitlines()
+    except UnicodeDecodeError as cause:
+        raise _no_passphrase(path) from cause
+    if not lines or not lines[0]:
+        raise _no_passphrase(path)
+    return lines[0]
+
+
+def _no_passphrase(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{path} does not hold a passphrase in its first line.",
+        consequence="Nothing was written.",
+        remedy="Write the passphrase into the first line as UTF-8 text.",
+    )
+
+
+def _facts(site: SiteRecord) -> dict[str, object]:
+    return {
+        "name": site.name,
+        "state": site.state.value,
+        "identity": site.identity_fingerprint,
+        "certificates": list(site.accepted_certificates),
+        "changed": datetime.fromtimestamp(site.changed_at_seconds, UTC).isoformat(),
+    }
+
+
+def _plan_snippet(sites: Sequence[SiteRecord]) -> str:
+    # A site that nobody approved yet stays out: its key has not been compared with anybody.
+    listed = [site for site in sites if site.state in (SiteState.ACTIVE, SiteState.APPROVED)]
+    lines = [f"  - name: {site.name}\n    identity: {site.identity_fingerprint}" for site in listed]
+    return "\n".join(["sites:", *lines]) if lines else "sites: []"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""One key session of keys: who masks with whom, signed by each and seen alike by all.
+
+The coordinator relays every advert and could swap, drop or invent some. So each site checks that
+every advert is signed with the identity key that the approved plan lists, and masks nothing before
+all sites of the roster have signed one transcript. The rules:
+
+* a site that the plan does not list, or that shows another key, is refused;
+* the keys of a pair depend on the transcript: sites that were shown different rosters share none;
+* secrets stay in memory; they have no representation, no copy and no serial form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Never, TypeAlias
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from protos.fingerprints import fingerprint
+from protos.masking.masking_refusals import MaskingRefused, Reason, require
+from protos.plan.canonical import digest, pack
+from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement
+
+SMALLEST_COHORT: Final = 2  # one site alone has nobody to hide behind
+_FIELD_PRIME: Final = 2**255 - 19
+_ZERO: Final = bytes(32)
+
+Sign: TypeAlias = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeySessionTerms:
+    """What a site knows of a key session before any key arrives: from the plan and the key session's opening.
+
+    Attributes:
+        run: the run's name.
+        key session: from 1, increasing within a run.
+        plan_digest: 32 bytes; what the hospital approved.
+        candidates: the sites expected in this key session, sorted.
+        identities: (site, fingerprint of its identity key) for every site that the plan lists, sorted.
+    """
+
+    run: str
+    key_session: int
+    plan_digest: bytes
+    candidates: tuple[str, ...]
+    identities: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        listed = tuple(name for name, _ in self.identities)
+        if self.key_session < 1 or len(self.plan_digest) != 32:
+            raise ValueError("key sessions count from 1 and a plan digest has 32 bytes")
+        if not _is_sorted(listed) or not _is_sorted(self.candidates) or not self.candidates:
+            raise ValueError("candidates and listed sites are sorted, each once")
+        require(set(self.candidates) <= set(listed), Reason.SITE_NOT_EXPECTED)
+
+
+class KeySessionSecret:
+    """What a site keeps to itself for one key session: its exchange key and the keys of its pairs.
+
+    It makes one advert only, so no key ever serves two key sessions. `forget` drops the keys; Python can
+    not promise to overwrite them, so the process that holds them is the boundary of the secret.
+    """
+
+    __slots__ = ("_advertised", "_nonce", "_pair_keys", "_private")
+
+    def __init__(self, private: X25519PrivateKey, nonce: bytes) -> None:
+        if len(nonce) != 32:
+            raise ValueError("a nonce has 32 bytes")
+        self._private: X25519PrivateKey | None = private
+        self._nonce = nonce
+        self._advertised = False
+        self._pair_keys: Mapping[str, bytes] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        return "KeySessionSecret(hidden)"
+
+    def __reduce_ex__(self, protocol: object) -> Never:
+        raise TypeError("a masking secret is neither copied nor written")
+
+    def advertise(self) -> tuple[bytes, bytes]:
+        """The public exchange key and the nonce, 32 bytes each; a ValueError the second time."""
+        if self._advertised or self._private is None:
+            raise ValueError("a masking secret serves one key session")
+        self._advertised = True
+        return self._private.public_key().public_bytes_raw(), self._nonce
+
+    def agree(self, own: str, adverts: Sequence[KeyAdvert], transcript: bytes) -> None:
+        """Derive a key with every other site of a checked and acknowledged roster.
+
+        The private key is dropped afterwards: from here on only pair keys exist.
+
+        Raises:
+            MaskingRefused: a pair has no secret.
+            ValueError: the keys were derived before, or forgotten.
+        """
+        private = self._private
+        if private is None:
+            raise ValueError("the private key is gone")
+        self._pair_keys = MappingProxyType(
+            {
+                advert.site: pair_key(private, advert.exchange_key, transcript, own=own, peer=advert.site)
+                for advert in adverts
+                if advert.site != own
+            }
+        )
+        self._private = None
+
+    @property
+    def pair_keys(self) -> Mapping[str, bytes]:
+        """Peer -> key of the pair, 32 bytes; empty before `agree` and after `forget`."""
+        return self._pair_keys
+
+    def forget(self) -> None:
+        """Drop every key; what was masked with them can never be masked again."""
+        self._private, self._pair_keys = None, MappingProxyType({})
+
+
+def make_advert(
+    secret: KeySessionSecret, terms: KeySessionTerms, site: str, identity_key: bytes, sign: Sign
+) -> KeyAdvert:
+    """This site's key for the key session.
+
+    Args:
+        secret: fresh, never advertised before.
+        terms: the key session.
+        site: this site's name, one of the candidates.
+        identity_key: the raw public half of this site's identity key, 32 bytes.
+        sign: Ed25519 over the given bytes with the identity key.
+    """
+    require(site in terms.candidates, Reason.SITE_NOT_EXPECTED)
+    exchange_key, nonce = secret.advertise()
+    return KeyAdvert(
+        site=site,
+        key_session=terms.key_session,
+        exchange_key=exchange_key,
+        nonce=nonce,
+        identity_key=identity_key,
+        signature=sign(_advert_statement(terms, site, exchange_key, nonce)),
+    )
+
+
+def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
+    """Return if every advert is what an honest site of the plan made for this key session.
+
+    Source: PROTOCOL.md, section 3, KeySessionRoster.
+
+    Args:
+        terms: the key session as this site knows it, not as the coordinator says.
+        adverts: the roster as it arrived.
+        own_advert: what this site sent.
+        quorum: the fewest sites, from the plan and the local policy; at least 2.
+
+    Raises:
+        MaskingRefused: the roster differs in any way.
+    """
+    if quorum < SMALLEST_COHORT:
+        raise ValueError("masking needs a quorum of two or more")
+    require(_is_sorted(tuple(advert.site for advert in adverts)), Reason.ROSTER_NOT_SORTED)
+    require(len(adverts) >= quorum, Reason.BELOW_QUORUM)
+    listed = dict(terms.identities)
+    for advert in adverts:
+        require(advert.site in terms.candidates, Reason.SITE_NOT_EXPECTED)
+        require(advert.key_session == terms.key_session, Reason.WRONG_KEY_SESSION)
+        require(fingerprint(advert.identity_key) == listed[advert.site], Reason.WRONG_IDENTITY_KEY)
+        # A number has several encodings on this curve; one form only, so that equal keys are equal bytes.
+        require(int.from_bytes(advert.exchange_key, "little") < _FIELD_PRIME, Reason.EXCHANGE_KEY_UNFIT)
+        statement = _advert_statement(terms, advert.site, advert.exchange_key, advert.nonce)
+        _verify(advert.identity_key, advert.signature, statement, Reason.ADVERT_NOT_SIGNED)
+    require(len({advert.exchange_key for advert in adverts}) == len(adverts), Reason.KEY_TWICE)
+    require(len({advert.identity_key for advert in adverts}) == len(adverts), Reason.KEY_TWICE)
+    require(own_advert in adverts, Reason.OWN_ADVERT_CHANGED)
+
+
+def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
+    """T: SHA-256 over the key session's terms and every byte of every advert, 32 bytes."""
+    candidates = pack("masking candidates", *terms.candidates)
+    entries = (
+        pack(
+            "masking roster entry",
+            advert.site,
+            advert.key_session,
+            advert.exchange_key,
+            advert.nonce,
+            advert.identity_key,
+            advert.signature,
+        )
+        for advert in adverts
+    )
+    return digest("masking transcript", terms.run, terms.key_session, terms.plan_digest, candidates, *entries)
+
+
+def acknowledge(terms: KeySessionTerms, site: str, transcript_digest: bytes, sign: Sign) -> KeySessionAcknowledgement:
+    """This site's signature over the transcript of a roster that it has checked."""
+    statement = _acknowledgement_statement(terms, site, transcript_digest)
+    return KeySessionAcknowledgement(
+        site=site, key_session=terms.key_session, transcript=transcript_digest, signature=sign(statement)
+    )
+
+
+def check_acknowledgements(
+    terms: KeySessionTerms,
+    transcript_digest: bytes,
+    acknowledgements: Sequence[KeySessionAcknowledgement],
+    roster: Sequence[KeyAdvert],
+) -> None:
+    """Return if exactly the sites of the checked roster have signed the transcript that this site saw.
+
+    Raises:
+        MaskingRefused: one is missing, too many, has seen another roster, or has not signed.
+    """
+    by_site = {entry.site: entry for entry in acknowledgements}
+    members = {advert.site for advert in roster}
+    is_complete = len(acknowledgements) == len(by_site) and by_site.keys() == members
+    require(is_complete, Reason.ACKNOWLEDGEMENTS_INCOMPLETE)
+    for advert in roster:
+        entry = by_site[advert.site]
+        is_same = entry.key_session == terms.key_session and hmac.compare_digest(entry.transcript, transcript_digest)
+        require(is_same, Reason.ANOTHER_TRANSCRIPT)
+        statement = _acknowledgement_statement(terms, advert.site, transcript_digest)
+        _verify(advert.identity_key, entry.signature, statement, Reason.ACKNOWLEDGEMENT_NOT_SIGNED)
+
+
+def pair_key(
+    private: X25519PrivateKey, peer_exchange_key: bytes, transcript_digest: bytes, *, own: str, peer: str
+) -> bytes:
+    """K_ij, 32 bytes: the same for both sites of a pair that saw the same transcript.
+
+    Source: RFC 7748, section 6.1 for the exchange, RFC 5869 for PRK = HKDF-Extract(salt = T, shared)
+    and K_ij = HKDF-Expand(PRK, "pair" || i || j, 32) with i before j.
+
+    Raises:
+        MaskingRefused: the peer's key has low order, so the shared secret is zero whoever holds it.
+        ValueError: a pair is two sites.
+    """
+    if own == peer:
+        raise ValueError("a pair is two sites")
+    try:
+        shared = private.exchange(X25519PublicKey.from_public_bytes(peer_exchange_key))
+    except ValueError as cause:  # the library refuses an all-zero result itself
+        raise MaskingRefused(Reason.LOW_ORDER_KEY) from cause
+    require(not hmac.compare_digest(shared, _ZERO), Reason.LOW_ORDER_KEY)
+    extracted = hmac.digest(transcript_digest, shared, hashlib.sha256)
+    return expand(extracted, pack("pair", min(own, peer), max(own, peer)))
+
+
+def expand(key: bytes, information: bytes) -> bytes:
+    """HKDF-Expand with SHA-256 for 32 bytes, which is one block: HMAC(key, information || 1). RFC 5869, 2.3."""
+    return hmac.digest(key, information + b"\x01", hashlib.sha256)
+
+
+def _advert_statement(terms: KeySessionTerms, site: str, exchange_key: bytes, nonce: bytes) -> bytes:
+    return pack("masking advert", terms.run, terms.key_session, terms.plan_digest, site, exchange_key, nonce)
+
+
+def _acknowledgement_statement(terms: KeySessionTerms, site: str, transcript_digest: bytes) -> bytes:
+    return pack("masking acknowledgement", terms.run, terms.key_session, terms.plan_digest, site, transcript_digest)
+
+
+def _verify(identity_key: bytes, signature: bytes, statement: bytes, reason: Reason) -> None:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity_key).verify(signature, statement)
+    except (InvalidSignature, ValueError) as cause:
+        raise MaskingRefused(reason) from cause
+
+
+def _is_sorted(names: tuple[str, ...]) -> bool:
+    return list(names) == sorted(set(names))

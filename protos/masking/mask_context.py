@@ -1,0 +1,71 @@
+"""What one round binds: after it nothing about a masked vector is open to choice.
+
+The context goes into the key of every mask of the round. Sites that disagree on any of its fields
+have masks that do not cancel, and the sum of the check words shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protos.masking.key_session import SMALLEST_COHORT
+from protos.masking.masking_refusals import Reason, require
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.canonical import digest, pack
+
+
+def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
+    """Return if this site may mask for these contributors. PROTOCOL.md, section 3, rule 2.
+
+    Args:
+        own: this site.
+        contributors: U, as the coordinator bound it.
+        members: the sites of the key session's checked and acknowledged roster.
+        quorum: the fewest sites, from the plan and the local policy; at least 2.
+
+    Raises:
+        MaskingRefused: they are unsorted, unknown, too few, or without this site.
+    """
+    if quorum < SMALLEST_COHORT:
+        raise ValueError("masking needs a quorum of two or more")
+    is_fit = list(contributors) == sorted(set(contributors)) and set(contributors) <= set(members)
+    require(is_fit, Reason.CONTRIBUTORS_UNFIT)
+    require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
+    require(len(contributors) >= quorum, Reason.BELOW_QUORUM)
+
+
+def encoding_name(fixed_point: FixedPoint) -> bytes:
+    """How numbers become integers, as bytes that a context binds: C, K and the width of the integers."""
+    clipping_range = float(fixed_point.clipping_range).hex()
+    return pack("masking encoding", "fixed point modulo 2**32 and 2**64", clipping_range, fixed_point.sites)
+
+
+def round_context(
+    transcript: bytes,
+    position: bytes,
+    attempt: int,
+    contributors: tuple[str, ...],
+    manifest_digest: bytes,
+    length_bytes: int,
+    encoding: bytes,
+) -> bytes:
+    """The context of one round: SHA-256 over all that is bound, 32 bytes.
+
+    Args:
+        transcript: T of the key session, 32 bytes.
+        position: digest of run, step and everything sent down for it, 32 bytes.
+        attempt: counts the attempts at this position, from 0.
+        contributors: U, sorted.
+        manifest_digest: what each number of the vector is, 32 bytes.
+        length_bytes: of the whole vector.
+        encoding: how numbers become integers; see `encoding_name`.
+
+    Raises:
+        ValueError: a field has the wrong size or order.
+    """
+    if {len(transcript), len(position), len(manifest_digest)} != {32} or attempt < 0 or length_bytes < 1:
+        raise ValueError("digests have 32 bytes, attempts count from 0 and a vector has bytes")
+    if list(contributors) != sorted(set(contributors)):
+        raise ValueError("contributors are sorted, each once")
+    names = pack("masking contributors", *contributors)
+    return digest("masking context", transcript, position, attempt, names, manifest_digest, length_bytes, encoding)

@@ -1,0 +1,248 @@
+"""Pairwise masks, added in place where the encoded vector lies, chunk by chunk.
+
+Each pair of contributors shares a keystream as long as the vector, cut and typed exactly as the
+vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, changes modulo 2**32. The lower site of a
+pair adds it and the higher subtracts it, so the sum over all contributors holds no mask. The rules:
+
+* a keystream's key depends on pair, context and cipher: no two contexts share a mask;
+* every chunk begins its own stretch of the stream, so chunks may be masked in any order and by
+  several threads with the same result;
+* a masker masks each chunk once. A retransmission is the kept bytes, never a second masking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from typing import Final, Never, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+from protos.masking.key_session import SMALLEST_COHORT, expand
+from protos.masking.masking_refusals import Reason, require
+from protos.numbers.chunk_layout import Layout
+from protos.plan.canonical import pack
+
+# Measured best of 2**14 to 2**17: zeros, keystream and vector stay in a core's own cache together, and
+# each call that lets other threads run is long enough to be worth it.
+BLOCK_PARAMETERS: Final = 1 << 16
+_BLOCK_WORDS: Final = 1 << 13
+_BLOCK_BYTES: Final = 8 * _BLOCK_WORDS + 4 * BLOCK_PARAMETERS
+_ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+Changes: TypeAlias = npt.NDArray[np.uint32]
+
+
+class Suite(StrEnum):
+    """The ciphers that expand a key into masks."""
+
+    AES_256_CTR = "aes-256-ctr"
+    CHACHA20 = "chacha20"
+
+
+def round_key(pair_key: bytes, context: bytes, suite: Suite) -> bytes:
+    """The key of one pair's keystream in one round, 32 bytes; each cipher has its own."""
+    return expand(pair_key, pack("round", context, suite.value))
+
+
+def counter_block(chunk: int, suite: Suite) -> bytes:
+    """Where in the keystream a chunk begins: the cipher's 16 bytes of initial counter.
+
+    The key is fresh for every pair and context, so the chunk number is all that must differ. It
+    lies in the half of the block that the count of blocks within a chunk never reaches:
+
+    * AES counts in big-endian from the block's end (SP 800-38A, appendix B.1), so the chunk stands
+      in the first eight bytes;
+    * ChaCha20 counts in little-endian from its beginning, in four bytes (RFC 8439) or eight
+      (Bernstein 2008). Both read the same here, because a chunk has less than 2**32 blocks of 64
+      bytes; the chunk stands in the last eight bytes, which are nonce in either reading.
+    """
+    match suite:
+        case Suite.AES_256_CTR:
+            return chunk.to_bytes(8, "big") + bytes(8)
+        case Suite.CHACHA20:
+            return bytes(8) + chunk.to_bytes(8, "little")
+        case _:
+            assert_never(suite)
+
+
+class Masker:
+    """The masks of one site for one round.
+
+    It is used by one thread at a time; the threads that it starts itself share nothing but the
+    vector, of which each has its own chunks.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: str,
+        contributors: tuple[str, ...],
+        pair_keys: Mapping[str, bytes],
+        context: bytes,
+        layout: Layout,
+        suite: Suite = Suite.AES_256_CTR,
+    ) -> None:
+        """Derive the round's keys.
+
+        Args:
+            own: this site.
+            contributors: U, sorted, with this site; the set that `context` binds.
+            pair_keys: peer -> K_ij, for at least every other contributor.
+            context: see `round_context`, 32 bytes.
+            layout: how the vector is cut.
+            suite: the cipher, the same at every site.
+
+        Raises:
+            MaskingRefused: this site is not among them, or would be alone and so without any mask.
+        """
+        if list(contributors) != sorted(set(contributors)) or len(context) != 32:
+            raise ValueError("contributors are sorted, each once, and a context has 32 bytes")
+        require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
+        require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
+        peers = [peer for peer in contributors if peer != own]
+        self._keys = [(round_key(pair_keys[peer], context, suite), own < peer) for peer in peers]
+        self._layout, self._suite = layout, suite
+        self._lanes = [_Lane(self._keys, suite)]
+        self._ahead: bytearray | None = None
+        self._is_pending = [True] * layout.chunks
+
+    def __repr__(self) -> str:
+        return "Masker(hidden)"
+
+    def __reduce_ex__(self, protocol: object) -> Never:
+        raise TypeError("masks are neither copied nor written")
+
+    def mask(self, body: memoryview, index: int) -> None:
+        """Add this site's masks to one chunk, in place.
+
+        Args:
+            body: the chunk's bytes, writable; exactly as long as the layout says.
+            index: which chunk.
+
+        Raises:
+            ValueError: another length, or the chunk was masked before.
+        """
+        if len(body) != self._layout.chunk_bytes(index) or not self._is_pending[index]:
+            raise ValueError("a chunk has its own length and is masked once")
+        self._is_pending[index] = False
+        self._apply(self._lanes[0], body, index)
+
+    def mask_all(self, buffer: bytearray, threads: int = 1) -> None:
+        """Add this site's masks to the whole vector, in place.
+
+        Args:
+            buffer: the vector; exactly as long as the layout says.
+            threads: how many work on it; the result is the same for every number.
+
+        Raises:
+            ValueError: another length, or a chunk was masked before.
+        """
+        if len(buffer) != self._layout.total_bytes or not all(self._is_pending):
+            raise ValueError("a vector has its own length and is masked once")
+        self._is_pending = [False] * self._layout.chunks
+        self._share_out(buffer, threads)
+
+    def expand_ahead(self, threads: int = 1) -> None:
+        """Compute the sum of all masks now, so that masking is one addition later.
+
+        For rounds whose contributors are bound before training: called while the model trains. It
+        takes as much memory as the vector, and has to return before anything is masked.
+        """
+        if self._ahead is not None or not all(self._is_pending):
+            raise ValueError("masks are expanded once, before anything is masked")
+        ahead = bytearray(self._layout.total_bytes)
+        self._share_out(ahead, threads)
+        self._ahead = ahead
+
+    def _share_out(self, buffer: bytearray, threads: int) -> None:
+        threads = max(1, min(threads, self._layout.chunks))
+        while len(self._lanes) < threads:
+            self._lanes.append(_Lane(self._keys, self._suite))
+        if threads == 1:
+            self._apply_many(self._lanes[0], buffer, range(self._layout.chunks))
+            return
+        shares = [range(first, self._layout.chunks, threads) for first in range(threads)]
+        with ThreadPoolExecutor(threads, thread_name_prefix="masking") as pool:
+            done = [
+                pool.submit(self._apply_many, lane, buffer, share)
+                for lane, share in zip(self._lanes, shares, strict=False)
+            ]
+            for future in done:
+                future.result()
+
+    def _apply_many(self, lane: _Lane, buffer: bytearray, chunks: Iterable[int]) -> None:
+        for index in chunks:
+            self._apply(lane, self._layout.body(buffer, index), index)
+
+    def _apply(self, lane: _Lane, body: memoryview, index: int) -> None:
+        words, changes = self._views(body, index)
+        if self._ahead is None:
+            lane.add_masks(words, changes, counter_block(index, self._suite))
+            return
+        word_masks, change_masks = self._views(self._layout.body(self._ahead, index), index)
+        np.add(words, word_masks, out=words)  # both wrap on purpose: sums are modulo 2**64 and 2**32
+        np.add(changes, change_masks, out=changes)
+
+    def _views(self, body: memoryview, index: int) -> tuple[Words, Changes]:
+        """A chunk's words and changes as unsigned integers, in place."""
+        words = np.frombuffer(body, "<u8", self._layout.words_in(index))
+        return words, np.frombuffer(body, "<u4", offset=words.nbytes)
+
+
+class _Lane:
+    """What one thread needs: its own ciphers and one block of keystream."""
+
+    def __init__(self, keys: Iterable[tuple[bytes, bool]], suite: Suite) -> None:
+        self._streams = [(_cipher(key, suite), np.add if is_lower else np.subtract) for key, is_lower in keys]
+        self._keystream = _aligned(_BLOCK_BYTES)
+
+    def add_masks(self, words: Words, changes: Changes, start: bytes) -> None:
+        """Add or subtract each peer's keystream from `start`, block by block, in place."""
+        for stream, _ in self._streams:
+            stream.reset_nonce(start)
+        for word_slice, change_slice in _blocks(words.size, changes.size):
+            self._add_block(words[word_slice], changes[change_slice])
+
+    def _add_block(self, words: Words, changes: Changes) -> None:
+        size = words.nbytes + changes.nbytes
+        zeros, keystream = _ZEROS[:size], self._keystream.data[:size]
+        word_masks = self._keystream[: words.nbytes].view("<u8")
+        change_masks = self._keystream[words.nbytes : size].view("<u4")
+        for stream, combine in self._streams:
+            stream.update_into(zeros, keystream)
+            if words.size:
+                combine(words, word_masks, out=words)
+            combine(changes, change_masks, out=changes)
+
+
+def _blocks(words: int, changes: int) -> Iterator[tuple[slice, slice]]:
+    """A chunk in pieces that fit the keystream's block: in order, the last words beside the first changes."""
+    word, change = 0, 0
+    while word < words or change < changes:
+        next_word = min(word + _BLOCK_WORDS, words)
+        next_change = min(change + BLOCK_PARAMETERS, changes) if next_word == words else 0
+        yield slice(word, next_word), slice(change, next_change)
+        word, change = next_word, next_change
+
+
+def _cipher(key: bytes, suite: Suite) -> CipherContext:
+    start = counter_block(0, suite)
+    match suite:
+        case Suite.AES_256_CTR:
+            return Cipher(algorithms.AES256(key), modes.CTR(start)).encryptor()
+        case Suite.CHACHA20:
+            return Cipher(algorithms.ChaCha20(key, start), None).encryptor()
+        case _:
+            assert_never(suite)
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    """Bytes that begin at a cache line: uint8 of shape (size,)."""
+    room = np.empty(size + 63, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size]

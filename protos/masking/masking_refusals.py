@@ -1,0 +1,57 @@
+"""Why a site refuses to mask: a closed list of sentences that quote nothing.
+
+A refusal may be logged, audited and told to the coordinator as it stands, because it holds no
+value, no key and no name from the wire.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """What was wrong; the wording is fixed."""
+
+    ROSTER_NOT_SORTED = "the adverts are not sorted by site, or a site is named twice"
+    SITE_NOT_EXPECTED = "an advert is from a site that this key session does not expect"
+    WRONG_KEY_SESSION = "an advert is from another key session"
+    WRONG_IDENTITY_KEY = "an identity key is not the one that the plan lists for its site"
+    ADVERT_NOT_SIGNED = "an advert does not bear its site's signature for this run, key session and plan"
+    KEY_TWICE = "two sites have the same key"
+    EXCHANGE_KEY_UNFIT = "an exchange key is not in its one valid form"
+    OWN_ADVERT_CHANGED = "the roster does not hold this site's own advert as it was sent"
+    BELOW_QUORUM = "there are fewer sites than the quorum"
+    ACKNOWLEDGEMENTS_INCOMPLETE = "the acknowledgements are not from exactly the sites of the roster"
+    ANOTHER_TRANSCRIPT = "a site has acknowledged another roster"
+    ACKNOWLEDGEMENT_NOT_SIGNED = "an acknowledgement does not bear its site's signature"
+    LOW_ORDER_KEY = "an exchange key gives the same result whoever uses it"
+    NOT_A_CONTRIBUTOR = "the contributors do not include this site"
+    CONTRIBUTORS_UNFIT = "the contributors are not sorted sites of this key session"
+    OTHER_RUN = "the record of what was masked belongs to another run"
+    NOT_INCREASING = "the step or attempt is not after the last one that was masked"
+    OTHER_POSITION = "the step was already masked with other bytes sent down"
+    OTHER_SET = "the step was already masked for another set of sites"
+    BUDGET_SPENT = "the budget for going on without a lost site is spent"
+    OTHER_VECTOR = "the vector is not the one that was masked for this step and these sites"
+    SAME_VECTOR = "the same vector would be masked for two sets of sites"
+    CONTEXT_VOID = "the context is void and is never filled again"
+    RECORD_UNREADABLE = "the record of what was masked cannot be read"
+    RECORD_OLDER = "the record of what was masked is older than what this site is known to have masked"
+
+
+class MaskingRefused(ValueError):
+    """The site masks nothing; `reason` says why, in words that may go anywhere."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+def require(is_right: bool, reason: Reason) -> None:
+    """Return if it is right.
+
+    Raises:
+        MaskingRefused: it is not.
+    """
+    if not is_right:
+        raise MaskingRefused(reason)

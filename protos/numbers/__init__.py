@@ -1,0 +1,1 @@
+"""Numbers on the wire: fixed point, chunks, sums."""

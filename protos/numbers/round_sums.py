@@ -1,0 +1,39 @@
+"""What the contributions of one round add up to, by name; nothing of a single site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from protos.numbers.chunk_layout import Integers32
+from protos.plan.exchange import Exchange
+from protos.plan.manifest import ROWS
+from protos.plan.plan import EqualWeights, RowWeights, Weighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """The complete, consistent sums of one exchange.
+
+    Attributes:
+        exchange: what travelled.
+        contributors: how many sites that train are in the sums.
+        changes: int32 of shape (numbers of exchange.up,), the sum of the encoded weighted changes.
+        scalars: the sum of each of the exchange's scalars by its name.
+    """
+
+    exchange: Exchange
+    contributors: int
+    changes: Integers32 = field(repr=False)
+    scalars: Mapping[str, int]
+
+    def weight(self, weighting: Weighting) -> float:
+        """The sum of the weights by which the sites multiplied their changes."""
+        match weighting:
+            case EqualWeights():
+                return float(self.contributors)
+            case RowWeights(largest_rows=largest_rows):
+                return self.scalars[ROWS] / largest_rows
+            case _:
+                assert_never(weighting)

@@ -1,0 +1,1 @@
+"""What all sites approve: the plan, its method, its networks, and what may travel in a round."""

@@ -1,0 +1,136 @@
+"""The networks a plan may name, and every tensor they consist of, without any tensor library.
+
+Coordinator and sites read the same list of names, shapes and initial ranges here: the coordinator
+to hold and start the shared tensors, the site to build the network and to know what is private. The
+records and their lists are in `protos.plan.networks`, one file each; this is their one door. The rules:
+
+* names, order and shapes follow from the architecture alone; the parts input, common and unique also
+  need numbers of columns, head and unique (and CHFL's common column) the number of outputs, the
+  part body neither;
+* everything that trains is in the list: a network built from an architecture has these parameters
+  and no buffers;
+* layers stand in the order in which the network computes, and a layer lies in one part;
+* sizes are checked before anybody reserves memory for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, assert_never
+
+from pydantic import Field
+
+from protos.errors import ConfigurationError
+from protos.plan.networks.column_networks import ColumnsNetwork, columns_tensors
+from protos.plan.networks.dense_networks import DenseNetwork, dense_body, dense_tensors
+from protos.plan.networks.global_layers_networks import GlobalLayersNetwork, global_layers_body, global_layers_tensors
+from protos.plan.networks.named_tensors import TENSOR_NAME, NamedTensor, NamedTensors, listed_tensors
+from protos.plan.networks.network_tensors import LARGEST_DIMENSION, Constant, Initial, Part, TensorSpec, Uniform
+from protos.plan.networks.parallel_networks import ParallelNetwork, parallel_tensors
+from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feature_tokens_body, feature_tokens_tensors
+
+__all__ = [
+    "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
+    "DenseNetwork", "FeatureTokensNetwork", "GlobalLayersNetwork", "Initial", "NamedTensor", "NamedTensors",
+    "ParallelNetwork", "Part", "TensorSpec", "Uniform", "body_tensors", "network_tensors",
+]  # fmt: skip
+
+LARGEST_NUMBER_COUNT = 2**31
+
+Architecture = Annotated[
+    GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | FeatureTokensNetwork | NamedTensors,
+    Field(discriminator="name"),
+]
+
+
+def network_tensors(
+    architecture: Architecture, *, columns: int, outputs: int, common: int | None = None
+) -> tuple[TensorSpec, ...]:
+    """Every tensor of the complete network, in the order of the network's own parameters.
+
+    Args:
+        architecture: the plan's choice; listed tensors need no numbers.
+        columns: d, the number of encoded input columns of one site, at least 1.
+        outputs: C, 1 for two classes (one logit), else the number of classes, at least 1.
+        common: the first so many columns are those that the plan lists for all sites; None says all.
+            Only networks with a part common ask.
+
+    Raises:
+        ConfigurationError: a number is out of range, no column is left for a column of layers that
+            needs one, or the network is too large.
+    """
+    shared = columns if common is None else common
+    if not isinstance(architecture, NamedTensors):
+        _check_counts(columns, outputs, shared)
+    match architecture:
+        case GlobalLayersNetwork():
+            return _checked(global_layers_tensors(architecture, columns, outputs))
+        case DenseNetwork():
+            return _checked(dense_tensors(architecture, columns, outputs))
+        case ParallelNetwork():
+            return _checked(parallel_tensors(architecture, columns, outputs, shared))
+        case ColumnsNetwork():
+            _check_something_is_unique(columns, shared)
+            return _checked(columns_tensors(architecture, columns, outputs, shared))
+        case FeatureTokensNetwork():
+            return _checked(feature_tokens_tensors(architecture, columns, outputs))
+        case NamedTensors():
+            return _checked(listed_tensors(architecture))
+        case _:
+            assert_never(architecture)
+
+
+def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
+    """The tensors of part body, the same at every site, in the order of `network_tensors`; perhaps none.
+
+    Raises:
+        ConfigurationError: the body is too large.
+    """
+    match architecture:
+        case GlobalLayersNetwork():
+            return _checked(global_layers_body(architecture))
+        case DenseNetwork():
+            return _checked(dense_body(architecture))
+        case ParallelNetwork() | ColumnsNetwork():
+            return ()
+        case FeatureTokensNetwork():
+            return _checked(feature_tokens_body(architecture))
+        case NamedTensors():
+            return _checked(listed_tensors(architecture))
+        case _:
+            assert_never(architecture)
+
+
+def _check_counts(columns: int, outputs: int, common: int) -> None:
+    for noun, count, largest in (
+        ("columns", columns, LARGEST_DIMENSION),
+        ("outputs", outputs, LARGEST_DIMENSION),
+        ("columns in common", common, columns),
+    ):
+        if not 1 <= count <= largest:
+            raise ConfigurationError(
+                what=f"A network with {count} {noun} was asked for.",
+                consequence="No network was built and nothing was sent.",
+                remedy=f"Give between 1 and {largest} {noun}.",
+            )
+
+
+def _check_something_is_unique(columns: int, common: int) -> None:
+    if common == columns:
+        raise ConfigurationError(
+            what=f"All {columns} columns of this site are those that all sites have in common.",
+            consequence="The unique column of the network columns has nothing to see, so no network was built.",
+            remedy="Declare at least one column of this site's own, or choose the network dense in the plan.",
+        )
+
+
+def _checked(specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    found = tuple(specs)
+    total = sum(spec.number_count for spec in found)
+    if total > LARGEST_NUMBER_COUNT:
+        raise ConfigurationError(
+            what=f"The architecture has {total} numbers, more than {LARGEST_NUMBER_COUNT}.",
+            consequence="No memory was reserved and nothing was sent.",
+            remedy="Choose smaller widths or fewer tensors in the plan.",
+        )
+    return found

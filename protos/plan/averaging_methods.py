@@ -1,0 +1,157 @@
+"""Methods that train one model for all sites: FedAvg and what improves on it.
+
+The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
+one is refused where it is written. † marks methods whose formula is given as remembered from the
+original paper rather than from the papers that this project reproduces.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, StrictInt
+
+from protos.plan.documents import Document
+from protos.plan.ingredients import (
+    Adaptive,
+    Contrastive,
+    Controlled,
+    ControlVariates,
+    KeptLayersMean,
+    LayerIntervals,
+    Method,
+    Moment,
+    Nothing,
+    Proximal,
+)
+
+
+class FederatedAveraging(Document):
+    """One model for all sites. McMahan et al. 2017, algorithm 1.
+
+    Sites with different columns are aligned by the plan's list of encoded columns; what a site
+    does not record is zero there, as the Global Layers paper does for its baseline.
+    """
+
+    name: Literal["fedavg"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method()
+
+
+class FedProx(Document):
+    """FedAvg that holds each site near what it received. Li et al. 2020, eq. 2."""
+
+    name: Literal["fedprox"]
+    strength: float = Field(default=0.01, gt=0, le=1e6)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(penalties=(Proximal(self.strength),))
+
+
+class _ServerOptimiser(Document):
+    """What the adaptive methods share; see `Adaptive`."""
+
+    rate: float = Field(default=0.1, gt=0, le=100)
+    first_decay: float = Field(default=0.9, ge=0, lt=1)
+
+    def _made_of(self, moment: Moment, *, offset: float, second_decay: float) -> Method:
+        rule = Adaptive(
+            moment=moment, rate=self.rate, offset=offset, first_decay=self.first_decay, second_decay=second_decay
+        )
+        return Method(server_rule=rule)
+
+
+class FedAdam(_ServerOptimiser):
+    """Adam at the coordinator. Reddi et al. 2021, algorithm 2; FENDA-FL, algorithm 1."""
+
+    name: Literal["fedadam"]
+    offset: float = Field(default=1e-9, gt=0, le=1)
+    second_decay: float = Field(default=0.99, ge=0, lt=1)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return self._made_of(Moment.ADAM, offset=self.offset, second_decay=self.second_decay)
+
+
+class FedYogi(_ServerOptimiser):
+    """Yogi at the coordinator. Reddi et al. 2021, algorithm 2."""
+
+    name: Literal["fedyogi"]
+    offset: float = Field(default=1e-3, gt=0, le=1)
+    second_decay: float = Field(default=0.99, ge=0, lt=1)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return self._made_of(Moment.YOGI, offset=self.offset, second_decay=self.second_decay)
+
+
+class FedAdagrad(_ServerOptimiser):
+    """Adagrad at the coordinator. Reddi et al. 2021, algorithm 2."""
+
+    name: Literal["fedadagrad"]
+    offset: float = Field(default=1e-3, gt=0, le=1)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return self._made_of(Moment.ADAGRAD, offset=self.offset, second_decay=0.0)
+
+
+class Scaffold(Document):
+    """Control variates against the drift of unequal sites. Karimireddy et al. 2020, algorithm 1, option II."""
+
+    name: Literal["scaffold"]
+    rate: float = Field(default=1.0, gt=0, le=100)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(procedure=ControlVariates(), server_rule=Controlled(self.rate))
+
+
+class Moon(Document):
+    """FedAvg with model-contrastive learning. Li et al. 2021 (MOON), eq. 3 and 4."""
+
+    name: Literal["moon"]
+    strength: float = Field(default=1e-3, gt=0, le=1e6)
+    temperature: float = Field(default=0.5, gt=0, le=100)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(penalties=(Contrastive(strength=self.strength, temperature=self.temperature),))
+
+
+class FedLP(Document):
+    """Each site leaves layers out at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †"""
+
+    name: Literal["fedlp"]
+    keep_probability: float = Field(default=0.7, gt=0, le=1)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(server_rule=KeptLayersMean(self.keep_probability))
+
+
+class FedLAMA(Document):
+    """Layers that stay close together are aggregated less often. Lee et al. 2023 (FedLAMA), algorithms 1, 2. †
+
+    The plan's steps per round are the base interval; slow layers have `slow_factor` times it.
+    """
+
+    name: Literal["fedlama"]
+    slow_factor: StrictInt = Field(default=2, ge=2, le=1000)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(server_rule=LayerIntervals(self.slow_factor))
+
+
+class LocalOnly(Document):
+    """Every site trains alone with the plan's budget; nothing but the fact of taking part travels."""
+
+    name: Literal["local"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=Nothing())

@@ -1,0 +1,209 @@
+"""Which ingredients cannot be combined, and why; pure.
+
+A refusal is one clause that says the reason. What is not refused here is allowed, so methods compose
+wherever the mathematics does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from protos.plan.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+    Part,
+    network_tensors,
+)
+from protos.plan.ingredients import (
+    AllButNormalisation,
+    ColumnByColumn,
+    Contrastive,
+    Controlled,
+    ControlVariates,
+    Everything,
+    ExtractorContrast,
+    FederatedOnly,
+    InnerProblem,
+    KeptLayersMean,
+    LayerIntervals,
+    Method,
+    Mixture,
+    Nothing,
+    Parts,
+    PersonalCopy,
+    PrivateFirst,
+    RandomPrefix,
+    SensitivePrefix,
+)
+
+Size: TypeAlias = Literal["columns", "outputs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a method has to live with in a plan.
+
+    Attributes:
+        architecture: the network.
+        is_plain_descent: the optimiser steps by rate times gradient and nothing else.
+        has_constant_rate: the learning rate never changes.
+        has_equal_weights: every site counts the same.
+        has_whole_epochs: every round ends with an epoch at every site.
+        training_rounds: how many aggregations the schedule has.
+        ends_early: training may end before them.
+        measures: checkpoints or the end of training follow from measurements of all sites.
+    """
+
+    architecture: Architecture
+    is_plain_descent: bool
+    has_constant_rate: bool
+    has_equal_weights: bool
+    has_whole_epochs: bool
+    training_rounds: int
+    ends_early: bool
+    measures: bool
+
+
+def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
+    """The parts that a method federates by name and a network does not have.
+
+    A network of two layers has no body between input and head; what else is federated of it is shared all the same.
+    """
+    if not isinstance(method.federated, Parts):
+        return ()
+    there = {tensor.part for tensor in network_tensors(architecture, columns=2, outputs=1, common=1)}
+    missing = tuple(part for part in method.federated.parts if part not in there)
+    return () if missing == (Part.BODY,) and len(method.federated.parts) > 1 else missing
+
+
+def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
+    """What a plan has to list for all sites: the numbers on which the shape of some federated tensor depends."""
+    parts = method.federated_parts
+
+    def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
+        network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
+        return [tensor.shape for tensor in network if tensor.part in parts]
+
+    others: dict[Size, list[tuple[int, ...]]] = {"columns": shapes(3, 2), "outputs": shapes(2, 3)}
+    usual = shapes(2, 2)
+    return frozenset(key for key, found in others.items() if found != usual)
+
+
+def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
+    """All that speaks against a method under these conditions, a clause each, each once."""
+    checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
+    return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
+
+
+def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
+    network = conditions.architecture
+    if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
+        yield "the unique column of the network columns differs between sites, so not everything can be federated"
+    # Method local too: without the plan's list of columns nothing tells a site which of its own are common.
+    if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
+        yield "training column by column goes with the network columns, which has a common and a unique column"
+    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and isinstance(
+        network, ParallelNetwork | ColumnsNetwork | NamedTensors
+    ):
+        yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and _has_linear_path(network):
+        yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
+
+
+def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
+    """A method that promises private layers would without them be fedavg under another name."""
+    network, federated, parts = conditions.architecture, method.federated, method.federated_parts
+    tensors = network_tensors(network, columns=2, outputs=1, common=1)
+    if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
+        yield f"the network {network.name} has no tensor known as a normalisation, so none would stay private"
+    # Of a hospital's own module the plan lists what is federated; the private rest is not in the list.
+    is_whole = not isinstance(network, NamedTensors) and all(tensor.part in parts for tensor in tensors)
+    if isinstance(federated, Parts) and is_whole:
+        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
+
+
+def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
+    has_private = not isinstance(method.federated, Everything)
+    if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
+        yield "no parameter is private, so there is nothing to train apart from the federated ones"
+    if isinstance(method.procedure, PrivateFirst) and not conditions.has_whole_epochs:
+        yield (
+            "private parameters train for whole epochs, so a round has to be made of whole epochs; "
+            "set aggregate to every-epoch or every-round"
+        )
+    if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
+        yield "a personal model is measured from the shared values, so the site has to take them in whole"
+    if isinstance(method.procedure, ColumnByColumn) and method.penalties:
+        yield "the common column trains on its own loss alone, so it takes no penalty"
+    if isinstance(method.procedure, InnerProblem) and method.penalties:
+        yield "the inner problem is the loss with its own proximal term, so it takes no penalty"
+
+
+def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
+    if isinstance(method.procedure, ControlVariates) != isinstance(method.server_rule, Controlled):
+        yield "control variates need the coordinator's rule that keeps their mean, and that rule needs them"
+    if not isinstance(method.procedure, ControlVariates):
+        return
+    if not conditions.is_plain_descent:
+        yield (
+            "control variates are mean gradients only under plain sgd, without momentum and weight decay; "
+            "set optimiser to {name: sgd, learning_rate: ...}"
+        )
+    if not conditions.has_constant_rate:
+        yield "control variates divide by the learning rate, which has to be constant; leave rate_schedule out"
+    if not conditions.has_equal_weights:
+        yield (
+            "control variates are averaged with equal weights, so the plan has to weigh the sites equally; "
+            "set weighting to {name: equal}"
+        )
+    if method.penalties:
+        yield "a penalty's gradient would be taken for a part of the control variate"
+    if method.update_rate != 1.0:
+        yield "a site that keeps a part of its own values has no gradient sum to control"
+
+
+def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
+    rule = method.server_rule
+    if isinstance(rule, KeptLayersMean | LayerIntervals) and isinstance(method.federated, SensitivePrefix):
+        yield "two methods would both choose the layers of a round"
+    if isinstance(rule, KeptLayersMean | LayerIntervals) and method.update_rate != 1.0:
+        yield "layers that are left out keep their values only where shared values are taken in whole"
+    if not isinstance(rule, LayerIntervals):
+        return
+    if conditions.training_rounds % rule.slow_factor:
+        yield (
+            f"{conditions.training_rounds} rounds are no multiple of slow_factor {rule.slow_factor}, "
+            "so the last round could not aggregate all layers; "
+            f"plan {conditions.training_rounds + rule.slow_factor - conditions.training_rounds % rule.slow_factor}"
+        )
+    if conditions.ends_early:
+        yield "training that may end early could end before slow layers are aggregated"
+
+
+def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
+    network = conditions.architecture
+    for penalty in method.penalties:
+        if isinstance(penalty, ExtractorContrast):
+            if not isinstance(network, ParallelNetwork):
+                yield "the contrast of two extractors needs the network parallel, which has them"
+            elif network.common[-1] != network.unique[-1]:
+                yield "the two extractors are compared with one another, so their last widths have to be equal"
+        if isinstance(penalty, Contrastive) and isinstance(network, NamedTensors):
+            yield "a network of its own module does not say what its last layer decides on, which the contrast needs"
+        if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
+            yield "a network without hidden layers decides on its inputs, which no contrast can move"
+
+
+def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
+    if isinstance(method.federated, Nothing) and conditions.measures:
+        yield "a site that trains alone chooses alone, so checkpoint and early stopping cannot follow all sites"
+
+
+def _has_linear_path(network: Architecture) -> bool:
+    return isinstance(network, GlobalLayersNetwork) and network.linear_path

@@ -1,0 +1,284 @@
+"""Files that people write: YAML in, a checked frozen record out, or every mistake at once.
+
+Each mistake is told with file, line and column and, for an unknown key or name, the nearest known one.
+Anchors, tags, duplicate keys, deep nesting and files above a megabyte are refused: a configuration
+needs none of them, and each has been used to surprise a reader. A number is what a reader takes it
+for: 010, 1_000, 0x1F and 1:30 are words here, not the 8, 1000, 31 and 90 of YAML 1.1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from protos.errors import ConfigurationError
+from protos.plan.nearest import did_you_mean
+
+LARGEST_DOCUMENT_BYTES: Final = 1 << 20
+DEEPEST_NESTING: Final = 32
+_LONGEST_NAME_SHOWN: Final = 80
+
+
+class Document(BaseModel):
+    """Base of every record that people write: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class Reasons(ValueError):
+    """All that speaks against a record, a clause each; a file's reader sees each on a line of its own."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("; ".join(found))
+        self.found = tuple(found)
+
+
+def refuse_for(reasons: Iterable[str]) -> None:
+    """Raises Reasons with all of them, each once, if there are any."""
+    if found := tuple(dict.fromkeys(reasons)):
+        raise Reasons(found)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML with decimal numbers only, without dates and without yes and no, which would turn words into values."""
+
+
+_REPLACED: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "int", "float", "bool")}
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# Only true and false: with YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+_WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        rf"^(?:{_WHOLE}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+_PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+
+
+def read_document(path: Path, model: type[Record], *, consequence: str) -> Record:
+    """The record that a YAML file describes.
+
+    Args:
+        path: the file, at most a megabyte of UTF-8.
+        model: the record's type.
+        consequence: the middle sentence of the error, such as "The coordinator did not start."
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is wrong; every mistake is named.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_DOCUMENT_BYTES + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"{path} cannot be read: {cause.strerror}.",
+            consequence=consequence,
+            remedy="Give the path of an existing file that this user may read.",
+        ) from cause
+    return parse_document(raw, model, source=str(path), consequence=consequence)
+
+
+def parse_document(raw: bytes, model: type[Record], *, source: str, consequence: str) -> Record:
+    """As `read_document`, from bytes; `source` stands where the file name would."""
+    try:
+        root = _compose(raw)
+        data = _construct(root)
+        return model.model_validate_json(json.dumps(data, allow_nan=False))
+    except _Mistakes as mistakes:
+        found = mistakes.found
+    except ValidationError as error:
+        schema = _schema(model)
+        details = error.errors(include_url=False)
+        found = [mistake for detail in details for mistake in _describe(dict(detail), root, schema)]
+    found = sorted(set(found))
+    lines = "\n".join(f"    {source}:{line}:{column}: {text}" for line, column, text in found)
+    count = "one mistake" if len(found) == 1 else f"{len(found)} mistakes"
+    raise ConfigurationError(
+        what=f"{source} has {count}:\n{lines}",
+        consequence=consequence,
+        remedy="Correct the lines named above and start again.",
+        code="E010",
+    )
+
+
+@cache
+def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    """The JSON schema of a record, made once: that of a plan takes a tenth of a second."""
+    return model.model_json_schema()
+
+
+class _Mistakes(Exception):  # carries findings, is never shown
+    def __init__(self, found: list[tuple[int, int, str]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def _compose(raw: bytes) -> Node:
+    """The file as a tree of nodes that know their line and column."""
+    if len(raw) > LARGEST_DOCUMENT_BYTES:
+        raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
+    try:
+        text = raw.decode("utf-8-sig")
+        _refuse_surprises(text)
+        root = yaml.compose(text, Loader=_PlainLoader)
+    except UnicodeDecodeError as cause:
+        raise _Mistakes([(1, 1, "the file is not UTF-8 text")]) from cause
+    except yaml.MarkedYAMLError as cause:
+        mark = cause.problem_mark or cause.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise _Mistakes([(line, column, f"not YAML: {cause.problem or cause.context}")]) from cause
+    except (yaml.YAMLError, RecursionError) as cause:
+        raise _Mistakes([(1, 1, "not YAML: it has unprintable characters or is nested too deeply")]) from cause
+    if root is None:
+        raise _Mistakes([(1, 1, "the file is empty")])
+    return root
+
+
+def _refuse_surprises(text: str) -> None:
+    """Stop at the first anchor, alias, tag or too deep nesting, before anything is built from it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_PlainLoader):
+        start = event.start_mark
+        line, column = (start.line + 1, start.column + 1) if start else (1, 1)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _Mistakes([(line, column, "anchors and aliases are not allowed")])
+        if tag := getattr(event, "tag", None):
+            raise _Mistakes([(line, column, f"the tag {tag} is not allowed")])
+        # Counted here and not in the finished tree, because the reader's effort grows with the
+        # square of the depth: 20,000 brackets kept it busy for a minute.
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_NESTING:
+            raise _Mistakes([(line, column, "nested too deeply")])
+
+
+def _construct(node: Node) -> Any:
+    """Plain values from a node; only the types that JSON has."""
+    line, column = node.start_mark.line + 1, node.start_mark.column + 1
+    if node.tag not in _PLAIN_TAGS:
+        raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
+    if isinstance(node, MappingNode):
+        return _construct_mapping(node)
+    if isinstance(node, SequenceNode):
+        return [_construct(item) for item in node.value]
+    try:
+        value = _PlainLoader("").construct_object(node)
+    except ValueError as cause:
+        raise _Mistakes([(line, column, "this number cannot be read")]) from cause
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Mistakes([(line, column, "a number has to be finite")])
+    return 0.0 if value == 0.0 and isinstance(value, float) else value  # minus zero has another digest
+
+
+def _construct_mapping(node: MappingNode) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        line, column = key.start_mark.line + 1, key.start_mark.column + 1
+        if not isinstance(key, ScalarNode):
+            raise _Mistakes([(line, column, "a key has to be a plain word")])
+        if key.value in values:
+            raise _Mistakes([(line, column, f"{key.value} is given twice")])
+        values[key.value] = _construct(value)
+    return values
+
+
+def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    """One of pydantic's findings as lines, columns and words."""
+    location: Sequence[str | int] = detail["loc"]
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in ("union_tag_invalid", "union_tag_not_found"):  # where the word stands, or is missing
+        location = (*location, context["discriminator"].strip("'"))
+    node, path = root, []
+    for step in location:
+        inner = _child(node, step)
+        if inner is not None:  # what is no key is a union's tag, or the key that is missing
+            path.append(str(step))
+            node = inner
+    name = ".".join(path)
+    line, column = node.start_mark.line + 1, node.start_mark.column + 1
+    match kind:
+        case "extra_forbidden":
+            key = _key(root, location)
+            hint = did_you_mean(str(location[-1]), _known_keys(schema, location[:-1]))
+            return [(key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key; {hint}")]
+        case "missing" | "union_tag_not_found":
+            owner = f" in {name}" if name else ""
+            return [(line, column, f"{location[-1]}: this key is missing{owner}")]
+        case "union_tag_invalid":
+            return [(line, column, f"{name}: {_unknown(context['tag'], context['expected_tags'])}")]
+        case "literal_error" if isinstance(detail["input"], str):
+            return [(line, column, f"{name}: {_unknown(detail['input'], context['expected'])}")]
+        case _:
+            reasons = context.get("error")
+            said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
+            return [(line, column, f"{name or 'the file'}: {each[:1].lower()}{each[1:]}") for each in said]
+
+
+def _unknown(word: str, known: str) -> str:
+    """What is said of a word that is none of the known ones, which pydantic lists in quotation marks."""
+    hint = did_you_mean(word, re.findall(r"'([^']*)'", known))
+    return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
+
+
+def _child(node: Node, step: str | int) -> Node | None:
+    if isinstance(node, MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step]  # type: ignore[no-any-return]  # yaml's stubs leave a node's value untyped
+    return None
+
+
+def _key(root: Node, location: Sequence[str | int]) -> Node:
+    node = root
+    for step in location[:-1]:
+        node = _child(node, step) or node
+    if isinstance(node, MappingNode):
+        return next((key for key, _ in node.value if key.value == location[-1]), node)
+    return node
+
+
+def _known_keys(schema: Mapping[str, Any], location: Sequence[str | int]) -> list[str]:
+    """The keys that the record at a location has, read from the model's JSON schema."""
+    definitions = schema.get("$defs", {})
+
+    def resolve(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        if "$ref" in entry:
+            return resolve(definitions[entry["$ref"].rsplit("/", 1)[-1]])
+        choices = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("allOf", ())]
+        return [found for choice in choices for found in resolve(choice)] if choices else [entry]
+
+    current = resolve(schema)
+    for step in location:
+        by_tag = [entry for entry in current if step in _tags(entry)]
+        if by_tag:
+            current = by_tag
+            continue
+        inner = [entry["properties"][step] for entry in current if step in entry.get("properties", {})]
+        inner += [entry["items"] for entry in current if isinstance(step, int) and "items" in entry]
+        inner += [entry["additionalProperties"] for entry in current if entry.get("additionalProperties")]
+        current = [found for entry in inner for found in resolve(entry)]
+    return [key for entry in current for key in entry.get("properties", {})]
+
+
+def _tags(entry: Mapping[str, Any]) -> list[Any]:
+    """The words by which a union may tell this choice from the others."""
+    return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -1,0 +1,245 @@
+"""One round's exchange: which of the manifest's tensors and scalars travel in it, and which come down.
+
+Both programs compute it from the plan and the offer, so that neither can be talked into another one.
+The rules:
+
+* what goes up is always a part of the manifest that was approved;
+* a layer that is not offered neither comes down nor goes up, except under FedLAMA, where a layer that is
+  not due keeps its local progress and only its last shared value comes down;
+* an offer that the method does not allow is a MalformedMessage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.chunk_layout import Layout
+from protos.plan.architecture import TensorSpec
+from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.manifest import Manifest, Occasion, Scalar, slices_of
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage, Stage
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What travels between one site and the coordinator in one round.
+
+    Attributes:
+        stage: what the round is for.
+        layers: which of the manifest's layers take part, as an offer carries them.
+        down: the tensors whose values come down, in the manifest's order.
+        has_controls: control variates of the same tensors come down behind them.
+        up: the tensors whose changes go up, in the manifest's order.
+        scalars: the integers that go up behind them.
+    """
+
+    stage: Stage
+    layers: bytes
+    down: tuple[TensorSpec, ...]
+    has_controls: bool
+    up: tuple[TensorSpec, ...]
+    scalars: tuple[Scalar, ...]
+
+    @cached_property
+    def down_parameters(self) -> int:
+        """Numbers that come down, controls not counted."""
+        return sum(tensor.number_count for tensor in self.down)
+
+    @cached_property
+    def down_numbers(self) -> int:
+        """Numbers that come down, controls included."""
+        return self.down_parameters * (2 if self.has_controls else 1)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the vector that goes up lies in its chunks."""
+        return Layout(sum(tensor.number_count for tensor in self.up), len(self.scalars))
+
+    def tensor_at(self, index: int) -> str:
+        """The name of the tensor that holds number `index` of the vector that goes up."""
+        for tensor, part in zip(self.up, slices_of(self.up), strict=True):
+            if index < part.stop:
+                return tensor.name
+        raise ValueError(f"{index} lies beyond the vector")
+
+
+def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
+    """Where some of the manifest's tensors lie: as few pairs of slices as there are gaps between them.
+
+    Args:
+        manifest: every tensor that may travel.
+        tensors: some of them, in its order.
+
+    Returns:
+        pairs of a place in the manifest's vector and the place of the same numbers in a vector of these
+        tensors alone; for all tensors one pair.
+    """
+    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+    found: list[tuple[slice, slice]] = []
+    for tensor, part in zip(tensors, slices_of(tensors), strict=True):
+        place = places[tensor.name]
+        if found and found[-1][0].stop == place.start:
+            before, earlier = found.pop()
+            place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
+        found.append((place, part))
+    return tuple(found)
+
+
+def pack_layers(chosen: tuple[bool, ...]) -> bytes:
+    """Which layers take part, as an offer carries it: one bit each, the first the lowest; empty for all."""
+    return b"" if all(chosen) else np.packbits(np.array(chosen, dtype=bool), bitorder="little").tobytes()
+
+
+def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
+    """The reverse, for a manifest with so many layers.
+
+    Raises:
+        MalformedMessage: not what `pack_layers` makes of any choice.
+    """
+    if not layers:
+        return (True,) * count
+    bits = np.unpackbits(np.frombuffer(layers, np.uint8), bitorder="little").astype(bool)
+    chosen = tuple(bool(bit) for bit in bits[:count])
+    if pack_layers(chosen) != layers:
+        raise MalformedMessage("layers that the manifest does not have")
+    return chosen
+
+
+def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) -> Stage | None:
+    """What a round is for; None beyond the last.
+
+    Args:
+        plan: the plan.
+        round_number: from 0.
+        training_rounds: how many were made where the run stopped early; otherwise the schedule's.
+    """
+    if plan.statistics is not None:
+        return Stage.STATISTICS if round_number == 0 else None
+    made = plan.schedule.rounds if training_rounds is None else training_rounds
+    stages = [Stage.PROBE] if plan.has_probe else []
+    after = [Stage.VALIDATION] if plan.has_validation_round else []
+    after += [Stage.REPORT] if plan.gain == "sums" else []
+    if round_number < len(stages):
+        return Stage.PROBE
+    if round_number < len(stages) + made:
+        return Stage.TRAINING
+    place = round_number - len(stages) - made
+    return after[place] if place < len(after) else None
+
+
+def is_measured(plan: Plan, round_number: int) -> bool:
+    """Whether sites validate the model that a training round begins with; never the first one."""
+    made = round_number - plan.has_probe
+    return made > 0 and made % plan.schedule.rounds_per_measurement == 0
+
+
+def is_synchronised(plan: Plan, round_number: int) -> bool:
+    """Whether all layers are aggregated in a training round; always, except under FedLAMA."""
+    rule = plan.ingredients.server_rule
+    return not isinstance(rule, LayerIntervals) or (round_number - plan.has_probe + 1) % rule.slow_factor == 0
+
+
+class Exchanges:
+    """Every exchange that a plan allows, each computed once."""
+
+    def __init__(self, plan: Plan, manifest: Manifest) -> None:
+        self._plan, self._manifest = plan, manifest
+        self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
+
+    def result(self, layers: bytes) -> tuple[TensorSpec, ...]:
+        """The tensors whose values come down with the last aggregate.
+
+        Raises:
+            MalformedMessage: layers that the method does not choose.
+        """
+        chosen = unpack_layers(layers, len(self._manifest.layers))
+        if not self._may_be_shared(chosen):
+            raise MalformedMessage("layers that the method does not choose")
+        return self._tensors(chosen)
+
+    def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
+        """What travels in a round.
+
+        Args:
+            round_number: from 0.
+            stage: what the round is for.
+            layers: which layers take part, as `pack_layers` gives them.
+
+        Raises:
+            MalformedMessage: the plan allows no such round.
+        """
+        chosen = unpack_layers(layers, len(self._manifest.layers))
+        if not self._is_due(round_number, stage):
+            raise MalformedMessage("a round that the plan does not have")
+        if not self._may_choose(round_number, stage, chosen):
+            raise MalformedMessage("layers that the method does not choose")
+        key = (stage, layers, self._occasions(round_number, stage))
+        if key not in self._made:
+            self._made[key] = self._make(stage, layers, chosen, key[2])
+        return self._made[key]
+
+    def _is_due(self, round_number: int, stage: Stage) -> bool:
+        planned = stage_at(self._plan, round_number)
+        if stage is planned:
+            return True
+        ends_early = self._plan.early_stopping is not None and round_number > self._plan.has_probe
+        closing = {Stage.VALIDATION: self._plan.has_validation_round, Stage.REPORT: self._plan.gain == "sums"}
+        return ends_early and planned is not None and closing.get(stage, False)
+
+    def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
+        if stage in (Stage.PROBE, Stage.STATISTICS):
+            return all(chosen)
+        if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
+            return any(chosen)
+        return self._may_be_shared(chosen)
+
+    def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
+        """Whether a run can end with these layers federated and the others private."""
+        if isinstance(self._plan.ingredients.federated, SensitivePrefix):
+            return chosen[0] and list(chosen) == sorted(chosen, reverse=True)
+        return all(chosen)
+
+    def _tensors(self, chosen: tuple[bool, ...]) -> tuple[TensorSpec, ...]:
+        if all(chosen):
+            return self._manifest.tensors
+        layers = set(compress(self._manifest.layers, chosen))
+        return tuple(tensor for tensor in self._manifest.tensors if tensor.layer in layers)
+
+    def _occasions(self, round_number: int, stage: Stage) -> frozenset[Occasion]:
+        match stage:
+            case Stage.PROBE:
+                return frozenset({Occasion.PROBE})
+            case Stage.VALIDATION:
+                return frozenset({Occasion.MEASURED})
+            case Stage.REPORT:
+                return frozenset({Occasion.REPORT})
+            case Stage.STATISTICS:
+                return frozenset({Occasion.STATISTICS})
+            case Stage.TRAINING:
+                measured = {Occasion.MEASURED} if is_measured(self._plan, round_number) else set()
+                synchronised = {Occasion.SYNCHRONISED} if is_synchronised(self._plan, round_number) else set()
+                return frozenset({Occasion.TRAINING, *measured, *synchronised})
+            case _:
+                assert_never(stage)
+
+    def _make(self, stage: Stage, layers: bytes, chosen: tuple[bool, ...], occasions: frozenset[Occasion]) -> Exchange:
+        manifest, offered = self._manifest, self._tensors(chosen)
+        keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
+        is_training = stage is Stage.TRAINING
+        return Exchange(
+            stage=stage,
+            layers=layers,
+            down=() if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered,
+            has_controls=is_training and self._plan.ingredients.has_controls,
+            up=offered if is_training else (),
+            scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
+        )

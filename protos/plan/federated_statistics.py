@@ -1,0 +1,99 @@
+"""Counts and moments of declared columns: what a plan that trains nothing asks of its sites.
+
+Each site counts its own rows and adds up scaled values; only these integers travel, masked, and only once for
+each version of its data. The rules:
+
+* a cell is a column's rows with a value, or the rows of one code; a site whose own cell is too small sends zeros
+  for all that is about it;
+* values are clipped to the declared range and moved to 0..1, so that every number has a bound;
+* what a plan does not declare is neither counted nor named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from protos.plan.documents import Document
+
+MOMENT_SCALE: Final = 1 << 20  # a hundred sites of a billion rows each stay far below 2**63
+LARGEST_COUNT: Final = 1 << 30
+Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
+
+
+class NumericColumn(Document):
+    """A measured number: its rows with a value, the sum and the sum of squares of the scaled values."""
+
+    name: Text
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low lies below high")
+        return self
+
+
+class CodedColumn(Document):
+    """A category: its rows of each of these codes."""
+
+    name: Text
+    codes: tuple[Text, ...] = Field(min_length=1, max_length=200)
+
+
+class Statistics(Document):
+    """What a plan without training asks for; it has one round."""
+
+    smallest_cell: int = Field(ge=1, le=1 << 20)
+    columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise ValueError("a column is declared twice")
+        return self
+
+
+Kind = Literal["count", "sum", "squares"]
+
+
+def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
+    """Every number that a site sends, as its kind and its cell, in the order of the vector."""
+    found: list[tuple[Kind, str]] = []
+    for column in statistics.columns:
+        if isinstance(column, NumericColumn):
+            found += [("count", column.name), ("sum", column.name), ("squares", column.name)]
+        else:
+            found += [("count", f"{column.name}={code}") for code in column.codes]
+    return tuple(found)
+
+
+def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[str, float | int | None]]:
+    """What the summed integers stand for: of each cell its rows and, for a number, mean and standard deviation.
+
+    Args:
+        statistics: the plan's.
+        sums: by the numbers' names in the manifest, "count age" for example.
+
+    Returns:
+        by cell; moments are None where no site had enough rows. The deviation is that of all rows together.
+    """
+    told: dict[str, dict[str, float | int | None]] = {}
+    for column in statistics.columns:
+        if isinstance(column, CodedColumn):
+            told |= {f"{column.name}={code}": {"rows": sums[f"count {column.name}={code}"]} for code in column.codes}
+            continue
+        rows, width = sums[f"count {column.name}"], column.high - column.low
+        told[column.name] = {"rows": rows, "mean": None, "deviation": None}
+        if rows:
+            mean = sums[f"sum {column.name}"] / MOMENT_SCALE / rows
+            spread = sums[f"squares {column.name}"] / MOMENT_SCALE / rows - mean * mean
+            told[column.name] |= {
+                "mean": column.low + width * mean, "deviation": width * math.sqrt(max(0.0, spread)),
+            }  # fmt: skip
+    return told

@@ -1,0 +1,109 @@
+"""What sites gained, as sums over all of them: mean, fairness and incentive, and no site's own figure.
+
+A site turns its figures into three or four integers, which travel masked; the coordinator sees their sums. The
+metric lies between 0 and 1 (AUROC), so there is none for a regression. The rules:
+
+* a site whose metric is undefined, or that has none, sends zeros, and is counted in none of the figures, so
+  of the sums of sites where one alone has a metric that one's can be read;
+* squares travel only where the quorum less the colluders is three or more, and a variance is computed for
+  four sites or more: with two sums and two unknown values each could be worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protos.plan.manifest import GAIN_SCALE
+
+FEWEST_FOR_VARIANCE: Final = 4
+_NAMES: Final = ("sites with a metric", "metric", "metric squared", "sites that gained")
+
+
+@dataclass(frozen=True)
+class GainSums:
+    """One site's integers, or the sums of several sites', in the manifest's order.
+
+    Attributes:
+        measured: sites with a metric; 0 or 1 at one site.
+        metric: of the federated model, in units of 1 / GAIN_SCALE.
+        metric_squared: its square, in the same units; None where the plan lets no squares travel.
+        gained: sites whose federated model has the larger metric.
+    """
+
+    measured: int
+    metric: int
+    metric_squared: int | None
+    gained: int
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """The integers by their names in the manifest."""
+        numbers = (self.measured, self.metric, self.metric_squared, self.gained)
+        return {name: number for name, number in zip(_NAMES, numbers, strict=True) if number is not None}
+
+    @classmethod
+    def from_names(cls, scalars: Mapping[str, int]) -> GainSums:
+        """The reverse of `by_name`, for sums that travelled."""
+        measured, metric, squared, gained = _NAMES
+        return cls(scalars[measured], scalars[metric], scalars.get(squared), scalars[gained])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GainOverSites:
+    """What a federation came to at its sites, each site counting the same.
+
+    Attributes:
+        sites: how many have a metric.
+        mean: of the federated model's metric; None where no site has one.
+        fairness: its variance over the sites, divided by their number; smaller is fairer. None for fewer
+            than FEWEST_FOR_VARIANCE sites.
+        incentive: the share of these sites whose federated model beat all that they compared it with; a
+            site that compared it with nothing did not win.
+    """
+
+    sites: int
+    mean: float | None
+    fairness: float | None
+    incentive: float | None
+
+
+def gain_sums(federated: float | None, opponents: Sequence[float | None]) -> GainSums:
+    """One site's part of the sums.
+
+    Args:
+        federated: the federated model's metric on the site's own test rows, from 0 to 1; None where it is
+            undefined, or where the task has no such metric.
+        opponents: the same metric of what it has to beat, on the same rows: the network trained alone,
+            and FedAvg where it was run. A win is a larger metric than each; one that is None cannot be
+            beaten.
+    """
+    if federated is None:
+        return GainSums(0, 0, 0, 0)
+    for metric in (federated, *opponents):
+        if metric is not None and not 0.0 <= metric <= 1.0:
+            raise ValueError("a metric that is summed lies between 0 and 1")
+    has_won = bool(opponents) and all(metric is not None and federated > metric for metric in opponents)
+    return GainSums(1, round(federated * GAIN_SCALE), round(federated * federated * GAIN_SCALE), int(has_won))
+
+
+def gain_over_sites(sums: GainSums) -> GainOverSites:
+    """What the summed integers of all sites stand for; each figure to within 1e-9.
+
+    Raises:
+        ValueError: no honest sites can have sent numbers with these sums.
+    """
+    sites = sums.measured
+    largest = sites * GAIN_SCALE
+    squared = 0 if sums.metric_squared is None else sums.metric_squared
+    if not (0 <= sums.metric <= largest and 0 <= squared <= largest and 0 <= sums.gained <= sites):
+        raise ValueError("sums beyond what so many sites can send")
+    if not sites:
+        return GainOverSites(sites=0, mean=None, fairness=None, incentive=None)
+    mean = sums.metric / largest
+    # Integers keep what a difference of two nearly equal floats would lose; rounding may still pass below 0.
+    spread = sites * squared * GAIN_SCALE - sums.metric**2
+    has_spread = sites >= FEWEST_FOR_VARIANCE and sums.metric_squared is not None
+    fairness = max(0.0, spread / (largest * largest)) if has_spread else None
+    return GainOverSites(sites=sites, mean=mean, fairness=fairness, incentive=sums.gained / sites)

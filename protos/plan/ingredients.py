@@ -1,0 +1,265 @@
+"""What methods are made of.
+
+A method says which parameters are federated, how a site trains in one round, what it adds to its loss,
+how it takes in shared values, and by which rule the coordinator turns the aggregate into the next
+federated parameters. Each ingredient is a frozen record; a choice among them is a union that one `match`
+takes apart. A method that says nothing about an ingredient has the one of FedAvg, so that methods that
+speak of different ingredients can be composed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, assert_never
+
+from protos.plan.architecture import Part
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All parameters are federated; sites then need equal columns and equal outputs."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The named parts are federated, all others are private."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No parameter is federated: the site trains alone, in step with the others."""
+
+
+@dataclass(frozen=True)
+class AllButNormalisation:
+    """Everything except the weights and biases of normalisations, which stay private."""
+
+
+@dataclass(frozen=True)
+class SensitivePrefix:
+    """The layers from the input up to the first sharp rise of the federated sensitivity. PLayer-FL.
+
+    After one local epoch F_l = sum over layers k <= l of the mean over k's parameters of (value * gradient)^2;
+    p = min {p : F_(p+1) / F_p > threshold}; layers up to p are federated, all but the last where nothing
+    crosses. F is summed over the sites, so it travels masked.
+    """
+
+    threshold: float
+
+
+@dataclass(frozen=True)
+class RandomPrefix:
+    """The layers from the input up to one that the plan's seed draws; never the last layer."""
+
+
+Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | RandomPrefix | Nothing
+
+
+@dataclass(frozen=True)
+class Together:
+    """All parameters take every step, on the task's loss and the penalties."""
+
+
+@dataclass(frozen=True)
+class PrivateFirst:
+    """Each round trains the private parameters for so many epochs, then the federated ones; never both."""
+
+    epochs: int
+
+
+@dataclass(frozen=True)
+class FederatedOnly:
+    """Private parameters keep their first values until the fine-tuning."""
+
+
+@dataclass(frozen=True)
+class PersonalCopy:
+    """A second model v trains beside the federated one on the task's loss + strength / 2 * ||v - received||^2."""
+
+    strength: float
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A second model v; the site uses share * v + (1 - share) * own copy of the federated one. APFL.
+
+    v trains on the mixture's loss; the share begins at `start` and takes one step of `rate` a round.
+    """
+
+    start: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class InnerProblem:
+    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in so many steps of the plan's
+    optimiser, then w moves by rate * strength * (t - w). The site uses t, w travels. pFedMe.
+    """
+
+    strength: float
+    steps: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class ControlVariates:
+    """Every gradient g of the federated parameters becomes g + c - c_i. SCAFFOLD.
+
+    c_i starts at 0 and becomes c_i - c + (received - own) / (steps * learning rate) after each round.
+    """
+
+
+@dataclass(frozen=True)
+class ColumnByColumn:
+    """Each batch trains the common column on its own loss, then the unique column on the joint loss. CHFL."""
+
+
+Procedure: TypeAlias = (
+    Together | PrivateFirst | FederatedOnly | PersonalCopy | Mixture | InnerProblem | ControlVariates | ColumnByColumn
+)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Next parameters: the received ones plus the weighted mean of the sites' changes."""
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Next parameters: the received ones plus rate times the weighted mean change, (1 - rate) x + rate * mean."""
+
+    rate: float
+
+
+class Moment(StrEnum):
+    """How an adaptive rule keeps the size of past mean changes d in v."""
+
+    ADAM = "adam"  # v = second_decay * v + (1 - second_decay) * d^2
+    YOGI = "yogi"  # v = v - (1 - second_decay) * sign(v - d^2) * d^2
+    ADAGRAD = "adagrad"  # v = v + d^2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive:
+    """An optimiser step of the coordinator along the mean change d. Reddi et al. 2021, algorithm 2.
+
+    m = first_decay * m + (1 - first_decay) * d; v by `moment`; x += rate * m / (sqrt(v) + offset).
+    No bias correction, as in FENDA-FL's algorithm 1; m and v begin at 0.
+    """
+
+    moment: Moment
+    rate: float
+    offset: float
+    first_decay: float
+    second_decay: float
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """x += rate * mean change; c += contributors / sites * mean change of the sites' c_i. SCAFFOLD.
+
+    A site's change of c_i is -c - change / (steps * learning rate), where only its change is the site's
+    own. So c follows from the mean change, and nothing but changes travels to the coordinator.
+    """
+
+    rate: float
+
+
+@dataclass(frozen=True)
+class KeptLayersMean:
+    """Each site keeps each layer with this probability in each round; the mean is over those that kept it. FedLP.
+
+    A layer that nobody kept stays as it was.
+    """
+
+    keep_probability: float
+
+
+@dataclass(frozen=True)
+class LayerIntervals:
+    """The mean, for layers that move apart in every round, for the others in every `slow_factor`-th. FedLAMA."""
+
+    slow_factor: int
+
+
+ServerRule: TypeAlias = Mean | Blend | Adaptive | Controlled | KeptLayersMean | LayerIntervals
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """strength / 2 * ||own - received||^2 over the federated parameters. Li et al. 2020, eq. 2."""
+
+    strength: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive:
+    """strength * con(z; z of the received model; z of the own model of the last round). Li et al. 2021, eq. 3, 4.
+
+    con(z; a; b) is the cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0; z is what the
+    network's last layer decides on. Left out in the first round, which has no earlier model.
+    """
+
+    strength: float
+    temperature: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractorContrast:
+    """PerFCL's two terms on the representations of the common and the unique extractor.
+
+    common_strength * con(z_c; received z_c; last round's own z_c)
+    + unique_strength * con(z_u; last round's own z_u; received z_c). Left out in the first round.
+    """
+
+    common_strength: float
+    unique_strength: float
+    temperature: float
+
+
+Penalty: TypeAlias = Proximal | Contrastive | ExtractorContrast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A federated algorithm as a value; the defaults are FedAvg.
+
+    Attributes:
+        federated: which parameters travel.
+        procedure: how a site trains in one round.
+        server_rule: aggregate to next federated parameters.
+        penalties: terms that a site adds to its loss in training, never in choosing a checkpoint.
+        update_rate: the weight of the shared value when a site takes it in; the site's own value
+            has one minus it. Global Layers' eta; 1 overwrites.
+        fine_tuning_epochs: epochs on all parameters of the chosen model, at the site, after the last round.
+        starts_equal: parts that start from the plan's seed at every site although they may be private.
+    """
+
+    federated: Federated = Everything()
+    procedure: Procedure = Together()
+    server_rule: ServerRule = Mean()
+    penalties: tuple[Penalty, ...] = ()
+    update_rate: float = 1.0
+    fine_tuning_epochs: int = 0
+    starts_equal: tuple[Part, ...] = ()
+
+    @property
+    def federated_parts(self) -> tuple[Part, ...]:
+        """The parts of the network of which parameters may travel."""
+        match self.federated:
+            case Everything() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+                return tuple(Part)
+            case Parts(parts=parts):
+                return parts
+            case Nothing():
+                return ()
+            case _:
+                assert_never(self.federated)
+
+    @property
+    def has_controls(self) -> bool:
+        """Whether control variates come down beside the parameters."""
+        return isinstance(self.procedure, ControlVariates)

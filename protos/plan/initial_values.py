@@ -1,0 +1,74 @@
+"""First values of tensors, the same on every machine, from the plan's seed and the tensor's name.
+
+Coordinator and sites compute them separately and must arrive at the same bits, which the random
+generators of numerical libraries do not promise between kinds of CPU. The rules:
+
+* only integer arithmetic, one AES-256 keystream and one rounding to float32 are used;
+* a tensor's values depend on the seed and its own name, shape and range, on no other tensor;
+* these values are public; nothing secret may ever be drawn here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import assert_never
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from protos.plan.architecture import Constant, TensorSpec, Uniform
+
+_LABEL = b"global-layers initial values 1"
+_WORDS_AT_ONCE = 2**20
+
+
+def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
+    """The values with which a tensor starts.
+
+    Source: PROTOCOL.md, section 6. The keystream is AES-256-CTR from counter 0; each little-endian
+    32-bit word w gives the integer w >> 8 of 24 bits, and (w >> 8) / 2**23 - 1 times the bound,
+    itself rounded to float32, is the value.
+
+    Args:
+        spec: the tensor's name, shape and range.
+        seed: the plan's seed, from 0 to 2**64 - 1.
+
+    Returns:
+        float32 array of shape `spec.shape`, a new one, in C order.
+
+    Raises:
+        ValueError: the seed does not fit 64 unsigned bits.
+    """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"a seed lies between 0 and 2**64 - 1, not {seed}")
+    match spec.initial:
+        case Constant(value=value):
+            return np.full(spec.shape, value, dtype=np.float32)
+        case Uniform(bound=bound):
+            return _uniform(spec.name, spec.number_count, bound, seed).reshape(spec.shape)
+        case _:
+            assert_never(spec.initial)
+
+
+def _uniform(name: str, count: int, bound: float, seed: int) -> NDArray[np.float32]:
+    # The zero counter is safe to start from because the key is used for this tensor alone.
+    keystream = Cipher(algorithms.AES256(_key(name, seed)), modes.CTR(bytes(16))).encryptor()
+    scale = float(np.float32(bound))
+    values = np.empty(count, dtype=np.float32)
+    for start in range(0, count, _WORDS_AT_ONCE):
+        block = values[start : start + _WORDS_AT_ONCE]
+        words = np.frombuffer(keystream.update(bytes(4 * block.size)), dtype="<u4")
+        # A 24-bit integer times a 24-bit float is exact in float64, so the only rounding is the
+        # last one, and the value stays below the bound.
+        centred = (words >> np.uint32(8)).astype(np.float64) - 2.0**23
+        block[:] = centred * (scale * 2.0**-23)
+    return values
+
+
+def _key(name: str, seed: int) -> bytes:
+    digest = hashlib.sha256()
+    for field in (_LABEL, seed.to_bytes(8, "big"), name.encode("ascii")):
+        digest.update(len(field).to_bytes(4, "big"))
+        digest.update(field)
+    return digest.digest()

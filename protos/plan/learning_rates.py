@@ -1,0 +1,86 @@
+"""How the learning rate moves during a run, as a factor of the optimiser's own.
+
+A factor depends on the number of the step alone, so that a site that enters late or begins again from
+a checkpoint makes its steps with the rates that everybody else has. Every schedule may begin with a
+linear warm-up of whole epochs; what it does to the rate is counted from the warm-up's end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, TypeAlias, assert_never
+
+from pydantic import Field
+
+from protos.plan.documents import Document
+
+_KeySessions: TypeAlias = Annotated[int, Field(ge=0, le=100_000)]
+_Factor: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+
+
+class ConstantRate(Document):
+    """The optimiser's learning rate from the first step, or from the end of the warm-up."""
+
+    name: Literal["constant"]
+    warm_up_epochs: _KeySessions = 0
+
+
+class StepRate(Document):
+    """The rate times `factor` after every `every_epochs` epochs: torch's StepLR."""
+
+    name: Literal["step"]
+    every_epochs: int = Field(ge=1, le=100_000)
+    factor: _Factor
+    warm_up_epochs: _KeySessions = 0
+
+
+class ExponentialRate(Document):
+    """The rate times `factor` per epoch, a little at each step; at an epoch's start torch's ExponentialLR."""
+
+    name: Literal["exponential"]
+    factor: _Factor
+    warm_up_epochs: _KeySessions = 0
+
+
+class CosineRate(Document):
+    """From the rate to `floor` times the rate along half a cosine. Loshchilov and Hutter 2017, eq. 5, no restarts."""
+
+    name: Literal["cosine"]
+    floor: float = Field(default=0.0, ge=0, le=1)
+    warm_up_epochs: _KeySessions = 0
+
+
+RateSchedule: TypeAlias = Annotated[ConstantRate | StepRate | ExponentialRate | CosineRate, Field(discriminator="name")]
+
+
+def rate_factor(schedule: RateSchedule, step: int, steps: int, batches_per_epoch: int) -> float:
+    """What the learning rate is multiplied with at one step.
+
+    Args:
+        schedule: the plan's.
+        step: the step that is about to be made, from 0; from `steps` on the factor no longer changes.
+        steps: of the whole run, at least 1.
+        batches_per_epoch: steps in an epoch, at least 1.
+
+    Returns:
+        from 0 to 1: in the warm-up (step + 1) / its steps, so that no step is made with 0; the cosine
+        would reach its floor at the step after the last.
+    """
+    if step < 0 or steps < 1 or batches_per_epoch < 1:
+        raise ValueError("a step from 0, and at least one step and one batch")
+    step, warm_up = min(step, steps), schedule.warm_up_epochs * batches_per_epoch
+    if step < warm_up:
+        return (step + 1) / warm_up
+    past = step - warm_up
+    match schedule:
+        case ConstantRate():
+            return 1.0
+        case StepRate(every_epochs=every, factor=factor):
+            return float(factor ** (past // (every * batches_per_epoch)))
+        case ExponentialRate(factor=factor):
+            return float(factor ** (past / batches_per_epoch))
+        case CosineRate(floor=floor):
+            share = past / max(1, steps - warm_up)
+            return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * share))
+        case _:
+            assert_never(schedule)

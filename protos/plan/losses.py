@@ -1,0 +1,41 @@
+"""What a site's network is fitted to: the loss of a batch, as a plan names it.
+
+Which function that is follows from the site's own target (its data contract), so the plan does not
+repeat it: binary cross-entropy, cross-entropy over several classes, or squared error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from protos.plan.documents import Document
+
+_Weight: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
+# One positive number for each class, in the order of the contract's classes: two for a binary target. "balanced"
+# is rows / (classes * rows of the class), from the site's own training rows.
+ClassWeights: TypeAlias = (
+    Literal["none", "balanced"] | Annotated[tuple[_Weight, ...], Field(min_length=2, max_length=10_000)]
+)
+
+
+class TaskDefault(Document):
+    """Cross-entropy for classes, squared error for numbers."""
+
+    name: Literal["task-default"]
+    class_weights: ClassWeights = "none"
+
+
+class Focal(Document):
+    """Lin et al. 2017, eq. 4: -(1 - p)^gamma * log(p), p being the target's probability; eq. 5 with class weights.
+
+    `gamma` 0 is cross-entropy; the higher, the less do rows count that are predicted well.
+    """
+
+    name: Literal["focal"]
+    gamma: float = Field(default=2.0, ge=0, le=20)
+    class_weights: ClassWeights = "none"
+
+
+Loss: TypeAlias = Annotated[TaskDefault | Focal, Field(discriminator="name")]

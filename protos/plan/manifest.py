@@ -1,0 +1,269 @@
+"""The manifest: everything that a site may send in a run, computed from the plan alone.
+
+The gate refuses what it does not name, and a hospital approves its digest. Which of it travels in a
+single round is said by exchange.py. Changes travel in the manifest's order as one vector, scalars as
+64-bit integers behind them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError
+from protos.plan.architecture import Part, TensorSpec, network_tensors
+from protos.plan.canonical import digest
+from protos.plan.compatibility import missing_parts
+from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
+from protos.plan.ingredients import (
+    AllButNormalisation,
+    Everything,
+    KeptLayersMean,
+    LayerIntervals,
+    Nothing,
+    Parts,
+    RandomPrefix,
+    SensitivePrefix,
+)
+from protos.plan.initial_values import initial_values
+from protos.plan.methods import described
+from protos.plan.plan import EqualWeights, Plan, RowWeights
+
+Float32 = npt.NDArray[np.float32]
+
+ROWS: Final = "rows"  # the one scalar that weighs the changes beside it
+LARGEST_LOSS: Final = 1024.0  # a validation loss above it counts as this much
+LARGEST_SENSITIVITY: Final = 8.0
+LARGEST_DISTANCE: Final = float(1 << 22)
+LOSS_SCALE: Final = 1 << 32
+SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
+DISTANCE_SCALE: Final = 1 << 32
+GAIN_SCALE: Final = 1 << 32
+# So many honest sites keep their figures to themselves although a sum and a sum of squares are known.
+_FEWEST_WITH_SQUARES: Final = 3
+
+
+class Occasion(StrEnum):
+    """When a scalar travels."""
+
+    TRAINING = "every training round"
+    MEASURED = "training rounds that begin with an epoch, and the validation round"
+    SYNCHRONISED = "training rounds in which all layers are aggregated"
+    PROBE = "the probe"
+    REPORT = "the report"
+    STATISTICS = "the statistics"
+
+    @property
+    def travels_once(self) -> bool:
+        """Whether another draw of the step would give the same number again.
+
+        Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
+        every draw but the ordinary one. PROTOCOL.md, section 2.
+        """
+        return self in (Occasion.MEASURED, Occasion.PROBE, Occasion.REPORT, Occasion.STATISTICS)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One 64-bit integer, never negative; `bound` is its largest value at one site.
+
+    It stands for integer / scale; `scale` is a power of two.
+    """
+
+    name: str
+    bound: int
+    occasion: Occasion = Occasion.TRAINING
+    scale: int = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What may travel from one site in a run.
+
+    Attributes:
+        tensors: the federated parameters whose changes travel, in the vector's order.
+        scalars: the sums that the method needs beside them.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    scalars: tuple[Scalar, ...]
+
+    @cached_property
+    def parameters(self) -> int:
+        """Numbers in the vector of all changes."""
+        return sum(tensor.number_count for tensor in self.tensors)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that the tensors belong to, in the network's order."""
+        return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """Names, shapes, bounds, scales and occasions as JSON with sorted keys."""
+        content = {
+            "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
+            "scalars": [[scalar.name, scalar.bound, scalar.scale, scalar.occasion] for scalar in self.scalars],
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 over the canonical bytes, 32 bytes."""
+        return digest("manifest", self.canonical)
+
+    def views(self, vector: Float32) -> dict[str, Float32]:
+        """The vector as named arrays that share its memory.
+
+        Args:
+            vector: float32 of shape (parameters,).
+        """
+        return {
+            tensor.name: vector[part].reshape(tensor.shape)
+            for tensor, part in zip(self.tensors, slices_of(self.tensors), strict=True)
+        }
+
+    def initial_parameters(self, seed: int) -> Float32:
+        """The federated parameters before round 0, the same at every site and coordinator.
+
+        Args:
+            seed: the plan's.
+
+        Returns:
+            float32 of shape (parameters,), in the manifest's order.
+        """
+        vector = np.empty(self.parameters, np.float32)
+        for tensor, view in zip(self.tensors, self.views(vector).values(), strict=True):
+            view[...] = initial_values(tensor, seed)
+        return vector
+
+
+def slices_of(tensors: tuple[TensorSpec, ...]) -> Iterator[slice]:
+    """Where each tensor lies in a vector of these tensors, one after the other."""
+    start = 0
+    for tensor in tensors:
+        yield slice(start, start + tensor.number_count)
+        start += tensor.number_count
+
+
+def manifest_of(plan: Plan) -> Manifest:
+    """What the plan may make every site send.
+
+    Raises:
+        ConfigurationError: the architecture lacks the parts that the method federates.
+    """
+    tensors = _federated_tensors(plan)
+    if not tensors and not isinstance(plan.ingredients.federated, Nothing):
+        missing = missing_parts(plan.ingredients, plan.architecture)
+        lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
+        method = described(plan.method)
+        raise ConfigurationError(
+            what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
+            consequence="Nothing was trained and nothing was sent.",
+            remedy="Choose another method, or a network that has its parts; docs/researcher.md lists both.",
+        )
+    return Manifest(tensors=tensors, scalars=tuple(_scalars(plan, tensors)))
+
+
+def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
+    # A size that the plan leaves to the sites belongs to a part that is not read here.
+    network = network_tensors(
+        plan.architecture, columns=plan.placeholder_columns, outputs=plan.outputs or 1, common=len(plan.columns) or None
+    )
+    match plan.ingredients.federated:
+        case Nothing():
+            return ()
+        case Parts(parts=parts):
+            missing = [part for part in parts if part not in {tensor.part for tensor in network}]
+            # A network of two layers has no body between input and head; FedPer shares its input all the same.
+            return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
+        case Everything():
+            return network
+        case AllButNormalisation():
+            return tuple(tensor for tensor in network if not tensor.is_normalisation)
+        case SensitivePrefix():
+            return _prefix(network, len(_layers(network)) - 1)
+        case RandomPrefix():
+            number = len(_layers(network)) - 1
+            drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
+            return _prefix(network, min(number, 1 + drawn))
+        case other:
+            assert_never(other)
+
+
+def _layers(tensors: tuple[TensorSpec, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tensor.layer for tensor in tensors))
+
+
+def _prefix(tensors: tuple[TensorSpec, ...], layers: int) -> tuple[TensorSpec, ...]:
+    chosen = _layers(tensors)[:layers]
+    return tuple(tensor for tensor in tensors if tensor.layer in chosen)
+
+
+def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
+    """Every scalar, in the order of the vector whenever several travel together."""
+    weight, method = largest_weight(plan), plan.ingredients
+    if plan.statistics is not None:
+        for kind, cell in numbers_of(plan.statistics):
+            scale = 1 if kind == "count" else MOMENT_SCALE
+            yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
+    match plan.weighting:
+        case EqualWeights():
+            pass
+        case RowWeights(largest_rows=largest):
+            yield Scalar(ROWS, largest)
+        case other:
+            assert_never(other)
+    if isinstance(method.server_rule, KeptLayersMean):
+        for layer in _layers(tensors):
+            yield Scalar(f"kept {layer}", weight)
+    if isinstance(method.server_rule, LayerIntervals):
+        for layer in _layers(tensors):
+            bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
+            yield Scalar(f"distance {layer}", bound, Occasion.SYNCHRONISED, DISTANCE_SCALE)
+    if isinstance(method.federated, SensitivePrefix):
+        # The last layer is never federated, but the rise into it is measured too.
+        for number in range(len(_layers(tensors)) + 1):
+            bound = int(LARGEST_SENSITIVITY) * SENSITIVITY_SCALE
+            yield Scalar(f"sensitivity {number + 1}", bound, Occasion.PROBE, SENSITIVITY_SCALE)
+    if plan.measures_validation:
+        yield Scalar("validation weight", weight, Occasion.MEASURED)
+        yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
+        yield Scalar("still improving", 1, Occasion.MEASURED)
+    if plan.gain == "sums":
+        yield Scalar("sites with a metric", 1, Occasion.REPORT)
+        yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
+        # A report may be summed over no more sites than the quorum.
+        if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
+            yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
+        yield Scalar("sites that gained", 1, Occasion.REPORT)
+
+
+def largest_weight(plan: Plan) -> int:
+    """The largest weight of one site as an integer; what a site multiplies with is its weight over this."""
+    return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
+
+
+def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
+    """Where a network's federated tensors differ from the manifest, in words; empty if nowhere.
+
+    Args:
+        expected: what the plan says.
+        found: the shape of each tensor by name.
+    """
+    wanted = {tensor.name: tensor.shape for tensor in expected.tensors}
+    lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    lines += [f"{name} is not in the plan" for name in found.keys() - wanted.keys()]
+    lines += [
+        f"{name} has shape {found[name]}, the plan says {wanted[name]}"
+        for name in wanted.keys() & found.keys()
+        if wanted[name] != found[name]
+    ]
+    return "; ".join(sorted(lines)[:5])

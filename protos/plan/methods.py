@@ -1,0 +1,147 @@
+"""The catalogue of methods, and their composition.
+
+Each method is one small definition in averaging_methods.py or personal_methods.py. A composition takes
+from each of its methods what it says differently from FedAvg: `of: [{name: global-layers}, {name: fedprox}]`
+is the proximal term with Global Layers. Two methods that speak of the same ingredient are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args
+
+from pydantic import Field, model_validator
+
+from protos.plan.averaging_methods import (
+    FedAdagrad,
+    FedAdam,
+    FederatedAveraging,
+    FedLAMA,
+    FedLP,
+    FedProx,
+    FedYogi,
+    LocalOnly,
+    Moon,
+    Scaffold,
+)
+from protos.plan.documents import Document, refuse_for
+from protos.plan.ingredients import Method
+from protos.plan.personal_methods import (
+    APFL,
+    CHFL,
+    Ditto,
+    FedBABU,
+    FedBN,
+    FedPer,
+    FedRep,
+    FendaFL,
+    GlobalLayers,
+    LocalAdaptation,
+    LocalGlobal,
+    PerFCL,
+    PFedMe,
+    PLayerFL,
+    PLayerFLRandom,
+)
+
+Value = TypeVar("Value")
+
+SingleMethod: TypeAlias = Annotated[
+    GlobalLayers
+    | CHFL
+    | PLayerFL
+    | PLayerFLRandom
+    | FendaFL
+    | PerFCL
+    | FederatedAveraging
+    | FedProx
+    | FedAdam
+    | FedYogi
+    | FedAdagrad
+    | Scaffold
+    | Moon
+    | FedLP
+    | FedLAMA
+    | FedPer
+    | FedRep
+    | FedBABU
+    | LocalAdaptation
+    | Ditto
+    | PFedMe
+    | APFL
+    | FedBN
+    | LocalGlobal
+    | LocalOnly,
+    Field(discriminator="name"),
+]
+
+# What a hospital's policy may name; from the definitions themselves, so that neither can lack one.
+METHOD_NAMES: Final[tuple[str, ...]] = tuple(
+    get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
+)
+
+
+class Composition(Document):
+    """Several methods at once, each giving what it says differently from FedAvg."""
+
+    name: Literal["composition"]
+    of: tuple[SingleMethod, ...] = Field(min_length=2, max_length=8)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse_for(self._clashes())
+        return self
+
+    def method(self) -> Method:
+        """The method made of its methods' ingredients."""
+        made = [choice.method() for choice in self.of]
+        plain = Method()
+        return Method(
+            federated=_one([method.federated for method in made], plain.federated),
+            procedure=_one([method.procedure for method in made], plain.procedure),
+            server_rule=_one([method.server_rule for method in made], plain.server_rule),
+            penalties=tuple(penalty for method in made for penalty in method.penalties),
+            update_rate=_one([method.update_rate for method in made], plain.update_rate),
+            fine_tuning_epochs=_one([method.fine_tuning_epochs for method in made], plain.fine_tuning_epochs),
+            starts_equal=_one([method.starts_equal for method in made], plain.starts_equal),
+        )
+
+    def _clashes(self) -> Iterator[str]:
+        """What two of the methods decide differently, a clause each."""
+        if any(isinstance(choice, LocalOnly) for choice in self.of):
+            yield "local shares nothing, so nothing can be composed with it"
+            return
+        named, plain = [(choice.name, choice.method()) for choice in self.of], Method()
+        penalties = [type(penalty) for _, method in named for penalty in method.penalties]
+        if len(set(penalties)) != len(penalties):
+            yield "two methods add the same penalty; leave one of them out"
+        for decides, values, default in (
+            ("which parameters are federated", [m.federated for _, m in named], plain.federated),
+            ("how a site trains in one round", [m.procedure for _, m in named], plain.procedure),
+            ("how the coordinator uses the aggregate", [m.server_rule for _, m in named], plain.server_rule),
+            ("how a site takes in shared values", [m.update_rate for _, m in named], plain.update_rate),
+            ("the fine-tuning at the end", [m.fine_tuning_epochs for _, m in named], plain.fine_tuning_epochs),
+            ("which private parts start equal", [m.starts_equal for _, m in named], plain.starts_equal),
+        ):
+            deciders = [(name, value) for (name, _), value in zip(named, values, strict=True) if value != default]
+            for name, value in deciders[1:]:
+                if value != deciders[0][1]:
+                    yield f"{deciders[0][0]} and {name} both say {decides}; leave one of them out"
+
+
+MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discriminator="name")]
+
+
+def method_names(choice: MethodChoice) -> tuple[str, ...]:
+    """The catalogue's names in a plan's choice: one, or those of a composition. A policy has to allow each."""
+    return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
+
+
+def described(choice: MethodChoice) -> str:
+    """A plan's choice in words: a method's name, or those of a composition joined by a plus."""
+    return " + ".join(method_names(choice))
+
+
+def _one(values: Sequence[Value], plain: Value) -> Value:
+    """The ingredient that is not FedAvg's, of methods of which no two have another such one."""
+    return next((value for value in values if value != plain), plain)

@@ -1,0 +1,58 @@
+"""A chain of linear layers: without hidden widths logistic or linear regression, with them an MLP.
+
+Layers are layer1 to layerN, each a linear map with bias; activation after all but the last, dropout
+before the last. The first layer is part input, the last is head, those between are body; a single
+layer is head, because what decides is what a site keeps to itself most often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from protos.plan.documents import Document
+from protos.plan.networks.network_tensors import Part, Rate, TensorSpec, Width, linear
+
+Widths: TypeAlias = Annotated[tuple[Width, ...], Field(max_length=64)]
+ActivationName: TypeAlias = Literal["relu", "selu", "gelu", "tanh"]
+
+
+class DenseNetwork(Document):
+    """Hidden widths from the columns to the outputs; none is logistic or linear regression.
+
+    `dropout` leaves out a share of the last layer's inputs in training; without hidden widths these are
+    the encoded columns.
+    """
+
+    name: Literal["dense"]
+    hidden: Widths
+    activation: ActivationName = "relu"
+    dropout: Rate = 0.0
+
+
+def dense_tensors(network: DenseNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
+    """Every tensor, in the order of the network's own parameters."""
+    widths = (columns, *network.hidden, outputs)
+    for index, (inner, outer) in enumerate(pairwise(widths)):
+        yield from _layer(network, index, inner, outer)
+
+
+def dense_body(network: DenseNetwork) -> Iterator[TensorSpec]:
+    """The layers between the first and the last, which depend on neither columns nor outputs."""
+    for index, (inner, outer) in enumerate(zip(network.hidden, network.hidden[1:], strict=False), start=1):
+        yield from _layer(network, index, inner, outer)
+
+
+def dense_layer_part(index: int, hidden_layers: int) -> Part:
+    """The part of the layer with this index, from 0, in a network with so many hidden layers."""
+    if index == hidden_layers:
+        return Part.HEAD
+    return Part.INPUT if index == 0 else Part.BODY
+
+
+def _layer(network: DenseNetwork, index: int, inner: int, outer: int) -> Iterator[TensorSpec]:
+    part = dense_layer_part(index, len(network.hidden))
+    return linear(f"{part}.layer{index + 1}", inner, outer, bias=True)

@@ -1,0 +1,131 @@
+"""The network of "Global Layers" (Obeidi) and its tensors.
+
+With d columns, C outputs, latent size s, entities of width e and hidden width h = e/2. Every
+normalisation has a weight and a bias; (n) counts its channels:
+
+    part   block          tensors                                                         numbers
+    input  normalisation  normalisation (d), only with input_normalisation                     2d
+    input  embedding      weight and bias (d, e), normalisation (d)                      2de + 2d
+    input  transformer1.. normalisation (d); attention.projections (3e, e), .output (e, e);
+                          feedforward: normalisation (d), inner (h, e), [gate (h, e)],
+                          outer (e, h)                             4d + 4e² + 2eh [+ eh]
+    input  layer1         normalisation (ed), linear ed -> 4s with bias       2ed + 4s·ed + 4s
+    body   layer2         normalisation (4s), inner 4s -> s, [gate], outer s -> 4s
+    body   layer3         normalisation (4s), linear 4s -> 2s
+    body   layer4         normalisation (2s), inner 2s -> s/2, [gate], outer s/2 -> 2s
+    head   layer5         normalisation (2s), linear 2s -> s                     4s + 2s² + s
+    head   output         normalisation (s), linear s -> C                       2s + sC + C
+    unique path           linear d -> C with bias, only with linear_path                   dC + C
+
+The body has 18s² + 29.5s numbers without gate and 23s² + 29.5s with it. The inner and outer maps of
+the body have biases, the gates and the transformer's maps have none. Without entities layer 1 maps
+the d columns themselves: normalisation (d), linear d -> 4s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, StrictInt, model_serializer, model_validator
+
+from protos.plan.documents import Document
+from protos.plan.networks.network_tensors import Constant, Rate, TensorSpec, Uniform, linear, normalisation, spec
+
+# Keys that plans of the first version do not have. At these values they stay out of a plan's bytes,
+# so that a plan that hospitals approved earlier keeps its digest.
+_LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "linear_path": False}
+
+
+class GlobalLayersNetwork(Document):
+    """The network of the paper: entities, transformer blocks, five layers; widths are multiples of `latent`.
+
+    `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded
+    inputs to 0. `linear_path` adds W·x + b to the logits: it starts at 0, stands in the part unique
+    because it knows columns and outputs, and is so private with every method that shares inner layers.
+    """
+
+    name: Literal["global-layers-network"]
+    latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
+    gate: StrictBool
+    input_normalisation: StrictBool
+    entity_width: Annotated[StrictInt, Field(ge=2, le=1024, multiple_of=2)] = 16
+    heads: Annotated[StrictInt, Field(ge=1, le=1024)] = 8
+    transformer_blocks: Annotated[StrictInt, Field(ge=0, le=64)] = 6
+    normalisation: Literal["affine"] = "affine"
+    dropout: Rate = 0.0
+    input_dropout: Rate = 0.0
+    entities: StrictBool = True
+    linear_path: StrictBool = False
+
+    @model_validator(mode="after")
+    def _heads_share_the_width_evenly(self) -> GlobalLayersNetwork:
+        if self.entity_width % self.heads:
+            raise ValueError(f"entity_width {self.entity_width} is not a multiple of heads {self.heads}")
+        if self.transformer_blocks and not self.entities:
+            raise ValueError("transformer blocks work on entities; entities: false needs transformer_blocks: 0")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialise(self)
+        return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
+
+
+def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
+    """Every tensor, in the order of the network's own parameters."""
+    yield from _input(network, columns)
+    yield from global_layers_body(network)
+    yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
+    yield from _fully_connected("head.output", network.latent, outputs)
+    if network.linear_path:
+        # From 0 on, the network begins as the one without the path.
+        yield spec("unique.path.weight", (outputs, columns), Constant(0.0))
+        yield spec("unique.path.bias", (outputs,), Constant(0.0))
+
+
+def global_layers_body(network: GlobalLayersNetwork) -> Iterator[TensorSpec]:
+    """Layers 2 to 4, which depend on neither columns nor outputs."""
+    latent, gate = network.latent, network.gate
+    wide, middle = 4 * latent, 2 * latent
+    yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)
+    yield from _fully_connected("body.layer3", wide, middle)
+    yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
+
+
+def _input(network: GlobalLayersNetwork, columns: int) -> Iterator[TensorSpec]:
+    width = network.entity_width if network.entities else 1
+    if network.input_normalisation:
+        yield from normalisation("input", columns)
+    if network.entities:
+        for kind in ("weight", "bias"):
+            # Each entity is a linear map of one number, so its fan-in is 1.
+            yield spec(f"input.embedding.{kind}", (columns, width), Uniform(1.0))
+        yield from normalisation("input.embedding", columns)
+    for block in range(1, network.transformer_blocks + 1):
+        yield from _transformer(network, f"input.transformer{block}", columns)
+    yield from _fully_connected("input.layer1", columns * width, 4 * network.latent)
+
+
+def _transformer(network: GlobalLayersNetwork, name: str, columns: int) -> Iterator[TensorSpec]:
+    width = network.entity_width
+    yield from normalisation(name, columns)
+    # Queries, keys and values are one packed matrix, and Xavier's rule counts its 3·width rows.
+    packed = (3 * width, width)
+    yield spec(f"{name}.attention.projections.weight", packed, Uniform(math.sqrt(6.0 / sum(packed))))
+    yield from linear(f"{name}.attention.output", width, width, bias=False)
+    yield from _feedforward(f"{name}.feedforward", columns, width, width // 2, gate=network.gate, bias=False)
+
+
+def _fully_connected(name: str, inputs: int, outputs: int) -> Iterator[TensorSpec]:
+    yield from normalisation(name, inputs)
+    yield from linear(f"{name}.linear", inputs, outputs, bias=True)
+
+
+def _feedforward(name: str, channels: int, width: int, hidden: int, *, gate: bool, bias: bool) -> Iterator[TensorSpec]:
+    yield from normalisation(name, channels)
+    yield from linear(f"{name}.inner", width, hidden, bias=bias)
+    if gate:
+        yield from linear(f"{name}.gate", width, hidden, bias=False)
+    yield from linear(f"{name}.outer", hidden, width, bias=bias)

@@ -1,0 +1,134 @@
+"""How a site steps along its gradient: the optimisers of torch that a plan can name.
+
+Every setting is a key of the plan and has torch's default, except the learning rate, which decides and
+has none. Three keys have the same meaning wherever they stand: `first_decay` and `second_decay` are how
+much of the mean gradient and of the mean squared gradient is kept at each step (beta 1 and beta 2);
+`offset` keeps a quotient finite (epsilon). The rules:
+
+* no setting that is accepted divides by 0 where a gradient is 0, as in a column that a site lacks;
+* what steps through the optimiser's own past (momentum, decay) is told from plain descent here alone.
+
+Two things that torch has are left out. A centred RMSprop takes the root of a difference that vanishes for
+a gradient that does not change, and by rounding may be negative (measured: not a number after 1,208 steps
+of a constant gradient). Adagrad's decay of the rate is what a learning-rate schedule is for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from protos.plan.documents import Document
+
+_LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=10)]
+_WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=10)]
+_Kept: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+# A smaller offset could become 0 in float32.
+_Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
+
+
+class AdamW(Document):
+    """Loshchilov and Hutter 2019, algorithm 2; `amsgrad` never lets the squared gradients fall (Reddi et al. 2018)."""
+
+    name: Literal["adamw"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.01
+    first_decay: _Kept = 0.9
+    second_decay: _Kept = 0.999
+    offset: _Offset = 1e-8
+    amsgrad: bool = False
+
+
+class Adam(Document):
+    """Kingma and Ba 2015, algorithm 1; `weight_decay` is added to the gradient, unlike in AdamW."""
+
+    name: Literal["adam"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
+    first_decay: _Kept = 0.9
+    second_decay: _Kept = 0.999
+    offset: _Offset = 1e-8
+    amsgrad: bool = False
+
+
+class NesterovAdam(Document):
+    """Dozat 2016: Adam that looks one step ahead, its momentum rising from half of `first_decay`.
+
+    `momentum_rise` is torch's momentum_decay; `decoupled` shrinks parameters as AdamW does.
+    """
+
+    name: Literal["nadam"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
+    first_decay: _Kept = 0.9
+    second_decay: _Kept = 0.999
+    offset: _Offset = 1e-8
+    momentum_rise: float = Field(default=0.004, ge=0, le=1)
+    decoupled: bool = False
+
+
+class RectifiedAdam(Document):
+    """Liu et al. 2020, algorithm 2: Adam that waits with its quotient until the variance is known.
+
+    `decoupled` shrinks parameters as AdamW does.
+    """
+
+    name: Literal["radam"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
+    first_decay: _Kept = 0.9
+    second_decay: _Kept = 0.999
+    offset: _Offset = 1e-8
+    decoupled: bool = False
+
+
+class Adagrad(Document):
+    """Duchi et al. 2011: the root of the sum of all squared gradients divides the step."""
+
+    name: Literal["adagrad"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
+    initial_sum: float = Field(default=0.0, ge=0, le=1e6)
+    offset: _Offset = 1e-10
+
+
+class RootMeanSquare(Document):
+    """RMSprop, Tieleman and Hinton 2012, with momentum where it is asked for."""
+
+    name: Literal["rmsprop"]
+    learning_rate: _LearningRate
+    weight_decay: _WeightDecay = 0.0
+    second_decay: _Kept = 0.99
+    offset: _Offset = 1e-8
+    momentum: _Kept = 0.0
+
+
+class StochasticGradientDescent(Document):
+    """Plain steps along the gradient of a batch, with momentum where it is asked for."""
+
+    name: Literal["sgd"]
+    learning_rate: _LearningRate
+    momentum: _Kept = 0.0
+    weight_decay: _WeightDecay = 0.0
+    nesterov: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov looks ahead along the momentum, so it needs a momentum above 0")
+        return self
+
+
+Optimiser: TypeAlias = Annotated[
+    AdamW | Adam | NesterovAdam | RectifiedAdam | Adagrad | RootMeanSquare | StochasticGradientDescent,
+    Field(discriminator="name"),
+]
+
+
+def is_plain_descent(optimiser: Optimiser) -> bool:
+    """Whether a step is the learning rate times the gradient and nothing else, as SCAFFOLD assumes.
+
+    Only then is (x - y) / (steps * learning rate) the mean gradient of a round (METHODS.md).
+    """
+    return isinstance(optimiser, StochasticGradientDescent) and optimiser.momentum == 0 and optimiser.weight_decay == 0

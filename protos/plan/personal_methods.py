@@ -1,0 +1,217 @@
+"""Methods whose sites end with models of their own: private layers, or a second model beside the shared one.
+
+The fields of a definition are the method's hyperparameters as they stand in a plan, so a misspelt
+one is refused where it is written. † as in averaging_methods.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, StrictInt
+
+from protos.plan.architecture import Part
+from protos.plan.documents import Document
+from protos.plan.ingredients import (
+    AllButNormalisation,
+    Blend,
+    ColumnByColumn,
+    ExtractorContrast,
+    FederatedOnly,
+    InnerProblem,
+    Mean,
+    Method,
+    Mixture,
+    Parts,
+    PersonalCopy,
+    PrivateFirst,
+    RandomPrefix,
+    SensitivePrefix,
+)
+
+_ALL_BUT_HEAD: Final = Parts((Part.INPUT, Part.BODY))
+_COMMON: Final = Parts((Part.COMMON,))
+
+
+class GlobalLayers(Document):
+    """Private input and output layers around shared inner layers.
+
+    Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The
+    schedule of the plan says after how many batches the sites aggregate.
+    """
+
+    name: Literal["global-layers"]
+    update_rate: float = Field(default=1.0, gt=0, le=1)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=Parts((Part.BODY,)), update_rate=self.update_rate)
+
+
+class FedPer(Document):
+    """A shared network with a private head. Arivazhagan et al. 2019, algorithm 1."""
+
+    name: Literal["fedper"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=_ALL_BUT_HEAD)
+
+
+class FedRep(Document):
+    """A private head is trained first in each round, then the shared rest. Collins et al. 2021, algorithm 1. †"""
+
+    name: Literal["fedrep"]
+    head_epochs: StrictInt = Field(default=10, ge=1, le=1000)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=_ALL_BUT_HEAD, procedure=PrivateFirst(self.head_epochs))
+
+
+class FedBABU(Document):
+    """The head keeps one start that all share, and is fine-tuned at the end. Oh et al. 2022, algorithm 1. †"""
+
+    name: Literal["fedbabu"]
+    fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(
+            federated=_ALL_BUT_HEAD,
+            procedure=FederatedOnly(),
+            fine_tuning_epochs=self.fine_tuning_epochs,
+            starts_equal=(Part.HEAD,),
+        )
+
+
+class LocalAdaptation(Document):
+    """FedAvg, then each site fine-tunes a copy of its own. Yu et al. 2020."""
+
+    name: Literal["local-adaptation"]
+    fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(fine_tuning_epochs=self.fine_tuning_epochs)
+
+
+class Ditto(Document):
+    """A personal model held near the shared one. Li et al. 2021 (Ditto), algorithm 1."""
+
+    name: Literal["ditto"]
+    strength: float = Field(default=0.01, ge=0, le=1e6)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(procedure=PersonalCopy(self.strength))
+
+
+class PFedMe(Document):
+    """Personal models from Moreau envelopes. Dinh et al. 2020, algorithm 1. †
+
+    `rate` is the step of the shared model at the site, `blend` the coordinator's beta; the inner
+    problem takes steps of the plan's optimiser.
+    """
+
+    name: Literal["pfedme"]
+    strength: float = Field(default=15.0, gt=0, le=1e6)
+    inner_steps: StrictInt = Field(default=5, ge=1, le=1000)
+    rate: float = Field(default=0.01, gt=0, le=10)
+    blend: float = Field(default=1.0, gt=0, le=10)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        problem = InnerProblem(self.strength, self.inner_steps, self.rate)
+        return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
+
+
+class APFL(Document):
+    """A mixture of a shared and a local model, whose share is learnt. Deng et al. 2020, algorithm 1."""
+
+    name: Literal["apfl"]
+    share: float = Field(default=0.5, ge=0, le=1)
+    share_rate: float = Field(default=0.1, ge=0, le=10)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(procedure=Mixture(self.share, self.share_rate))
+
+
+class FendaFL(Document):
+    """A shared and a private extractor under a private head. Tavakoli et al. 2024 (FENDA-FL), section 3.2."""
+
+    name: Literal["fenda-fl"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=_COMMON)
+
+
+class PerFCL(Document):
+    """FENDA-FL's network with two contrastive terms. Zhang et al. 2023 (PerFCL), as FENDA-FL states it."""
+
+    name: Literal["perfcl"]
+    common_strength: float = Field(default=0.1, ge=0, le=1e6)
+    unique_strength: float = Field(default=1.0, ge=0, le=1e6)
+    temperature: float = Field(default=0.5, gt=0, le=100)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        contrast = ExtractorContrast(
+            common_strength=self.common_strength,
+            unique_strength=self.unique_strength,
+            temperature=self.temperature,
+        )
+        return Method(federated=_COMMON, penalties=(contrast,))
+
+
+class CHFL(Document):
+    """Common and unique feature columns. Mori et al. 2022; mu is `lateral` of the network."""
+
+    name: Literal["chfl"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=_COMMON, procedure=ColumnByColumn())
+
+
+class PLayerFL(Document):
+    """A measured choice of which layers to share. Elhussein and Gürsoy 2025."""
+
+    name: Literal["player-fl"]
+    threshold: float = Field(default=2.0, gt=1, le=1e6)
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=SensitivePrefix(self.threshold))
+
+
+class PLayerFLRandom(Document):
+    """PLayer-FL's opponent: a prefix of layers that the plan's seed draws."""
+
+    name: Literal["player-fl-random"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=RandomPrefix())
+
+
+class FedBN(Document):
+    """FedAvg with private normalisation layers. Li et al. 2021 (FedBN), algorithm 1. †"""
+
+    name: Literal["fedbn"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=AllButNormalisation())
+
+
+class LocalGlobal(Document):
+    """LG-FedAvg: private lower layers under shared upper ones. Liang et al. 2020, algorithm 1. †"""
+
+    name: Literal["lg-fedavg"]
+
+    def method(self) -> Method:
+        """The method made of its ingredients."""
+        return Method(federated=Parts((Part.BODY, Part.HEAD)))

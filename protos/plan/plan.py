@@ -1,0 +1,340 @@
+"""The plan: everything that sites agree to before they train, as one frozen record.
+
+A plan is written in YAML, travels as canonical JSON and is identified by the SHA-256 of these
+bytes. Coordinator and sites refuse to train unless they hold the same digest. What decides about
+safety (sites, quorum, weighting) has no default, except that masking is required.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from protos.errors import ProtocolError
+from protos.numbers.fixed_point import is_power_of_two
+from protos.plan.architecture import Architecture, ColumnsNetwork
+from protos.plan.canonical import digest
+from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
+from protos.plan.documents import Document, refuse_for
+from protos.plan.federated_statistics import Statistics
+from protos.plan.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
+from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
+from protos.plan.losses import Loss, TaskDefault
+from protos.plan.methods import MethodChoice, described
+from protos.plan.optimisers import Optimiser, is_plain_descent
+from protos.plan.schedules import EpochSchedule, Schedule
+from protos.plan.soft_targets import ExpertUse
+
+LARGEST_PLAN_BYTES: Final = 1 << 20
+MOST_SITES: Final = 100
+
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
+Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class ListedSite(Document):
+    """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
+
+    A site of the tier `evaluation` measures what it receives; its change is nothing but zeros.
+    """
+
+    name: Name
+    identity: Fingerprint
+    tier: Literal["evaluation", "training"] = "training"
+
+
+class EqualWeights(Document):
+    """Every site counts the same."""
+
+    name: Literal["equal"]
+
+
+class RowWeights(Document):
+    """A site counts by its training rows, on a grid of two significant bits.
+
+    `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
+    should be near the largest site's size.
+    """
+
+    name: Literal["rows"]
+    largest_rows: int = Field(ge=1, le=1 << 30)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_power_of_two(self.largest_rows):
+            raise ValueError("largest_rows has to be a power of two, so that weights are exact")
+        return self
+
+
+Weighting: TypeAlias = Annotated[EqualWeights | RowWeights, Field(discriminator="name")]
+
+
+class Deadlines(Document):
+    """How long the coordinator waits, in seconds of a clock that never jumps."""
+
+    join_seconds: float = Field(default=86_400.0, gt=0)
+    contribute_seconds: float = Field(default=3600.0, gt=0)
+    grace_seconds: float = Field(default=900.0, gt=0)
+    return_seconds: float = Field(default=86_400.0, gt=0)
+
+
+class Snapshots(Document):
+    """How often coordinator and sites save what a run goes on from after a crash; whichever comes first.
+
+    Besides they save after the first round, whenever the contributors have changed, and after the last
+    training round. `every_seconds` is of a clock that never jumps.
+    """
+
+    every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
+    every_seconds: float | None = Field(default=60.0, ge=0)
+
+
+class EarlyStopping(Document):
+    """When training ends before its last round.
+
+    After `patience` measured rounds without improvement of the validation loss over all sites (global),
+    or when no site's own loss has improved for so long (local). Either way only sums are seen.
+    """
+
+    signal: Literal["local", "global"]
+    patience: int = Field(ge=1, le=100_000)
+
+
+class Encoding(Document):
+    """How changes become integers: the clipping range C, and how much clipping stops a round."""
+
+    clipping_range: float = Field(default=8.0, gt=0, le=1024)
+    largest_clipped_share: float = Field(default=0.001, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not is_power_of_two(self.clipping_range):
+            raise ValueError("clipping_range has to be a power of two, so that decoding is exact")
+        return self
+
+
+class Plan(Document):
+    """One study's agreement; see the module's first lines."""
+
+    study: Name
+    version: int = Field(ge=1, le=1 << 30)
+    method: MethodChoice
+    architecture: Architecture
+    columns: tuple[Column, ...] = ()
+    outputs: int | None = Field(default=None, ge=1, le=10_000)
+    schedule: Schedule
+    optimiser: Optimiser
+    rate_schedule: RateSchedule = ConstantRate(name="constant")
+    loss: Loss = TaskDefault(name="task-default")
+    weighting: Weighting
+    seed: int = Field(ge=0, lt=1 << 63)
+    start: Literal["equal", "own"] = "equal"
+    sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
+    quorum: int = Field(ge=1)
+    assumed_colluders: int = Field(default=1, ge=0)
+    secure_aggregation: Literal["required", "off"] = "required"
+    two_sites: Literal["each-sees-the-other"] | None = None
+    on_lost_site: Literal["wait", "continue"] = "wait"
+    encoding: Encoding = Encoding()
+    deadlines: Deadlines = Deadlines()
+    snapshots: Snapshots = Snapshots()
+    checkpoint: Literal["latest", "local", "global"] = "local"
+    early_stopping: EarlyStopping | None = None
+    gain: Literal["private", "sums"] = "private"
+    expert: ExpertUse | None = None
+    statistics: Statistics | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        checks = (self._of_sites, self._of_tiers, self._of_sizes, self._of_rates, self._of_start, self._of_method)
+        refuse_for(reason for check in checks for reason in check())
+        return self
+
+    def _of_method(self) -> Iterator[str]:
+        reasons = [*why_impossible(self.ingredients, self.conditions)]
+        if self.expert is not None:
+            reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
+        yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
+
+    def _of_start(self) -> Iterator[str]:
+        if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
+            yield "start: own goes with methods that differ from fedavg in what is federated alone"
+        if self.start == "own" and self.has_probe:
+            yield "start: own leaves no common start from which layers could be measured"
+
+    def _of_rates(self) -> Iterator[str]:
+        rates = self.rate_schedule
+        if isinstance(self.schedule, EpochSchedule):
+            if rates.warm_up_epochs >= self.schedule.epochs:
+                yield "the learning rate would still be warming up at the end of the run"
+        elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
+            yield "with every-steps each site has epochs of its own, so the rate cannot follow epochs"
+
+    def _of_sizes(self) -> Iterator[str]:
+        """A federated part has one size for all sites; of a private one each site has its own."""
+        if len(set(self.columns)) != len(self.columns):
+            yield "a column is listed twice"
+        if missing_parts(self.ingredients, self.architecture):
+            return  # the network does not fit the method, and that is what has to be told
+        agreed = agreed_sizes(self.ingredients, self.architecture)
+        for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
+            if key in agreed and not is_given:
+                yield f"{described(self.method)} federates layers whose sizes follow from {key}; list the {key}"
+            if is_given and key not in agreed:
+                yield f"{key} stay private with {described(self.method)}; leave them out of the plan"
+
+    def _of_sites(self) -> Iterator[str]:
+        if len({site.name for site in self.sites}) != len(self.sites):
+            yield "a site's name is listed twice"
+        if len({site.identity for site in self.sites}) != len(self.sites):
+            yield "two sites are listed with the same identity key"
+        if self.quorum > len(self.sites):
+            yield f"quorum {self.quorum} is more than the {len(self.sites)} listed sites"
+        if self.two_sites is not None and len(self.sites) != 2:
+            yield "two_sites goes with a plan that lists two sites"
+        if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
+            yield (
+                f"masking among {len(self.sites)} sites with {self.assumed_colluders} assumed colluders "
+                f"needs a quorum of {self.smallest_masked_quorum} or more"
+            )
+
+    def _of_tiers(self) -> Iterator[str]:
+        if self.statistics is not None:
+            bare = (self.gain, self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
+            if self.method.name != "local" or bare not in (
+                ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
+            ):  # fmt: skip
+                yield "statistics go with the method local and equal weights, and with nothing measured"
+            if self.on_lost_site != "wait":
+                yield "statistics are asked of one set of sites only, so a lost site is waited for"
+        if not self.evaluating_sites:
+            return
+        if self.quorum <= len(self.evaluating_sites):
+            yield "the quorum has to be more than the sites that only evaluate, or nobody might train"
+        plain = Method(server_rule=self.ingredients.server_rule)
+        if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
+            yield "a site that only evaluates needs a method in which all sites share one whole network"
+        if self.two_sites is not None or self.statistics is not None:
+            yield "a site that only evaluates goes neither with two_sites nor with statistics"
+
+    @property
+    def smallest_masked_quorum(self) -> int:
+        """So many that any two quorums share an honest site. PROTOCOL, section 3.
+
+        Two sites can be hidden from the coordinator, never from one another; the plan and both
+        policies have to say so in words. Sites that only evaluate hide nobody's change, so they come on top.
+        """
+        colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
+        if self.two_sites is not None:
+            return 2
+        training = len(self.sites) - evaluating
+        return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
+
+    @property
+    def evaluating_sites(self) -> frozenset[str]:
+        """The sites that contribute measurements and a change of zeros."""
+        return frozenset(site.name for site in self.sites if site.tier == "evaluation")
+
+    def tier_of(self, site: str) -> Literal["statistics", "evaluation", "training"]:
+        """The most that the plan asks of a site."""
+        if self.statistics is not None:
+            return "statistics"
+        return "evaluation" if site in self.evaluating_sites else "training"
+
+    @property
+    def ingredients(self) -> Method:
+        """The plan's method, made of its ingredients."""
+        return self.method.method()
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the method has to live with."""
+        schedule = self.schedule
+        return Conditions(
+            architecture=self.architecture,
+            is_plain_descent=is_plain_descent(self.optimiser),
+            has_constant_rate=self.rate_schedule == ConstantRate(name="constant"),
+            has_equal_weights=self.weighting.name == "equal",
+            has_whole_epochs=schedule.has_whole_epochs,
+            training_rounds=schedule.rounds,
+            ends_early=self.early_stopping is not None,
+            measures=self.measures_validation,
+        )
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether round 0 measures which layers to share, before anything is trained."""
+        return isinstance(self.ingredients.federated, SensitivePrefix)
+
+    @property
+    def measures_validation(self) -> bool:
+        """Whether the sites' validation losses are summed."""
+        return self.checkpoint == "global" or self.early_stopping is not None
+
+    @property
+    def has_validation_round(self) -> bool:
+        """Whether a round after the last training round measures the last aggregate."""
+        return self.checkpoint == "global"
+
+    @property
+    def rounds(self) -> int:
+        """All rounds of the run: the probe, those of training, and those that only measure; one for statistics."""
+        if self.statistics is not None:
+            return 1
+        closing = self.has_validation_round + (self.gain == "sums")
+        return self.has_probe + self.schedule.rounds + closing
+
+    @property
+    def placeholder_columns(self) -> int:
+        """A number of columns with which the network can be listed where only federated parts are read."""
+        return len(self.columns) + 1 if isinstance(self.architecture, ColumnsNetwork) else len(self.columns) or 1
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Every site that may contribute, in the order of their names."""
+        return tuple(sorted(site.name for site in self.sites))
+
+    @property
+    def run_name(self) -> str:
+        """The one run of this plan; sites refuse any other name.
+
+        A plan that could run twice would be trained twice from the same start, and two sums over
+        different sites would differ by one site's change. To run a study again, raise its version
+        and have it approved anew.
+        """
+        return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
+
+    @property
+    def canonical(self) -> bytes:
+        """The plan as JSON with sorted keys: equal plans, equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over the canonical bytes, 32 bytes; what a hospital approves."""
+        return digest("plan", self.canonical)
+
+
+def plan_from_wire(raw: bytes) -> Plan:
+    """The plan that a coordinator announced.
+
+    Raises:
+        ProtocolError: the bytes are too many, no plan, or not the plan's canonical form.
+    """
+    try:
+        if len(raw) > LARGEST_PLAN_BYTES:
+            raise ValueError("too large")
+        plan = Plan.model_validate_json(raw)
+        if plan.canonical != raw:
+            raise ValueError("not canonical")
+    except (ValidationError, ValueError) as cause:
+        raise ProtocolError(
+            what="The coordinator announced a plan that this version cannot read.",
+            consequence="Nothing left this site.",
+            remedy="Ask the federation office which version of global-layers the study needs.",
+        ) from cause
+    return plan

@@ -1,0 +1,102 @@
+"""How much a site trains, and when the sites aggregate.
+
+Whatever a schedule says, every site makes the same number of steps in a round, so that equal weights are
+fair and control variates have one divisor.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias, assert_never
+
+from pydantic import Field, model_validator
+
+from protos.plan.documents import Document
+from protos.wire.messages import MOST_ROUNDS
+
+
+class EpochSchedule(Document):
+    """Equal epochs: `batches_per_epoch` batches of rows // batches_per_epoch rows, whatever a site's size.
+
+    Source: GLOBAL_LAYERS.md, "Training".
+    """
+
+    aggregate: Literal["every-batch", "every-epoch", "every-round"]
+    epochs: int = Field(ge=1, le=100_000)
+    batches_per_epoch: int = Field(ge=1, le=100_000)
+    epochs_per_round: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.aggregate != "every-round" and self.epochs_per_round != 1:
+            raise ValueError("epochs_per_round goes with aggregate: every-round")
+        if self.epochs % self.epochs_per_round:
+            raise ValueError(f"epochs has to be a multiple of epochs_per_round ({self.epochs_per_round})")
+        if self.rounds > MOST_ROUNDS:
+            raise ValueError(f"{self.rounds} aggregations are more than the {MOST_ROUNDS} that messages can count")
+        return self
+
+    @property
+    def steps_per_round(self) -> int:
+        """Batches that a site trains on between two aggregations."""
+        return 1 if self.aggregate == "every-batch" else self.batches_per_epoch * self.epochs_per_round
+
+    @property
+    def rounds(self) -> int:
+        """Aggregations in the whole run."""
+        return self.epochs * self.batches_per_epoch // self.steps_per_round
+
+    @property
+    def has_whole_epochs(self) -> bool:
+        """Whether every round ends with an epoch at every site."""
+        return self.aggregate != "every-batch"
+
+    def batches(self, rows: int) -> int:  # the other schedule asks
+        """In how many batches a site with so many training rows cuts an epoch; 0 where it has too few."""
+        return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
+
+    @property
+    def rounds_per_measurement(self) -> int:
+        """After how many training rounds models are measured again: at the end of an epoch."""
+        return max(1, self.batches_per_epoch // self.steps_per_round)
+
+
+class StepSchedule(Document):
+    """Equal steps: batches of `batch_rows` rows, of which a small site draws its own epochs more often.
+
+    Source: FENDA-FL's experiments, 100 steps a round with batches of 4.
+    """
+
+    aggregate: Literal["every-steps"]
+    rounds: int = Field(ge=1, le=1_000_000)
+    steps_per_round: int = Field(ge=1, le=100_000)
+    batch_rows: int = Field(ge=1, le=1_000_000)
+
+    @property
+    def has_whole_epochs(self) -> bool:
+        """Whether every round ends with an epoch at every site."""
+        return False
+
+    def batches(self, rows: int) -> int:
+        """In how many batches a site with so many training rows cuts an epoch; 0 where it has too few."""
+        return rows // self.batch_rows
+
+    @property
+    def rounds_per_measurement(self) -> int:
+        """After how many training rounds models are measured again: after each."""
+        return 1
+
+
+def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
+    """What a schedule asks for that so many training rows cannot fill, as `5 batches an epoch`; None if they can."""
+    if schedule.batches(rows):
+        return None
+    match schedule:
+        case EpochSchedule(batches_per_epoch=count):
+            return f"{count} batches an epoch"
+        case StepSchedule(batch_rows=size):
+            return f"batches of {size} rows"
+        case _:
+            assert_never(schedule)
+
+
+Schedule: TypeAlias = Annotated[EpochSchedule | StepSchedule, Field(discriminator="aggregate")]

@@ -1,0 +1,147 @@
+"""Server rules: the aggregate and the federated parameters to the next federated parameters.
+
+A rule sees the sums of one exchange and nothing else. Masking is therefore not a mode of any rule. What a
+rule remembers from round to round is kept in float64 beside the parameters. Layers that were not offered
+in a round stay as they are, and so does what is remembered of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.fixed_point import BLOCK, FixedPoint
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import spans
+from protos.plan.ingredients import (
+    Adaptive,
+    Blend,
+    Controlled,
+    KeptLayersMean,
+    LayerIntervals,
+    Mean,
+    Moment,
+    ServerRule,
+)
+from protos.plan.manifest import Manifest, largest_weight, slices_of
+from protos.plan.plan import Plan
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+RuleState: TypeAlias = dict[str, Float64]
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Numbers that lie together and are divided by one weight, above 0."""
+
+    place: slice  # in the parameters
+    part: slice  # in the sum
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """What SCAFFOLD's rule has to know: the sum of a round's learning rates, and contributors / sites."""
+
+    rates: float
+    share: float
+
+
+def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
+    """What a rule remembers before the first round: named float64 arrays of shape (parameters,)."""
+    match rule:
+        case Mean() | Blend() | KeptLayersMean() | LayerIntervals():
+            return {}
+        case Adaptive():
+            return {"first moment": np.zeros(parameters), "second moment": np.zeros(parameters)}
+        case Controlled():
+            return {"control": np.zeros(parameters)}
+        case _:
+            assert_never(rule)
+
+
+def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
+    """Turn the parameters and the rule's memory into the next ones, in place.
+
+    Args:
+        plan: its method says which rule.
+        manifest: the plan's.
+        sums: of one training round.
+        parameters: float32 of shape (manifest.parameters,), what this round was trained from.
+        state: what `begin_rule` made.
+    """
+    rule = plan.ingredients.server_rule
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    rates = plan.schedule.steps_per_round * plan.optimiser.learning_rate
+    pace = _Pace(rates, sums.contributors / len(plan.sites))
+    for stretch in _stretches(rule, plan, manifest, sums):
+        size = stretch.part.stop - stretch.part.start
+        for start in range(0, size, BLOCK):
+            end = min(start + BLOCK, size)
+            part = slice(stretch.part.start + start, stretch.part.start + end)
+            place = slice(stretch.place.start + start, stretch.place.start + end)
+            # In float64 the sum is exact, so that adding 1 for n rounds gives n.
+            mean = fixed_point.decode(sums.changes[part], stretch.weight)
+            block = parameters[place]
+            block[...] = block + _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
+
+
+def _stretches(rule: ServerRule, plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
+    """What of the parameters moves; one stretch where all of it does and has the same weight."""
+    up = sums.exchange.up
+    if not isinstance(rule, KeptLayersMean):
+        weight = sums.weight(plan.weighting)
+        yield from (_Stretch(place, part, weight) for place, part in spans(manifest, up))
+        return
+    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+    for tensor, part in zip(up, slices_of(up), strict=True):
+        kept = sums.scalars[f"kept {tensor.layer}"] / largest_weight(plan)
+        if kept > 0:  # a layer that nobody kept stays as it was
+            yield _Stretch(places[tensor.name], part, kept)
+
+
+def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
+    """By how much the parameters move for a mean change; the state is written in place."""
+    match rule:
+        case Mean() | KeptLayersMean() | LayerIntervals():
+            return mean
+        case Blend(rate=rate):
+            return rate * mean
+        case Adaptive():
+            return _adaptive_step(rule, mean, state["first moment"], state["second moment"])
+        case Controlled(rate=rate):
+            _move_control(mean, state["control"], pace)
+            return rate * mean
+        case _:
+            assert_never(rule)
+
+
+def _adaptive_step(rule: Adaptive, mean: Float64, first: Float64, second: Float64) -> Float64:
+    squared = mean * mean
+    first[...] = rule.first_decay * first + (1 - rule.first_decay) * mean
+    match rule.moment:
+        case Moment.ADAM:
+            second[...] = rule.second_decay * second + (1 - rule.second_decay) * squared
+        case Moment.YOGI:
+            second -= (1 - rule.second_decay) * np.sign(second - squared) * squared
+        case Moment.ADAGRAD:
+            second += squared
+        case _:
+            assert_never(rule.moment)
+    step: Float64 = rule.rate * first / (np.sqrt(second) + rule.offset)
+    return step
+
+
+def _move_control(mean: Float64, control: Float64, pace: _Pace) -> None:
+    """c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
+
+    A site's c_i changes by -c - change / rates, with the c that it was sent. With any other, c would
+    drift away from the mean of the c_i by one rounding in every round.
+    """
+    sent = control.astype(np.float32)
+    control += pace.share * (-sent - mean / pace.rates)

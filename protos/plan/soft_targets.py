@@ -1,0 +1,46 @@
+"""How each site's own expert takes part in its training, as a plan names it.
+
+An expert is the model that the site's statistician would use: a linear model and a random forest, joined by
+how much the one was better than the other out of fold (site_agent/trainer/baselines.py). It is fitted at the
+site, to the site's training rows, and stays there: no number of it takes part in any sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field, model_validator
+
+from protos.plan.architecture import Architecture, GlobalLayersNetwork
+from protos.plan.documents import Document
+
+
+class ExpertUse(Document):
+    """What the site's own expert does for its network; at 0 a key does nothing.
+
+    Attributes:
+        target_share: how much of a training row's target is what the expert says of the row without having
+            seen its patient; the rest is the label.
+        path_start: with which weight the expert's logit enters the network's linear path at the start. The
+            logit is then one more private column (one for each class where there are several).
+        result_share: how much of the site's result is the expert's, on the scale of logits.
+    """
+
+    target_share: float = Field(default=0.5, ge=0, le=1)
+    path_start: float = Field(default=0.5, ge=0, le=2)
+    result_share: float = Field(default=0.5, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _does_something(self) -> ExpertUse:
+        if not (self.target_share or self.path_start or self.result_share):
+            raise ValueError("with all three at 0 the expert does nothing; write expert: null")
+        return self
+
+    def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
+        """Why a plan cannot have it, a clause each."""
+        if not self.path_start:
+            return
+        if agrees_on_columns:
+            yield "the expert's logit is a private column, and this method federates layers that see all columns"
+        if not isinstance(architecture, GlobalLayersNetwork) or not architecture.linear_path:
+            yield "the expert's logit enters a linear path, which only global-layers-network with linear_path has"

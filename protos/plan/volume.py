@@ -1,0 +1,39 @@
+"""How often things travel in a whole run, and how many bytes a site sends at most; from the plan alone.
+
+Early stopping makes fewer rounds and FedLAMA leaves layers out, so these are upper bounds. Nothing here
+goes through the rounds one by one: a plan may have two billion.
+"""
+
+from __future__ import annotations
+
+from protos.numbers.chunk_layout import Layout
+from protos.plan.ingredients import LayerIntervals
+from protos.plan.manifest import Manifest, Occasion
+from protos.plan.plan import Plan
+
+
+def rounds_with(plan: Plan, occasion: Occasion) -> int:
+    """In how many rounds of the run scalars of an occasion travel, at most."""
+    schedule, rule = plan.schedule, plan.ingredients.server_rule
+    if occasion is Occasion.STATISTICS:
+        return int(plan.statistics is not None)
+    if plan.statistics is not None:
+        return 0
+    if occasion is Occasion.PROBE:
+        return int(plan.has_probe)
+    if occasion is Occasion.REPORT:
+        return int(plan.gain == "sums")
+    if occasion is Occasion.MEASURED:
+        return (schedule.rounds - 1) // schedule.rounds_per_measurement + plan.has_validation_round
+    if occasion is Occasion.SYNCHRONISED and isinstance(rule, LayerIntervals):
+        return schedule.rounds // rule.slow_factor
+    return schedule.rounds
+
+
+def most_bytes(plan: Plan, manifest: Manifest) -> int:
+    """The most bytes of contributions that a site hands out in the whole run, each counted once."""
+    trained = 0 if plan.statistics is not None else plan.schedule.rounds
+    training = trained * Layout(manifest.parameters, 0).total_bytes
+    others = (plan.rounds - trained) * Layout(0, 0).total_bytes
+    each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes
+    return training + others + each * sum(rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)

@@ -1,0 +1,349 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SiteMessage(_message.Message):
+    __slots__ = ("hello", "join", "ready", "chunk", "done", "refusal", "advert", "acknowledgement", "upkeep")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ADVERT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGEMENT_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    join: Join
+    ready: Ready
+    chunk: Chunk
+    done: Done
+    refusal: Refusal
+    advert: KeyAdvert
+    acknowledgement: KeySessionAcknowledgement
+    upkeep: Upkeep
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., advert: _Optional[_Union[KeyAdvert, _Mapping]] = ..., acknowledgement: _Optional[_Union[KeySessionAcknowledgement, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("announcement", "offer", "chunk", "bind", "finish", "farewell", "key_session_open", "key_session_roster", "key_session_seal", "upkeep")
+    ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BIND_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_OPEN_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_ROSTER_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_SEAL_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
+    announcement: Announcement
+    offer: Offer
+    chunk: Chunk
+    bind: Bind
+    finish: Finish
+    farewell: Farewell
+    key_session_open: KeySessionOpen
+    key_session_roster: KeySessionRoster
+    key_session_seal: KeySessionSeal
+    upkeep: Upkeep
+    def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "software", "upkeep", "away_from", "away_until")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    UPKEEP_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FROM_FIELD_NUMBER: _ClassVar[int]
+    AWAY_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    software: str
+    upkeep: int
+    away_from: int
+    away_until: int
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., away_from: _Optional[int] = ..., away_until: _Optional[int] = ...) -> None: ...
+
+class Announcement(_message.Message):
+    __slots__ = ("run", "plan")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    plan: bytes
+    def __init__(self, run: _Optional[str] = ..., plan: _Optional[bytes] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("run", "plan_digest", "manifest_digest", "key_session", "next_round", "saved")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    plan_digest: bytes
+    manifest_digest: bytes
+    key_session: int
+    next_round: int
+    saved: _containers.RepeatedCompositeFieldContainer[SavedState]
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., key_session: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[_Union[SavedState, _Mapping]]] = ...) -> None: ...
+
+class SavedState(_message.Message):
+    __slots__ = ("round", "redraw")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REDRAW_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    redraw: int
+    def __init__(self, round: _Optional[int] = ..., redraw: _Optional[int] = ...) -> None: ...
+
+class KeySessionOpen(_message.Message):
+    __slots__ = ("key_session", "sites")
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    key_session: int
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key_session: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KeyAdvert(_message.Message):
+    __slots__ = ("site", "key_session", "exchange_key", "nonce", "identity_key", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_KEY_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    key_session: int
+    exchange_key: bytes
+    nonce: bytes
+    identity_key: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., key_session: _Optional[int] = ..., exchange_key: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., identity_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class KeySessionRoster(_message.Message):
+    __slots__ = ("key_session", "adverts")
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    ADVERTS_FIELD_NUMBER: _ClassVar[int]
+    key_session: int
+    adverts: _containers.RepeatedCompositeFieldContainer[KeyAdvert]
+    def __init__(self, key_session: _Optional[int] = ..., adverts: _Optional[_Iterable[_Union[KeyAdvert, _Mapping]]] = ...) -> None: ...
+
+class KeySessionAcknowledgement(_message.Message):
+    __slots__ = ("site", "key_session", "transcript", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    key_session: int
+    transcript: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., key_session: _Optional[int] = ..., transcript: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class KeySessionSeal(_message.Message):
+    __slots__ = ("key_session", "acknowledgements")
+    KEY_SESSION_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
+    key_session: int
+    acknowledgements: _containers.RepeatedCompositeFieldContainer[KeySessionAcknowledgement]
+    def __init__(self, key_session: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[KeySessionAcknowledgement, _Mapping]]] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    parameters_digest: bytes
+    stage: int
+    layers: bytes
+    best_round: int
+    saves: bool
+    oldest: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("round", "attempt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class Bind(_message.Message):
+    __slots__ = ("round", "attempt", "sites", "first_chunk", "redraw")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    REDRAW_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    sites: _containers.RepeatedScalarFieldContainer[str]
+    first_chunk: int
+    redraw: int
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ..., redraw: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("round", "attempt", "index", "body")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    index: int
+    body: bytes
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("round", "parameters_digest", "layers", "best_round")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    parameters_digest: bytes
+    layers: bytes
+    best_round: int
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("run", "reason", "tensor")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    reason: int
+    tensor: str
+    def __init__(self, run: _Optional[str] = ..., reason: _Optional[int] = ..., tensor: _Optional[str] = ...) -> None: ...
+
+class Farewell(_message.Message):
+    __slots__ = ("reason", "detail")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    reason: int
+    detail: str
+    def __init__(self, reason: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class EnrolmentRequest(_message.Message):
+    __slots__ = ("token", "signing_request", "identity_key", "signature")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    signing_request: bytes
+    identity_key: bytes
+    signature: bytes
+    def __init__(self, token: _Optional[bytes] = ..., signing_request: _Optional[bytes] = ..., identity_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class EnrolmentReply(_message.Message):
+    __slots__ = ("chain", "fingerprint", "refusal")
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    chain: bytes
+    fingerprint: str
+    refusal: str
+    def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class Upkeep(_message.Message):
+    __slots__ = ("standing", "growth", "countersignature", "renewal", "renewed")
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_FIELD_NUMBER: _ClassVar[int]
+    COUNTERSIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    standing: LogStanding
+    growth: LogGrowth
+    countersignature: LogCountersignature
+    renewal: RenewalRequest
+    renewed: RenewalReply
+    def __init__(self, standing: _Optional[_Union[LogStanding, _Mapping]] = ..., growth: _Optional[_Union[LogGrowth, _Mapping]] = ..., countersignature: _Optional[_Union[LogCountersignature, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
+
+class SignedHead(_message.Message):
+    __slots__ = ("owner", "epoch", "size", "hash", "time", "key", "signature")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    epoch: int
+    size: int
+    hash: bytes
+    time: str
+    key: bytes
+    signature: bytes
+    def __init__(self, owner: _Optional[str] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class LogStanding(_message.Message):
+    __slots__ = ("key", "head")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    head: SignedHead
+    def __init__(self, key: _Optional[bytes] = ..., head: _Optional[_Union[SignedHead, _Mapping]] = ...) -> None: ...
+
+class LogGrowth(_message.Message):
+    __slots__ = ("head", "start", "leaves")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    head: SignedHead
+    start: int
+    leaves: bytes
+    def __init__(self, head: _Optional[_Union[SignedHead, _Mapping]] = ..., start: _Optional[int] = ..., leaves: _Optional[bytes] = ...) -> None: ...
+
+class LogCountersignature(_message.Message):
+    __slots__ = ("size", "witness", "time", "key", "signature")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    witness: str
+    time: str
+    key: bytes
+    signature: bytes
+    def __init__(self, size: _Optional[int] = ..., witness: _Optional[str] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RenewalRequest(_message.Message):
+    __slots__ = ("site", "signing_request", "signature", "chain")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    signing_request: bytes
+    signature: bytes
+    chain: bytes
+    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chain: _Optional[bytes] = ...) -> None: ...
+
+class RenewalReply(_message.Message):
+    __slots__ = ("chain", "roots", "refusal")
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    ROOTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    chain: bytes
+    roots: bytes
+    refusal: str
+    def __init__(self, chain: _Optional[bytes] = ..., roots: _Optional[bytes] = ..., refusal: _Optional[str] = ...) -> None: ...

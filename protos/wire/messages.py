@@ -1,0 +1,388 @@
+"""What travels, as frozen records that check themselves when they are built.
+
+Whatever arrives from a peer becomes one of these or a ProtocolError; the inside of both programs
+never checks again. A text that a person will read is limited to one printable line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+PROTOCOL_VERSION: Final = 1
+LARGEST_MESSAGE_BYTES: Final = 2 << 20
+MOST_ROUNDS: Final = 1 << 31
+_LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training a probe and two that only measure
+_LONGEST_NAME: Final = 200
+_MOST_KEY_SESSIONS: Final = 1 << 20
+_MOST_SITES: Final = 100
+_MOST_LAYER_BYTES: Final = 8192
+MOST_SAVED: Final = 16
+# Of all sites together, in each direction. In a plan with more sites each says Ready again right before it sends, so
+# that the coordinator can have the chunk come in its turn.
+MOST_CHUNKS_AT_ONCE: Final = 16
+
+
+class Stage(IntEnum):
+    """What a round is for."""
+
+    TRAINING = 0  # changes of the federated parameters travel
+    PROBE = 1  # one local key session is measured and undone; only the measurements travel
+    VALIDATION = 2  # the last aggregate is measured; only the measurements travel
+    REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel
+    STATISTICS = 4  # declared columns are counted and added up; nothing is trained
+
+
+class SiteReason(IntEnum):
+    """Why a site takes no further part; a closed list, because free text could quote data."""
+
+    PLAN_NOT_APPROVED = 1
+    POLICY_FORBIDS = 2
+    NETWORK_DIFFERS = 3
+    DATA_UNFIT = 4
+    VALUE_NOT_FINITE = 5
+    TOO_MUCH_CLIPPED = 6
+    TRAINER_FAILED = 7
+    PARAMETERS_DIFFER = 8
+    COORDINATOR_MISBEHAVED = 9
+    STOPPED_BY_OPERATOR = 10
+    STATE_LOST = 11
+    MASKING_REFUSED = 12
+    REVOKED = 13
+    WITHDRAWN = 14  # a person at the site has taken its approval back, or it has ended
+
+
+class CoordinatorReason(IntEnum):
+    """Why the coordinator ends a stream; the site decides by it whether to come back."""
+
+    ALL_RUNS_OVER = 1
+    NOT_ACCEPTED = 2
+    PROTOCOL_VIOLATED = 3
+    RUN_STOPPED = 4
+    REPLACED = 5
+    SHUTTING_DOWN = 6
+
+    @property
+    def is_final(self) -> bool:
+        """Whether coming back without a person's help is pointless."""
+        return self in {
+            CoordinatorReason.ALL_RUNS_OVER,
+            CoordinatorReason.NOT_ACCEPTED,
+            CoordinatorReason.PROTOCOL_VIOLATED,
+            CoordinatorReason.RUN_STOPPED,
+        }
+
+
+class MalformedMessage(ValueError):  # a reason to end a stream, told by the caller
+    """A message that no honest peer of this version sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a stream.
+
+    Attributes:
+        upkeep: the version of messages beside the rounds (upkeep.py), 0 for none.
+        away_from: when the window begins in which this site may be away, seconds since 1970; 0 for none.
+        away_until: when it ends.
+    """
+
+    protocol: int
+    software: str
+    upkeep: int = 0
+    away_from: int = 0
+    away_until: int = 0
+
+    def __post_init__(self) -> None:
+        _require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
+        _require(0 <= self.away_from <= self.away_until < 1 << 36, "maintenance window")
+        _require_line(self.software, "software version", longest=_LONGEST_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A run begins; the site answers with Join or Refusal."""
+
+    run: str
+    plan: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require(0 < len(self.plan) <= 1 << 20, "plan size")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state on a site's disk: it goes on with `round`, and draw `redraw` of the round before led to it."""
+
+    round: int
+    redraw: int = 0
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.redraw)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The site agrees to a plan and to what it will send, and says what it can go on from.
+
+    Attributes:
+        key session: the one whose masking keys it holds, 0 for none.
+        next_round: the round that the training in its memory goes on with; None where that was lost.
+        saved: the states on its disk, in order of their rounds.
+    """
+
+    run: str
+    plan_digest: bytes
+    manifest_digest: bytes
+    key_session: int
+    next_round: int | None = 0
+    saved: tuple[Saved, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require(0 <= self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_digest(self.plan_digest, "plan digest")
+        _require_digest(self.manifest_digest, "manifest digest")
+        _require(self.next_round is None or 0 <= self.next_round <= MOST_ROUNDS, "next round")
+        rounds = [state.round for state in self.saved]
+        _require(len(rounds) <= MOST_SAVED and rounds == sorted(set(rounds)), "saved states")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A round begins; what it is trained from follows as chunks.
+
+    Attributes:
+        parameters_digest: of everything that follows.
+        stage: what the round is for.
+        layers: which of the manifest's layers take part, one bit each; empty for all.
+        best_round: the round whose received model had the lowest validation loss over all sites so far,
+            None where no round was measured.
+        saves: every contributor saves its state after training, before anything of the round leaves it.
+        oldest: the oldest round to which this run may still go back; a site forgets what was before.
+    """
+
+    round: int
+    attempt: int
+    parameters_digest: bytes
+    stage: Stage = Stage.TRAINING
+    layers: bytes = b""
+    best_round: int | None = None
+    saves: bool = False
+    oldest: int = 0
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.oldest <= self.round, "oldest round")
+        _require_position(self.round, self.attempt)
+        _require_digest(self.parameters_digest, "parameters digest")
+        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
+        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The site holds its checked contribution for a round; in a large plan also: it is about to send it."""
+
+    round: int
+    attempt: int
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The contributors of a round are fixed; the site sends from `first_chunk` on.
+
+    `redraw` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
+    at which that was decided: every contributor draws the step afresh, keyed by this number, so that
+    the result follows from the sets and attempts alone.
+    """
+
+    round: int
+    attempt: int
+    sites: tuple[str, ...]
+    first_chunk: int
+    redraw: int = 0
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+        _require_sites(self.sites, "contributors")
+        _require(0 <= self.first_chunk < 1 << 20, "first chunk")
+        _require(0 <= self.redraw <= self.attempt, "draw of a step")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a vector; `body` is checked against the layout by whoever knows it."""
+
+    round: int
+    attempt: int
+    index: int
+    body: bytes | memoryview = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, self.attempt)
+        _require(0 <= self.index < 1 << 20, "chunk index")
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last aggregate follows as chunks; `round` counts the rounds made, layers and best round as in an Offer."""
+
+    round: int
+    parameters_digest: bytes
+    layers: bytes = b""
+    best_round: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_position(self.round, 0)
+        _require_digest(self.parameters_digest, "parameters digest")
+        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
+        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The site has taken in the last aggregate."""
+
+    run: str
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The site takes no further part in a run; `tensor` is a federated one's name or empty."""
+
+    run: str
+    reason: SiteReason
+    tensor: str = ""
+
+    def __post_init__(self) -> None:
+        _require_name(self.run, "run")
+        _require_line(self.tensor, "tensor", longest=_LONGEST_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """The coordinator ends the stream."""
+
+    reason: CoordinatorReason
+    detail: str
+
+    def __post_init__(self) -> None:
+        _require_line(self.detail, "detail", longest=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySessionOpen:
+    """These sites agree on fresh masking keys."""
+
+    key_session: int
+    sites: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_sites(self.sites, "sites of a key session")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAdvert:
+    """A site's key for one key session, signed with its identity key."""
+
+    site: str
+    key_session: int
+    exchange_key: bytes
+    nonce: bytes
+    identity_key: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.site, "site of a key")
+        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_digest(self.exchange_key, "exchange key")
+        _require_digest(self.nonce, "nonce")
+        _require_digest(self.identity_key, "identity key")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySessionRoster:
+    """All adverts of a key session, sorted by site."""
+
+    key_session: int
+    adverts: tuple[KeyAdvert, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_sites(tuple(advert.site for advert in self.adverts), "sites of a key session")
+        _require(all(advert.key_session == self.key_session for advert in self.adverts), "key session of a key")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySessionAcknowledgement:
+    """A site's signature over the transcript that it has seen."""
+
+    site: str
+    key_session: int
+    transcript: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require_name(self.site, "site of an acknowledgement")
+        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_digest(self.transcript, "transcript")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySessionSeal:
+    """All acknowledgements of a key session, sorted by site."""
+
+    key_session: int
+    acknowledgements: tuple[KeySessionAcknowledgement, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        _require_sites(tuple(entry.site for entry in self.acknowledgements), "sites of a key session")
+        _require(
+            all(entry.key_session == self.key_session for entry in self.acknowledgements),
+            "key session of an acknowledgement",
+        )
+
+
+SiteMessage: TypeAlias = Hello | Join | Ready | Chunk | Done | Refusal | KeyAdvert | KeySessionAcknowledgement
+_OfKeySessions: TypeAlias = KeySessionOpen | KeySessionRoster | KeySessionSeal
+CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell | _OfKeySessions
+
+
+def _require(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise MalformedMessage(what)
+
+
+def _require_digest(value: bytes, what: str) -> None:
+    _require(len(value) == 32, what)
+
+
+def _require_position(round_number: int, attempt: int) -> None:
+    _require(0 <= round_number <= _LARGEST_ROUND and 0 <= attempt < 1 << 20, "round or attempt")
+
+
+def _require_sites(sites: tuple[str, ...], what: str) -> None:
+    _require(0 < len(sites) <= _MOST_SITES and list(sites) == sorted(set(sites)), what)
+    for site in sites:
+        _require_name(site, what)
+
+
+def _require_name(value: str, what: str) -> None:
+    _require(0 < len(value) <= _LONGEST_NAME, what)
+    _require(all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in value), what)
+
+
+def _require_line(value: str, what: str, *, longest: int) -> None:
+    _require(len(value) <= longest and (value == "" or value.isprintable()), what)

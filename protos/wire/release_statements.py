@@ -1,0 +1,126 @@
+"""A release: every site of a plan signs that one set of final parameters may go to one named recipient.
+
+Each site signs with its identity key, which the plan lists by fingerprint, so the office cannot sign for a site and a
+signature for one recipient, run or result says nothing about another. The files travel as people send them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import StringConstraints, ValidationError
+
+from protos.errors import RefusedError
+from protos.fingerprints import fingerprint
+from protos.plan.canonical import pack
+from protos.plan.documents import Document
+from protos.plan.plan import Name, Plan
+
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ReleaseApproval(Document):
+    """One site's signed yes; the signature covers every other field.
+
+    Attributes:
+        run: the run's name, which holds the plan's digest.
+        parameters_sha256: of the last aggregate, as this site received it.
+        recipient: who may have the parameters, and for what, in one line.
+        site: who signs.
+        by: the person at the site.
+        at: an aware time in ISO 8601.
+        identity_key: the site's raw Ed25519 public key in hexadecimal.
+        signature: 64 bytes in hexadecimal.
+    """
+
+    run: Line
+    parameters_sha256: Digest
+    recipient: Line
+    site: Name
+    by: Line
+    at: Line
+    identity_key: Digest
+    signature: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signature is over."""
+        return pack("release", self.run, self.parameters_sha256, self.recipient, self.site, self.by, self.at)
+
+
+def approve_release(
+    key: Ed25519PrivateKey, *, run: str, parameters_sha256: str, recipient: str, site: str, by: str, at: str
+) -> ReleaseApproval:
+    """A site's signed yes; fields as in ReleaseApproval."""
+    signed = key.sign(pack("release", run, parameters_sha256, recipient, site, by, at))
+    return ReleaseApproval(
+        run=run,
+        parameters_sha256=parameters_sha256,
+        recipient=recipient,
+        site=site,
+        by=by,
+        at=at,
+        identity_key=key.public_key().public_bytes_raw().hex(),
+        signature=signed.hex(),
+    )
+
+
+def read_release_approval(path: Path) -> ReleaseApproval:
+    """A site's file.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    try:
+        return ReleaseApproval.model_validate_json(path.read_bytes())
+    except ValidationError as cause:
+        raise _refused(f"{path.name} is no site's approval of a release") from cause
+
+
+def check_release(
+    plan: Plan, sites: Iterable[str], parameters_sha256: str, approvals: Sequence[ReleaseApproval]
+) -> str:
+    """Return the recipient when every site has signed for these very parameters and one recipient.
+
+    Args:
+        plan: of the run.
+        sites: those that were in it.
+        parameters_sha256: of the final parameters at the coordinator.
+        approvals: what the sites have sent.
+
+    Raises:
+        RefusedError: one is missing, speaks of something else, or is not signed by the key that the plan lists.
+    """
+    listed = {site.name: site.identity for site in plan.sites}
+    for approval in approvals:
+        public = bytes.fromhex(approval.identity_key)
+        if listed.get(approval.site) != fingerprint(public):
+            raise _refused(f"{approval.site} signed with a key that the plan does not list")
+        try:
+            Ed25519PublicKey.from_public_bytes(public).verify(bytes.fromhex(approval.signature), approval.signed_bytes)
+        except (InvalidSignature, ValueError) as cause:
+            raise _refused(f"the signature of {approval.site} is not over what its file says") from cause
+        if approval.run != plan.run_name:
+            raise _refused(f"{approval.site} approved the release of another run, {approval.run}")
+        if approval.parameters_sha256 != parameters_sha256:
+            raise _refused(f"{approval.site} approved the release of other parameters")
+    missing = sorted(set(sites) - {approval.site for approval in approvals})
+    if missing:
+        raise _refused(f"the approval of {', '.join(missing)} is missing")
+    recipients = {approval.recipient for approval in approvals}
+    if len(recipients) != 1:
+        raise _refused(f"the sites named {len(recipients)} recipients")
+    return recipients.pop()
+
+
+def _refused(why: str) -> RefusedError:
+    return RefusedError(
+        what=f"The parameters are not released: {why}.",
+        consequence="Nothing was written and nobody was given anything.",
+        remedy="Let each site run `site-agent release approve` with the same recipient, and collect the files.",
+    )

@@ -1,0 +1,130 @@
+"""What travels beside the rounds: heads of audit logs, renewals of certificates, and enrolment on its own port.
+
+A peer of an earlier version knows nothing of upkeep on its stream: each side sends it only after the other has
+shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from protos.wire.log_checkpoints import MOST_LEAVES, Countersignature, SignedHead
+from protos.wire.messages import MalformedMessage
+
+UPKEEP_VERSION: Final = 1
+_LARGEST_REQUEST_BYTES: Final = 8192
+_LARGEST_CHAIN_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class LogStanding:
+    """What the sender keeps of the receiver's log, and the sender's identity key, raw, 32 bytes."""
+
+    key: bytes
+    head: SignedHead | None
+
+    def __post_init__(self) -> None:
+        _require(len(self.key) == 32, "identity key size")
+
+
+@dataclass(frozen=True, slots=True)
+class LogGrowth:
+    """The sender's log has grown: the leaves from record `start` on, 32 bytes each, and the head after them."""
+
+    head: SignedHead
+    start: int
+    leaves: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.start < 1 << 62 and len(self.leaves) <= MOST_LEAVES, "leaves of a log")
+        _require(all(len(leaf) == 32 for leaf in self.leaves), "leaf size")
+
+
+@dataclass(frozen=True, slots=True)
+class LogCountersignature:
+    """The sender has linked the receiver's log up to the head of this size, and signed it."""
+
+    size: int
+    given: Countersignature
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.size < 1 << 62, "size of a log")
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalAsked:
+    """A site asks for its next certificate: signing request (PEM) for a new TLS key, the identity key's signature.
+
+    `chain` (PEM) is there where the hospital's own authority has issued it already: then the site asks that it count.
+    """
+
+    site: str
+    signing_request: bytes
+    signature: bytes
+    chain: bytes = b""
+
+    def __post_init__(self) -> None:
+        _require(0 < len(self.site) <= 200, "site name")
+        _require(0 < len(self.signing_request) <= _LARGEST_REQUEST_BYTES, "signing request size")
+        _require(len(self.signature) == 64, "signature size")
+        _require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalAnswered:
+    """The next chain (PEM), or one line that says why there is none.
+
+    `roots` are the federation's root certificates (PEM): beside the present one, while the authority changes, the next.
+    """
+
+    chain: bytes
+    roots: bytes
+    refusal: str
+
+    def __post_init__(self) -> None:
+        _require(len(self.chain) <= _LARGEST_CHAIN_BYTES and len(self.roots) <= _LARGEST_CHAIN_BYTES, "chain size")
+        _require_line(self.refusal, "refusal", longest=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentRequest:
+    """A site without a certificate shows its invitation; the token never appears in a repr."""
+
+    token: bytes = field(repr=False)
+    signing_request: bytes
+    identity_key: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _require(len(self.token) == 24, "token size")
+        _require(0 < len(self.signing_request) <= 8192, "signing request size")
+        _require(len(self.identity_key) == 32, "identity key size")
+        _require(len(self.signature) == 64, "signature size")
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentReply:
+    """The certificate chain, or what is still missing, or why not."""
+
+    chain: bytes
+    fingerprint: str
+    refusal: str
+
+    def __post_init__(self) -> None:
+        _require(len(self.chain) <= 64 << 10, "chain size")
+        _require_line(self.fingerprint, "fingerprint", longest=200)
+        _require_line(self.refusal, "refusal", longest=1000)
+
+
+LogMessage: TypeAlias = LogStanding | LogGrowth | LogCountersignature
+Upkeep: TypeAlias = LogMessage | RenewalAsked | RenewalAnswered
+
+
+def _require(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise MalformedMessage(what)
+
+
+def _require_line(value: str, what: str, *, longest: int) -> None:
+    _require(len(value) <= longest and (value == "" or value.isprintable()), what)

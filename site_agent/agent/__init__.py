@@ -1,0 +1,1 @@
+"""The process with the network: connect, enrol, relay."""

@@ -1,0 +1,197 @@
+"""gRPC and TLS; the only file of a site that knows a network exists.
+
+A site opens one stream outwards and listens on no port. The coordinator has to show a certificate of
+this federation's authority in the coordinator's name; the site shows its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+# As at the coordinator: with ECDSA certificates this leaves a TLS 1.2 peer nothing to agree on.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+# gRPC reads https_proxy and no_proxy in lower case only, and would call past a proxy that is set in capitals.
+os.environ |= {
+    name: os.environ[name.upper()]
+    for name in ("https_proxy", "no_proxy")
+    if name not in os.environ and name.upper() in os.environ
+}
+
+import grpc
+import grpc.aio
+
+from protos.errors import OperatorError, RefusedError, UnavailableError
+from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
+from protos.wire.codec import decode_coordinator_message, encode_site_message
+from protos.wire.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
+from protos.wire.upkeep_messages import Upkeep
+
+CONNECT_SECONDS: Final = 20.0
+PARTING_SECONDS: Final = 3.0
+_REFUSALS: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", 1 << 20),  # a chunk in one frame instead of 33
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What this site shows and trusts, as PEM."""
+
+    key: bytes = field(repr=False)
+    chain: bytes
+    root: bytes
+
+
+class Connection:
+    """One stream to the coordinator; use it as an asynchronous context."""
+
+    def __init__(
+        self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
+    ) -> None:
+        """`accepted` is called once when the coordinator has taken this stream.
+
+        It is given the coordinator's time, in seconds since 1970 in UTC, or None where that is of an earlier version.
+        """
+        self._address, self._accepted = address, accepted
+        self._greeting: asyncio.Task[None] | None = None
+        secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
+        self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
+        self._writing = asyncio.Lock()  # gRPC takes one write at a time
+        self._stream: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
+
+    async def __aenter__(self) -> Connection:
+        self._stream = self._channel.stream_stream(PARTICIPATE)(wait_for_ready=False)
+        self._greeting = asyncio.create_task(self._await_acceptance())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+    async def send(self, message: SiteMessage | Upkeep) -> None:
+        """Send one message; waits while the coordinator reads more slowly than this site writes.
+
+        Raises:
+            UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
+            OperatorError: what `accepted` raised.
+        """
+        assert self._stream is not None
+        self._raise_of_greeting()
+        try:
+            async with self._writing:
+                await self._stream.write(encode_site_message(message))
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as cause:
+            raise self._unavailable(cause) from cause
+
+    async def receive(self) -> CoordinatorMessage | Upkeep:
+        """The next message.
+
+        Raises:
+            UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
+            MalformedMessage: the coordinator sent what no coordinator of this version sends.
+            OperatorError: what `accepted` raised.
+        """
+        assert self._stream is not None
+        assert self._greeting is not None
+        if not self._greeting.done():  # what tells of acceptance comes before every message, and with every end
+            await asyncio.wait({self._greeting})
+        self._raise_of_greeting()
+        try:
+            raw = await self._stream.read()
+        except grpc.RpcError as cause:
+            raise self._unavailable(cause) from cause
+        if not isinstance(raw, bytes):  # the mark that the stream has ended
+            raise self._unavailable(None)
+        return decode_coordinator_message(raw)
+
+    async def part(self) -> None:
+        """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
+
+        A stream that is left at once is cancelled, and gRPC then drops what the other side has not
+        read yet: the reason for leaving would be lost with it.
+        """
+        assert self._stream is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING_SECONDS):
+                async with self._writing:
+                    await self._stream.done_writing()
+                await self._stream.code()
+
+    async def _await_acceptance(self) -> None:
+        assert self._stream is not None
+        metadata = dict(await self._stream.initial_metadata() or ())
+        # A refused stream has metadata, too, for a moment before it is done; only an accepted one's tell the time.
+        if self._accepted is None or self._stream.done() or COORDINATOR_TIME not in metadata:
+            return
+        told = str(metadata[COORDINATOR_TIME])
+        self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
+
+    def _raise_of_greeting(self) -> None:
+        """Nobody awaits the greeting for its own sake, so what went wrong in it is raised where the stream is used."""
+        if self._greeting is not None and self._greeting.done() and not self._greeting.cancelled():
+            failure = self._greeting.exception()
+            if isinstance(failure, OperatorError):
+                raise failure
+
+    def _unavailable(self, cause: BaseException | None) -> OperatorError:
+        if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _REFUSALS:
+            return RefusedError(
+                what=f"The coordinator at {self._address} does not accept this site's certificate.",
+                consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
+                remedy="Ask the federation office whether this site still belongs to the federation.",
+                code="E021",
+            )
+        status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"
+        return UnavailableError(
+            what=f"The coordinator at {self._address} cannot be reached ({status}).",
+            consequence="Nothing is lost; the round goes on when the connection is back.",
+            remedy="Nothing has to be done: this site tries again by itself; `site-agent doctor` looks for the cause.",
+            code="E020",
+        )
+
+
+async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
+    """Ask for the next certificate on the enrolment port, after the last one has expired; see call_enrol."""
+    return await _call(RENEW, address, root, request)
+
+
+async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
+    """Ask for a certificate on the enrolment port, where only the coordinator shows one.
+
+    Raises:
+        UnavailableError: the coordinator cannot be reached, or is not of this federation.
+    """
+    return await _call(ENROL, address, root, request)
+
+
+async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
+    async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(root), options=_OPTIONS) as channel:
+        call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)
+        try:
+            return await call(request, timeout=CONNECT_SECONDS)
+        except grpc.aio.AioRpcError as cause:
+            raise UnavailableError(
+                what=f"The enrolment port {address} cannot be reached ({cause.code().name.lower()}).",
+                consequence="Nothing but a connection attempt left this site. An invitation or certificate that it has"
+                " is as good as before.",
+                remedy="Check that the coordinator runs and that this host may reach it, then start again.",
+                code="E022",
+            ) from cause

@@ -1,0 +1,212 @@
+"""Who at this hospital agreed to which plan: one small file per plan's digest.
+
+Nothing trains without it. The agent asks before it joins and before each chunk leaves; the trainer, in its own
+process, asks again and hands out only what the approved manifest names. The rules:
+
+* there is no yes but a person's own, to exactly this plan and what follows from it;
+* a yes may end at a time; whoever withdraws ends all of them at once, whatever was said before;
+* where the policy wants several persons, the same name twice is one person.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from host.durable import give_to_owner, make_folder, opened_folder, replace_file
+from protos.errors import ProtocolError, RefusedError
+from protos.plan.documents import Document
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+
+
+class Signature(Document):
+    """One named person's yes; times are aware and in ISO 8601, `until` is None for a yes without end."""
+
+    by: str
+    at: str
+    until: str | None = None
+
+
+class Withdrawal(Document):
+    """One named person's no, after the yes of others or of their own."""
+
+    by: str
+    at: str
+
+
+class Approval(Document):
+    """What persons here have said to one plan and to what leaves under it."""
+
+    plan_digest: str
+    manifest_digest: str
+    study: str
+    version: int
+    signatures: tuple[Signature, ...]
+    withdrawn: Withdrawal | None = None
+
+    @property
+    def names(self) -> str:
+        """Everybody who has said yes, as a sentence lists them."""
+        return " and ".join(signature.by for signature in self.signatures)
+
+
+def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
+    """Record that a person agrees to a plan, beside whoever has agreed before.
+
+    A yes after a withdrawal begins anew: what was said before it no longer counts.
+
+    Args:
+        state: the site's state directory.
+        plan: what the person has read.
+        by: the person's name as it shall stand in the audit log.
+        at: an aware time.
+        until: an aware time at which this yes ends; None for no end.
+    """
+    ends = None if until is None else until.isoformat(timespec="seconds")
+    signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
+    with _held(state):
+        before = find_approval(state, plan)
+        kept = () if before is None or before.withdrawn else before.signatures
+        others = tuple(signature for signature in kept if not _is_same_person(signature.by, by))
+        approval = Approval(
+            plan_digest=plan.digest.hex(),
+            manifest_digest=manifest_of(plan).digest.hex(),
+            study=plan.study,
+            version=plan.version,
+            signatures=(*others, signature),
+        )
+        keep_plan(state, plan)
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+    return approval
+
+
+def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
+    """Record that a person takes this site out of a plan; None where nobody had approved it."""
+    with _held(state):
+        before = find_approval(state, plan)
+        if before is None or before.withdrawn:
+            return None
+        withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
+        approval = before.model_copy(update={"withdrawn": withdrawal})
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+    return approval
+
+
+def keep_plan(state: Path, plan: Plan) -> None:
+    """Put an announced plan where `site-agent review` and `approve` find it by its digest."""
+    _write(state / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
+
+
+def find_approval(state: Path, plan: Plan) -> Approval | None:
+    """What was said to exactly this plan and manifest, or None; whether it still holds is said by `why_not`.
+
+    Raises:
+        RefusedError: there is a file in its place that is no approval.
+    """
+    try:
+        approval = Approval.model_validate_json(approval_path(state, plan).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as cause:
+        raise RefusedError(
+            what=f"The approval of the plan {plan.study} cannot be read.",
+            consequence="Nothing left this site.",
+            remedy="Look at the plan again and approve it anew with `site-agent approve`.",
+        ) from cause
+    wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
+    return approval if (approval.plan_digest, approval.manifest_digest) == wanted else None
+
+
+def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
+    """Why nothing may train under what was said, in one clause, or None; pure.
+
+    Args:
+        approval: what was found.
+        approvers: how many different persons this hospital's policy wants.
+        now: an aware time.
+    """
+    if approval is None:
+        return "nobody here has approved it in this form"
+    if approval.withdrawn is not None:
+        return f"{approval.withdrawn.by} withdrew this site at {approval.withdrawn.at}"
+    standing = [signature for signature in approval.signatures if not _has_ended(signature, now)]
+    if len(standing) >= approvers:
+        return None
+    ended = [signature for signature in approval.signatures if _has_ended(signature, now)]
+    if ended:
+        return f"the approval by {ended[-1].by} ended at {ended[-1].until}"
+    return f"{len(standing)} of {approvers} persons have approved it"
+
+
+def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
+    """The plan of the same study that was approved here last, this very plan left out; None where there is none.
+
+    A file that cannot be read is no plan to compare with, so it is passed over.
+    """
+    found: list[tuple[str, Plan, Approval]] = []
+    for path in (state / "approvals").glob("*.json"):
+        try:
+            approval = Approval.model_validate_json(path.read_bytes())
+            if approval.study != plan.study or approval.plan_digest == plan.digest.hex():
+                continue
+            earlier = plan_from_wire((state / "plans" / path.name).read_bytes())
+        except (OSError, ValidationError, ProtocolError):
+            continue
+        found.append((approval.signatures[-1].at, earlier, approval))
+    return max(found, key=lambda entry: entry[0])[1:] if found else None
+
+
+def newest_version(state: Path, study: str) -> int:
+    """The highest version of a study that was ever approved here, 0 for none."""
+    versions = [0]
+    for path in (state / "approvals").glob("*.json"):
+        try:
+            approval = Approval.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        versions += [approval.version] if approval.study == study else []
+    return max(versions)
+
+
+def approval_path(state: Path, plan: Plan) -> Path:
+    """The file that holds what was said to a plan."""
+    return state / "approvals" / f"{plan.digest.hex()}.json"
+
+
+def _is_same_person(one: str, other: str) -> bool:
+    return " ".join(one.split()).casefold() == " ".join(other.split()).casefold()
+
+
+def _has_ended(signature: Signature, now: datetime) -> bool:
+    return signature.until is not None and now >= datetime.fromisoformat(signature.until)
+
+
+@contextmanager
+def _held(state: Path) -> Iterator[None]:
+    """While the block lasts nobody else says yes or no here, so that no word is lost between reading and writing."""
+    folder = state / "approvals"
+    make_folder(folder)
+    with opened_folder(folder) as opened:
+        # Without waiting for who writes to a pipe, which the service's user may have put there.
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(".lock", flags, 0o644, dir_fd=opened)
+        give_to_owner(descriptor, opened)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes) -> None:
+    make_folder(path.parent)
+    # As a service the trainer is another user of the folder's group, and trains only under what it reads here.
+    replace_file(path, content, mode=0o640)

@@ -1,0 +1,279 @@
+"""`site-agent review`, `approve` and `withdraw`: what a plan would make this site send, and who here agrees.
+
+Nothing here opens a connection. `review --dry-run` starts the trainer, which gives up the network first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from protos.errors import DataError, OperatorError, RefusedError, UsageError
+from protos.plan.documents import read_document
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from site_agent.approvals import approve as record_approval
+from site_agent.approvals import find_approval, last_approved, newest_version, why_not
+from site_agent.approvals import withdraw as record_withdrawal
+from site_agent.commands.site_options import config_option, plan_option
+from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
+from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
+from site_agent.desk.review_page import review_page
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.plan_differences import plan_differences
+
+if TYPE_CHECKING:
+    from site_agent.gate.site_log import AuditLog
+
+_by_option = click.option("--by", required=True, help="The name of the person, as the audit log shall have it.")
+
+
+@click.command()
+@config_option
+@plan_option
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Write the page to print and sign here as well.")
+@click.option("--dry-run", is_flag=True, help="Train one round here, without network, and show what would have left.")
+def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
+    """Show what a plan would make this site send, and what this hospital's own policy says about it.
+
+    The exit status is 77 where the policy refuses the plan, and 78 where this site's table has too few rows for it.
+
+    Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
+    """
+    hospital = read_hospital(path)
+    plan = read_plan(hospital, plan_path)
+    refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
+    sections = [*review_sections(plan, manifest_of(plan)), *_here(hospital, plan, refused), lacking.section]
+    if dry_run:
+        sections.append(_dry_run(hospital, path.resolve(), plan))
+    for line in as_lines(sections):
+        click.echo(line)
+    if page is not None:
+        from pki.store import write_public
+
+        title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
+        write_public(page, review_page(title, sections, signatures=hospital.policy.approvers).encode())
+        click.echo(f"Written to {page}.")
+    if refused or lacking.is_lacking:
+        sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
+
+
+@click.command()
+@config_option
+@plan_option
+@_by_option
+@click.option("--until", help="A day or a time, in UTC where it names no zone, at whose end this approval ends.")
+def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> None:
+    """Record that a person agrees to a plan; without this nothing trains.
+
+    Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
+    """
+    hospital, now = read_hospital(path), datetime.now(UTC)
+    plan, by = read_plan(hospital, plan_path), _person(by)
+    ends = None if until is None else _end_of(until, now)
+    log, facts = _log(hospital), _facts(plan, by)
+    reason = "; ".join(_refusals(hospital, plan))
+    if reason:
+        log.write("approval_refused", reason=reason, **facts)
+        raise RefusedError(
+            what=f"This plan cannot be approved here: {reason}.",
+            consequence="Nothing was approved; nothing left this site.",
+            remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
+        )
+    earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
+    log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **facts)
+    approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
+    for line in as_lines([_since(plan, earlier)] if earlier else []):
+        click.echo(line)
+    if 0 < older < plan.version:
+        click.echo(f"Version {older} of this study is not followed any more.")
+    click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
+    missing = why_not(approval, approvers=hospital.policy.approvers, now=now)
+    if missing is not None:
+        click.echo(f"Nothing trains yet: {missing}.")
+
+
+@click.command()
+@config_option
+@plan_option
+@_by_option
+def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
+    """Take this site out of a plan at once, also while it trains; the other sites go on or wait, as the plan says.
+
+    Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "A. Jones"
+    """
+    hospital = read_hospital(path)
+    plan, by = read_plan(hospital, plan_path), _person(by)
+    # First the act that stops, then the record of it: a full disk or a broken log must not keep a site in a study.
+    if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
+        raise UsageError(
+            what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
+            consequence="Nothing was changed; nothing of it leaves this site.",
+            remedy="Name the plan that was approved with --plan.",
+        )
+    _log(hospital).write("plan_withdrawn", **_facts(plan, by))
+    click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}; nothing more leaves.")
+    click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
+
+
+def read_plan(hospital: Hospital, path: Path | None) -> Plan:
+    """The plan that was named, or the one that was announced or approved here last.
+
+    Raises:
+        OperatorError: it is wrong, or there is none.
+    """
+    if path is not None:
+        return read_document(path, Plan, consequence="Nothing was approved; nothing left this site.")
+    announced = sorted((hospital.state_path / "plans").glob("*.json"), key=lambda plan: plan.stat().st_mtime)
+    if not announced:
+        raise UsageError(
+            what="No plan was announced to this site yet, and none was named.",
+            consequence="Nothing was approved; nothing left this site.",
+            remedy="Name the plan's file with --plan, or let `site-agent join` fetch it first.",
+        )
+    return plan_from_wire(announced[-1].read_bytes())
+
+
+def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
+    """What this hospital itself has to say: earlier plans, policy, approvals."""
+    earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
+    sentences = [f"It refuses this plan: {reason}." for reason in refused] or ["It allows this plan."]
+    if _identity(hospital) is None:
+        sentences.append(
+            "Whether the plan lists this site's identity key was not checked: the key cannot be read here."
+        )
+    missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
+    said = [
+        f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
+        for given in (approval.signatures if approval else ())
+    ]
+    said.append(f"Not approved at this site: {missing}." if missing else "Approved: it may train.")
+    compared = [_since(plan, earlier)] if earlier else [_no_earlier()]
+    return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who agreed", tuple(said))]
+
+
+def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
+    before = earlier[0]
+    heading = f"What has changed since version {before.version}, which was approved here last"
+    found = plan_differences(before, plan)
+    if not found:
+        return Section(heading, ("Nothing.",))
+    return Section(heading, (), Table(("key", "was", "is now"), found))
+
+
+def _no_earlier() -> Section:
+    return Section("What has changed", ("No other plan of this study was ever approved here.",))
+
+
+def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
+    from site_agent.gate.policy import refusals
+
+    identity = _identity(hospital)
+    return refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What is known of this site's table under a plan, and whether it is too small."""
+
+    section: Section
+    is_lacking: bool
+
+
+def _table(hospital: Hospital, plan: Plan) -> _Table:
+    """Compared with the counts that `data check` has left; this command reads no table."""
+    heading, rows = "This site's table", find_counted_rows(hospital.state_path)
+    if rows is None:
+        unknown = (
+            "Whether it has rows enough was not compared: no count of `site-agent data check` can be read here. "
+            "`--dry-run` tries the table itself."
+        )
+        return _Table(Section(heading, (unknown,)), False)
+    lacking = lacking_rows(hospital.policy, plan, hospital.site, rows)
+    counted = f"Counted at {rows.at}: {rows.training} training, {rows.validation} validation and {rows.test} test rows."
+    said = [f"It is too small: {reason}." for reason in lacking] or ["It has rows enough for this plan."]
+    return _Table(Section(heading, (counted, *said)), bool(lacking))
+
+
+def _identity(hospital: Hospital) -> str | None:
+    """The fingerprint of this site's key; None where this user may not see it."""
+    from pki.site_keys import SiteKeys
+
+    directory = hospital.state_path / "keys"
+    try:
+        return SiteKeys(directory).identity_fingerprint() if SiteKeys.exists(directory) else None
+    except (OperatorError, OSError):
+        return None
+
+
+def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
+    from site_agent.gate.dry_run import rounds_without_sending
+
+    found = asyncio.run(rounds_without_sending(hospital, path, plan))
+    rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
+    words = ("One round was made here by the process without network, and nothing was sent.", _of_bytes(plan))
+    return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
+
+
+def _of_bytes(plan: Plan) -> str:
+    if plan.secure_aggregation == "off":
+        return "These very bytes would have left."
+    return "These very bytes would have left after masking, which makes others of them each time."
+
+
+def _log(hospital: Hospital) -> AuditLog:
+    from site_agent.gate.site_log import AuditLog
+
+    return AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+
+
+def _facts(plan: Plan, by: str) -> dict[str, str | int]:
+    digests = {"plan": plan.digest.hex(), "manifest": manifest_of(plan).digest.hex()}
+    return {"study": plan.study, "version": plan.version, **digests, "by": by, "account": _account()}
+
+
+def _account() -> str:
+    """The user of this computer who types, as the system knows it and no environment says otherwise."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _person(by: str) -> str:
+    if not by.strip() or not by.isprintable():
+        raise UsageError(
+            what="--by names nobody.",
+            consequence="Nothing was changed; nothing left this site.",
+            remedy="Give the name of the person, as it shall stand in the audit log.",
+        )
+    return " ".join(by.split())
+
+
+def _end_of(text: str, now: datetime) -> datetime:
+    """A day's end, or a time; aware and still to come."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as cause:
+        raise _no_end(text) from cause
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    found += timedelta(days=1) if len(text) == len("2027-06-30") else timedelta()
+    if found <= now:
+        raise _no_end(text)
+    return found
+
+
+def _no_end(text: str) -> UsageError:
+    return UsageError(
+        what=f"--until names no time to come: {text}.",
+        consequence="Nothing was approved; nothing left this site.",
+        remedy="Write a day as 2027-06-30, or a time as 2027-06-30T18:00+02:00.",
+    )

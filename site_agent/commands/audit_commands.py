@@ -1,0 +1,219 @@
+"""`site-agent audit`: check, read and export the audit log, and begin it anew after its loss.
+
+All but `begin-anew` change nothing. With --log instead of --config somebody outside the hospital checks a
+copy of the log, and needs public keys only.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from protos.errors import UsageError
+from site_agent.commands.site_options import config_option
+
+if TYPE_CHECKING:
+    from audit.log_commands import Desk
+
+_PATH = click.Path(path_type=Path)
+_config = click.option("--config", "path", type=_PATH, help="The file hospital.yaml.")
+_log = click.option("--log", "log_path", type=_PATH, help="A copy of audit.log, its full files beside it.")
+_site = click.option("--site", help="Whose log the copy is.")
+_keys = click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
+_heads = click.option(
+    "--heads", type=_PATH, help="Heads that the coordinator kept, as `coordinator audit heads` tells."
+)
+_since = click.option("--since", help="From this day or time on, UTC.")
+_until = click.option("--until", help="Before this day or time, UTC.")
+
+
+@click.group()
+def audit() -> None:
+    """Check, read and export the log of all that crossed this site's boundary."""
+
+
+@audit.command()
+@_config
+@_log
+@_site
+@_keys
+@_heads
+def verify(path: Path | None, log_path: Path | None, site: str | None, keys: Path | None, heads: Path | None) -> None:
+    """Check every record of the audit log, every signed head in it, and every head that was kept elsewhere.
+
+    Example: site-agent audit verify --config hospital.yaml
+    """
+    from audit.log_commands import lines
+
+    for line in lines(_desk(path, log_path, site).given(keys, heads).verification()):
+        click.echo(line)
+
+
+@audit.command()
+@_config
+@_log
+@_site
+@click.option("--event", help="Only this kind of record, such as contribution_released.")
+@click.option("--run", help="Only this run.")
+@_since
+@_until
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with all facts.")
+def show(
+    path: Path | None,
+    log_path: Path | None,
+    site: str | None,
+    event: str | None,
+    run: str | None,
+    since: str | None,
+    until: str | None,
+    as_json: bool,
+) -> None:
+    """Show records in plain words.
+
+    Example: site-agent audit show --config hospital.yaml --since 2026-03-01
+    """
+    from audit.log_commands import time_given
+    from audit.log_report import Choice, line
+
+    choice = Choice(event=event, run=run, since=time_given(since, "--since"), until=time_given(until, "--until"))
+    for number, facts in _desk(path, log_path, site).shown(choice):
+        click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+
+
+@audit.command()
+@_config
+@_log
+@_site
+@click.option("--study", help="Only the runs of this study, and what concerns its plans.")
+@_since
+@_until
+@click.option("--output", type=_PATH, required=True, help="A file that ends with .csv or .html.")
+def export(
+    path: Path | None,
+    log_path: Path | None,
+    site: str | None,
+    study: str | None,
+    since: str | None,
+    until: str | None,
+    output: Path,
+) -> None:
+    """Write a report for the data protection officer, of one study and period.
+
+    Example: site-agent audit export --config hospital.yaml --study heart --output heart.html
+    """
+    from audit.log_commands import time_given
+    from audit.log_report import Choice
+
+    desk = _desk(path, log_path, site)
+    choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
+    count = desk.export(output, choice, f"Audit log of {desk.owner.rpartition('/')[2]}")
+    click.echo(f"{count} records written to {output}.")
+
+
+@audit.command()
+@_config
+@click.option("--output", type=_PATH, required=True, help="Where the heads are written.")
+def heads(path: Path | None, output: Path) -> None:
+    """Write the head of the coordinator's log that this site has countersigned last, for whoever verifies that log.
+
+    Example: site-agent audit heads --config hospital.yaml --output heads.json
+    """
+    from audit.checkpoint_memory import kept_heads
+    from audit.log_keys import heads_text
+    from pki.store import write_public
+
+    state = _state(path)
+    write_public(output, heads_text(kept_heads(state / "witness")).encode())
+    click.echo(f"Written to {output}.")
+
+
+@audit.command(name="begin-anew")
+@config_option
+@click.option("--by", required=True, help="The name of the person who decides this.")
+@click.option("--because", required=True, help="Why, in a few words; it stays on record.")
+def begin_anew(path: Path, by: str, because: str) -> None:
+    """Put a lost or damaged log aside and begin the next one; the coordinator and every reader will see that.
+
+    Example: site-agent audit begin-anew --config hospital.yaml --by "A. Jones" --because "disk failed"
+    """
+    if not all(text.strip() and text.isprintable() for text in (by, because)):
+        raise UsageError(
+            what="--by or --because says nothing.",
+            consequence="The log was left as it is.",
+            remedy="Give the person's name and the reason, as they shall stand in the log.",
+        )
+
+    from audit.log_files import set_aside
+    from pki.site_keys import SiteKeys
+    from pki.store import hold_directory
+    from site_agent.gate.site_log import AuditLog
+    from site_agent.hospital import read_hospital
+
+    hospital = read_hospital(path)
+    hold_directory(hospital.state_path, "site agent")
+    log_path = hospital.state_path / "audit.log"
+    epoch = set_aside(log_path, datetime.now(UTC), least=_witnessed_epoch(hospital.state_path))
+    key = SiteKeys.load(hospital.state_path / "keys").identity_key()
+    log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
+    log.write("log_began_anew", epoch=epoch, by=by, reason=because)
+    log.close()
+    click.echo(f"{by} began the log anew; it is epoch {epoch}, and the files before it are kept beside it.")
+
+
+def _witnessed_epoch(state: Path) -> int:
+    from audit.checkpoint_memory import own_head
+
+    known = own_head(state / "witness")
+    return known.epoch if known else 0
+
+
+def _state(path: Path | None) -> Path:
+    if path is None:
+        raise UsageError(
+            what="No configuration was named.",
+            consequence="Nothing was read or written.",
+            remedy="Give --config hospital.yaml.",
+        )
+
+    from site_agent.hospital import read_hospital
+
+    return read_hospital(path).state_path
+
+
+def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
+    """The log of a configuration, or a copy of one."""
+    from audit.checkpoint_memory import own_head, peer_key
+    from audit.log_commands import Desk
+    from audit.log_verification import KnownKeys
+    from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
+
+    if (path is None) == (log_path is None) or (log_path is None) != (site is None):
+        raise UsageError(
+            what="It is not clear which log is meant.",
+            consequence="Nothing was read or written.",
+            remedy="Give either --config hospital.yaml, or --log with --site.",
+        )
+    if path is None:
+        assert log_path is not None
+        assert site is not None
+        return Desk(log_path, owner_of_site(site), KnownKeys())
+
+    from pki.signatures import public_bytes
+    from pki.site_keys import SiteKeys
+    from site_agent.hospital import read_hospital
+
+    hospital = read_hospital(path)
+    keys, witness = {}, hospital.state_path / "witness"
+    if SiteKeys.exists(hospital.state_path / "keys"):
+        identity = SiteKeys.load(hospital.state_path / "keys").identity_key()
+        keys[owner_of_site(hospital.site)] = public_bytes(identity)
+    coordinator = peer_key(witness, COORDINATOR)
+    if coordinator is not None:
+        keys[COORDINATOR] = coordinator
+    last = own_head(witness)
+    kept = (last,) if last else ()
+    return Desk(hospital.state_path / "audit.log", owner_of_site(hospital.site), KnownKeys(keys), kept)

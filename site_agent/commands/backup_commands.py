@@ -1,0 +1,102 @@
+"""`site-agent backup` and `site-agent restore`: everything that a site is, in one file and back.
+
+The file holds the site's keys, its private layers, models and reports; it is to be kept as patient data are. That a
+state was brought back stands in the audit log; where others have seen more of this site, they notice by the heads of
+that log, and by rounds and attempts.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from protos.errors import ConfigurationError
+from site_agent.commands.site_options import config_option
+
+PROGRAM: Final = "site agent"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_option
+def backup(file: Path, path: Path) -> None:
+    """Put the state of a site whose agent is not running into one file, to be kept as patient data are.
+
+    Example: site-agent backup /mnt/safe/st-mary.backup --config hospital.yaml
+    """
+    from host.backup_archive import write_backup
+    from host.state_format import settle_format
+    from pki.store import hold_directory
+    from site_agent.hospital import read_hospital
+
+    hospital = read_hospital(path)
+    state = hospital.state_path
+    if not state.is_dir():
+        raise ConfigurationError(
+            what=f"There is no directory {state}.",
+            consequence="No backup was made.",
+            remedy="Name the site's own state directory in hospital.yaml.",
+        )
+    hold_directory(state, PROGRAM)
+    settle_format(state, PROGRAM)
+    made = _now().isoformat(timespec="seconds")
+    catalogue = write_backup(
+        file, {"state": state}, program=PROGRAM, name=hospital.site, made=made, software=version("global-layers")
+    )
+    total = sum(entry.size for entry in catalogue.entries.values())
+    click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
+    click.echo("It holds this site's secret keys and its models: keep it as patient data are kept.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_option
+def restore(file: Path, path: Path) -> None:
+    """Check a backup and bring it back; never over something newer.
+
+    Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
+    """
+    from host.backup_archive import read_catalogue
+    from host.restoring import restore as bring_back
+    from pki.store import hold_directory
+    from site_agent.hospital import read_hospital
+
+    hospital = read_hospital(path)
+    catalogue = read_catalogue(file)
+    if (catalogue.program, catalogue.name) != (PROGRAM, hospital.site):
+        raise ConfigurationError(
+            what=f"{file} is a backup of {catalogue.name or 'another'} {catalogue.program}, not of {hospital.site}'s.",
+            consequence="Nothing was changed.",
+            remedy="Name a file that `site-agent backup` has made for this site.",
+        )
+    state, now = hospital.state_path, _now()
+    if state.is_dir():
+        hold_directory(state, PROGRAM)
+    before = bring_back(
+        file,
+        catalogue,
+        {"state": state},
+        stamp=f"{now:%Y%m%dT%H%M%S}",
+        mark=lambda staged: _mark(staged["state"], hospital.site, catalogue.made),
+    )
+    click.echo(f"The state of {catalogue.made} is back in {state}.")
+    for place in before:
+        click.echo(f"What was there before is in {place}; remove it when nobody needs it.")
+    click.echo("What this site did since is not in its audit log any more; if it did anything, tell the office.")
+
+
+def _mark(state: Path, site: str, made: str) -> None:
+    """Write into the audit log that the state was brought back."""
+    from site_agent.gate.site_log import AuditLog
+
+    log = AuditLog(state / "audit.log", site=site, now=_now)
+    log.write("state_restored", made=made)
+    log.close()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

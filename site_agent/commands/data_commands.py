@@ -1,0 +1,168 @@
+"""`site-agent data`: a hospital's table from a raw file to one that may train. All of it stays here.
+
+`describe` drafts a contract, a person corrects it, `check` holds the table against it, `accept` records that a person
+agrees to what was warned of, `invent` makes up a table for a rehearsal. Each gives up the network first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from protos.errors import OperatorError, UsageError
+from site_agent.commands.site_options import config_option
+from site_agent.desk.counted_rows import CountedRows, counted_rows_path
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.isolation import give_up_network
+
+
+@click.group()
+def data() -> None:
+    """Connect this hospital's table: describe, check, accept, invent; everything stays here."""
+
+
+@data.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), help="Where the draft goes; without it, to the terminal.")
+@click.option("--sheet", help="Of a workbook; without it, the first.")
+@click.option("--query", type=click.Path(path_type=Path), help="A file with the query, where TABLE is a database.")
+def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None) -> None:
+    """Draft a contract from a table, for a person to correct.
+
+    Example: site-agent data describe patients.csv --output contract.yaml
+    """
+    give_up_network()  # before anything starts a thread
+
+    from site_agent.desk.drafting.describe import describe as draft_of
+
+    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text())
+    if output is None:
+        click.echo(draft.text, nl=False)
+        return
+    _write_new(output, draft.text.encode())
+    click.echo(f"Drafted from {'the first ' if draft.has_more else ''}{draft.rows} rows into {output}.")
+    click.echo("Every line is a guess: correct it, then run `site-agent data check --config hospital.yaml`.")
+
+
+@data.command()
+@config_option
+@click.option("--html", type=click.Path(path_type=Path), help="Where the page goes; without it, below `state`.")
+def check(path: Path, html: Path | None) -> None:
+    """Hold the table against its contract and tell everything that is found, before the first round.
+
+    The exit status is 78 where an error, or a warning that nobody has accepted, keeps the table from training.
+
+    Example: site-agent data check --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+    give_up_network()  # before anything starts a thread
+
+    from site_agent.desk.examination.examination_lines import finding_lines
+    from site_agent.desk.examination.examination_page import examination_page, verdict
+    from site_agent.desk.result_files import check_place, write_result
+    from site_agent.trainer.examination.acceptance import find_acceptance
+    from site_agent.trainer.examination.admission import check_admitted, examined
+
+    if html is not None:
+        check_place(html, "--html", hospital, [path])
+    examination = examined(hospital)
+    found = find_acceptance(hospital.state_path, examination.digest)
+    by = None if found is None else f"{found.by} at {found.at}"
+    folder = hospital.state_path / "data"
+    place = html or folder / "check.html"
+    write_result(place, examination_page(examination, site=hospital.site, accepted_by=by).encode())
+    write_result(folder / "check.json", json.dumps(examination.to_json(), indent=2, allow_nan=False).encode())
+    _keep_counts(hospital, {part.name: part.rows for part in examination.parts or ()})
+    click.echo(f"{hospital.site}: {verdict(examination, by)}")
+    for line in finding_lines(examination):
+        click.echo(line)
+    click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
+    check_admitted(hospital, examination)
+
+
+@data.command()
+@config_option
+@click.option("--by", required=True, help="The name of the person who accepts the warnings.")
+@click.option("--digest", required=True, help="Of the examination that the person has read, as `data check` told it.")
+def accept(path: Path, by: str, digest: str) -> None:
+    """Record that a person has read the warnings about this table and agrees to its use as it is.
+
+    Example: site-agent data accept --config hospital.yaml --by "A. Jones" --digest 0123456789abcdef
+    """
+    hospital = read_hospital(path)
+    give_up_network()  # before anything starts a thread
+    if not by.strip() or not by.isprintable():
+        raise _refused("--by names nobody.", "Give the name of the person who accepts.")
+
+    from site_agent.gate.site_log import AuditLog
+    from site_agent.trainer.examination.acceptance import Acceptance, moment
+    from site_agent.trainer.examination.acceptance import accept as record
+    from site_agent.trainer.examination.admission import check_errors, examined
+    from site_agent.trainer.examination.finding import counted
+
+    examination = examined(hospital)
+    check_errors(examination)
+    if len(digest) < 16 or not examination.digest.startswith(digest):
+        raise _refused(
+            "This is not the digest of the table, contract and split as they are now.",
+            "Run `site-agent data check`, read what it says, and give the digest that it tells.",
+        )
+    now = datetime.now(UTC)
+    warnings = tuple(warning.key for warning in examination.warnings)
+    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: now)
+    log.write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
+    query = examination.query_digest
+    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))
+    record(hospital.state_path, acceptance)
+    told = counted(len(warnings), "warning")
+    click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
+
+
+@data.command()
+@click.option("--contract", "contract_path", required=True, type=click.Path(path_type=Path), help="The contract.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the made-up table goes.")
+@click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="How many patients.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all draws.")
+def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
+    """Make up a table that satisfies a contract, for a rehearsal without anybody's data.
+
+    Example: site-agent data invent --contract contract.yaml --output invented.csv
+    """
+    give_up_network()  # before anything starts a thread
+
+    from site_agent.desk.drafting.invent import invent as made_up
+    from site_agent.desk.drafting.invent import write_table
+    from site_agent.trainer.data.contract import read_contract
+
+    contract = read_contract(contract_path)
+    _write_new(output, write_table(made_up(contract, rows=rows, seed=seed), contract))
+    click.echo(f"{rows} rows of nobody in {output}.")
+
+
+def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
+    """Let `review` compare plans with the table's size; counts of a table that cannot be split do not stay."""
+    from site_agent.desk.result_files import write_result
+
+    path = counted_rows_path(hospital.state_path)
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    at = datetime.now(UTC).isoformat(timespec="minutes")
+    counted = CountedRows(training=rows["training"], validation=rows["validation"], test=rows["test"], at=at)
+    write_result(path, counted.content)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except FileExistsError as cause:
+        raise _refused(f"{path.name} exists already.", "Name another file with --output.") from cause
+
+
+def _refused(what: str, remedy: str) -> OperatorError:
+    return UsageError(what=what, consequence="Nothing was recorded or written; nothing left this site.", remedy=remedy)

@@ -1,0 +1,47 @@
+"""`site-agent maintenance`: tell the federation beforehand that this site will be away."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from protos.errors import UsageError
+from site_agent.commands.site_options import config_option
+
+
+@click.command()
+@config_option
+@click.option("--from", "begins", help="When it begins, such as 2026-05-01T22:00; this computer's time zone.")
+@click.option("--until", "ends", help="When it ends.")
+@click.option("--cancel", is_flag=True, help="There is no window any more.")
+def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
+    """Announce a window in which this site may be away; the coordinator waits and does not count it as lost.
+
+    Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
+    """
+    from site_agent.gate.announced_absence import keep_window, window_from
+    from site_agent.gate.site_log import AuditLog
+    from site_agent.hospital import read_hospital
+
+    hospital, now = read_hospital(path), datetime.now(UTC)
+    if cancel == bool(begins or ends) or bool(begins) != bool(ends):
+        raise UsageError(
+            what="Either --from and --until, or --cancel, says what is meant.",
+            consequence="Nothing was announced.",
+            remedy="Read `site-agent maintenance --help`.",
+        )
+    window = window_from(begins, ends, now) if begins and ends else None
+    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    if window is None:
+        log.write("maintenance_cancelled")
+    else:
+        log.write("maintenance_announced", begins=window.begins.isoformat(), ends=window.ends.isoformat())
+    log.close()
+    keep_window(hospital.state_path, window)
+    if window is None:
+        click.echo("The window is cancelled; a running agent tells it at once.")
+    else:
+        click.echo(f"Announced: {window.begins:%Y-%m-%d %H:%M} to {window.ends:%Y-%m-%d %H:%M} UTC.")
+        click.echo("A running agent tells it at once, another one when it calls next.")

@@ -1,0 +1,63 @@
+"""`site-agent predict` and `site-agent recalibrate`: the chosen model on new rows; everything stays here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import read_hospital
+
+
+@click.command()
+@config_option
+@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
+@click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
+def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
+    """Apply the chosen model to new rows; everything stays here.
+
+    The input may be of the contract's form, CSV or Parquet, the output CSV or, where it ends in .parquet, Parquet.
+
+    Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()  # before anything starts a thread: this command needs no network
+
+    from site_agent.desk.prediction import predict_table
+    from site_agent.desk.result_files import check_place
+    from site_agent.trainer.saved_model import latest_run
+
+    check_place(output, "--output", hospital, [path, table])
+    run_name = latest_run(hospital.state_path) if run_name is None else run_name
+    predicted = predict_table(hospital, table, output, run_name)
+    click.echo(f"{predicted.rows} rows predicted into {output} by the model of the run {run_name}.")
+    if predicted.abstained:
+        click.echo(f"Nothing was predicted for {predicted.abstained} of them; the column abstained says why.")
+
+
+@click.command()
+@config_option
+@click.option(
+    "--kind", required=True, type=click.Choice(["platt", "isotonic", "none"]), help="The map; none forgets it."
+)
+@click.option("--run", "run_name", help="The run whose model is meant; without it, the latest.")
+def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
+    """Fit the model's probabilities to this site's validation rows; the model itself stays as it is.
+
+    Example: site-agent recalibrate --config hospital.yaml --kind platt
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()
+
+    from site_agent.desk.use.recalibrating import recalibrate_run
+
+    for line in recalibrate_run(hospital, run_name, kind):
+        click.echo(line)

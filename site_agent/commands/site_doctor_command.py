@@ -1,0 +1,94 @@
+"""`site-agent doctor`: what would keep this site from taking part, one line each with the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import click
+
+from host.diagnosis import Finding, Severity, exit_status, failure, fine
+from host.support_bundle import bundle_of, write_bundle
+from protos.errors import OperatorError
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
+
+Side: TypeAlias = Literal["both", "agent", "trainer"]
+_TRAINER_SECONDS = 600.0
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option(
+    "--side",
+    type=click.Choice(("both", "agent", "trainer")),
+    default="both",
+    show_default=True,
+    help="Which process to look at; as services they run as two users.",
+)
+@click.option(
+    "--bundle",
+    "place",
+    type=click.Path(path_type=Path),
+    help="Also write a file for support, without any text of yours.",
+)
+def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
+    """Look at everything that this site needs; safe at any time, nothing is changed or sent.
+
+    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+
+    Example: site-agent doctor --config hospital.yaml
+    """
+    found = _examine(path, side)
+    if place is not None:
+        write_bundle(place, bundle_of("site-agent", version("global-layers"), found))
+    if as_json:
+        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
+    else:
+        for finding in found:
+            click.echo(finding.line)
+    sys.exit(exit_status(found))
+
+
+def _examine(path: Path, side: Side) -> list[Finding]:
+    try:
+        hospital = read_hospital(path)
+    except OperatorError as wrong:
+        return [failure("D401", wrong.what, wrong.remedy)]
+    found = [fine("D401", f"{path.name} is in order.")]
+    if side != "trainer":
+        found += _agent(hospital)
+    if side != "agent":
+        found += _trainer(path)
+    return found
+
+
+def _agent(hospital: Hospital) -> list[Finding]:
+    from site_agent.gate.agent_doctor import examine
+
+    return asyncio.run(examine(hospital, os.environ))
+
+
+def _trainer(path: Path) -> list[Finding]:
+    """The other half, in a process of its own: this one has seen the network."""
+    words = [sys.executable, "-P", "-m", "site_agent.desk.trainer_doctor", "--config", str(path.resolve())]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
+    if done.returncode:
+        remedy = "Read its message above; if there is none, look whether memory ran out."
+        return [failure("D412", "The process that looks at the table has ended early.", remedy)]
+    return [
+        Finding(
+            identifier=facts["identifier"],
+            severity=Severity[facts["severity"].upper()],
+            says=facts["says"],
+            remedy=facts["remedy"],
+        )
+        for facts in json.loads(done.stdout)
+    ]

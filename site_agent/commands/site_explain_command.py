@@ -1,0 +1,19 @@
+"""`site-agent explain`: help on an identifier from an error, the journal or `doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from host.diagnosis import AILMENTS
+from host.message_catalogue import ERRORS, explained
+from site_agent.site_events import EVENTS
+
+
+@click.command()
+@click.argument("identifier", required=False)
+def explain(identifier: str | None) -> None:
+    """Say what IDENTIFIER means and what to do; without one, list all.
+
+    Example: site-agent explain E020
+    """
+    click.echo(explained((*ERRORS, *EVENTS, *AILMENTS), identifier))

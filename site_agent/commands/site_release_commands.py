@@ -1,0 +1,127 @@
+"""`site-agent release`: who may have the final parameters of a run, and what can be done when data is withdrawn.
+
+Nothing here opens a connection: what a site approves is a signed file, which people send.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from protos.errors import UsageError
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
+
+if TYPE_CHECKING:
+    from site_agent.gate.site_log import AuditLog
+
+_run_option = click.option("--run", required=True, help="The run, as the audit log names it.")
+_by_option = click.option("--by", required=True, help="The name of the person, as the audit log shall have it.")
+
+
+@click.group()
+def release() -> None:
+    """Say who may have what a study came to, or that data of this site is withdrawn from it."""
+
+
+@release.command()
+@config_option
+@_run_option
+@_by_option
+@click.option("--to", "recipient", required=True, help="Who may have the parameters, and for what, in one line.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file to send to the office.")
+def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
+    """Sign that the final shared parameters of a run may go to one recipient; every site has to.
+
+    Example: site-agent release approve --config hospital.yaml --run RUN --by "A. Jones" --to "B. Lee" --output a.txt
+    """
+    hospital = read_hospital(path)
+
+    from pki.site_keys import SiteKeys
+    from pki.store import write_public
+    from protos.wire.release_statements import approve_release
+
+    log = _log(hospital)
+    ends = [facts for facts in log.records("run_finished") if facts["run"] == run]
+    if not ends or "parameters_sha256" not in ends[-1]:
+        raise UsageError(
+            what=f"This site has not taken in a result of the run {run}.",
+            consequence="Nothing was signed; nothing left this site.",
+            remedy="Look at the runs that ended here with `site-agent audit show --event run_finished`.",
+        )
+    digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
+    approval = approve_release(
+        SiteKeys.load(hospital.state_path / "keys").identity_key(),
+        run=run,
+        parameters_sha256=digest,
+        recipient=_line(recipient, "--to"),
+        site=hospital.site,
+        by=_line(by, "--by"),
+        at=at,
+    )
+    log.write("release_approved", run=run, parameters_sha256=digest, recipient=approval.recipient, by=approval.by)
+    write_public(output, (json.dumps(approval.model_dump(), indent=2) + "\n").encode())
+    click.echo(f"{approval.by} approved that the parameters {digest[:16]}... of {run} go to {approval.recipient}.")
+    click.echo(f"Send {output} to the federation office; it takes the like from every other site.")
+
+
+@release.command("withdraw-data")
+@config_option
+@_run_option
+@_by_option
+@click.option("--reason", required=True, help="Why, in one line, without naming a patient.")
+def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
+    """Record that data of this site is withdrawn after training, and say what can be undone and what cannot.
+
+    Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "A. Jones" --reason "no consent"
+    """
+    hospital, by, reason = read_hospital(path), _line(by, "--by"), _line(reason, "--reason")
+    log = _log(hospital)
+    sent = {facts["round"]: facts for facts in log.records("contribution_released") if facts["run"] == run}
+    if not sent:
+        raise UsageError(
+            what=f"Nothing of a run {run} ever left this site.",
+            consequence="Nothing was recorded; there is nothing to take back.",
+            remedy="Look at the runs of this site with `site-agent audit show --event run_joined`.",
+        )
+    log.write("data_withdrawn", run=run, rounds=len(sent), by=by, reason=reason)
+    for line in _consequences(run, sent):
+        click.echo(line)
+
+
+def _consequences(run: str, sent: dict[int, dict[str, Any]]) -> list[str]:
+    masked = all(facts["masked"] for facts in sent.values())
+    how = "only as a part of sums with other sites" if masked else "in the clear, as the plan allowed"
+    return [
+        f"Recorded. {len(sent)} rounds of {run} had contributions of this site; they left {how}.",
+        "What cannot be undone: a sum cannot be parted again, so neither the coordinator nor another site can take",
+        "  this site's part out of the shared parameters; whoever has them keeps them, and models made from them.",
+        "What you can do now:",
+        "  stop the study, if it is still running: site-agent withdraw --config hospital.yaml --by NAME",
+        "  let no one have the result: sign no release of this run; without this site's signature there is none",
+        "  ask the researcher for a new version of the plan, trained from the start without this data or this site",
+        f"  delete what this site keeps of it below its state: models/{run}, reports/{run}.json, saves/{run}",
+        "  take the patients out of the table: the next study then is without them",
+        "Tell the federation office and the data protection officer; the audit log has this record to show them.",
+    ]
+
+
+def _log(hospital: Hospital) -> AuditLog:
+    from site_agent.gate.site_log import AuditLog
+
+    return AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+
+
+def _line(text: str, option: str) -> str:
+    words = " ".join(text.split())
+    if not words or not words.isprintable() or len(words) > 200:
+        raise UsageError(
+            what=f"{option} is no line of 1 to 200 printable characters.",
+            consequence="Nothing was recorded; nothing left this site.",
+            remedy="Write it in one line.",
+        )
+    return words

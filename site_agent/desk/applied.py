@@ -1,0 +1,71 @@
+"""A saved model at work on encoded rows: what predictions, reports and exports are compared by.
+
+The network is laid out in memory as in training, so that not even a library's alignment can differ, and the
+site's expert is asked as it was then. This module loads torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from protos.plan.manifest import manifest_of
+from site_agent.hospital import Training
+from site_agent.trainer.data.dataset import place_columns
+from site_agent.trainer.evaluation import Scores, scores_of
+from site_agent.trainer.saved_model import SavedModel, other_version
+from site_agent.trainer.site_network import SiteNetworks
+from site_agent.trainer.soft_target_training import added_columns, beside, joined
+from site_agent.trainer.training.local import predict
+
+
+class AppliedModel:
+    """One saved model with its network built."""
+
+    def __init__(self, model: SavedModel, run: str, training: Training) -> None:
+        """Build the network and load its values.
+
+        Raises:
+            ConfigurationError: the values are those of another network.
+        """
+        self.model = model
+        networks = SiteNetworks(
+            plan=model.plan,
+            columns=len(model.columns) + added_columns(model.plan, model.outputs),
+            outputs=model.outputs,
+            common=model.common,
+            own_module=Path(training.own_module) if training.own_module else None,
+        )
+        self._flat = networks.lay(manifest_of(model.plan).tensors)
+        try:
+            self._flat.load(model.values)
+        except ValueError as cause:
+            raise other_version(run) from cause
+
+    @property
+    def network(self) -> nn.Module:
+        """The network alone, with its values, in evaluation."""
+        return self._flat.network.eval()
+
+    def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What model and expert say of rows, float32 of shape (rows, outputs).
+
+        Args:
+            features: (rows, columns), as the model's own preprocessing encodes them; at least one row.
+        """
+        model = self.model
+        own = model.preprocessing.columns
+        placed = place_columns(features, own, model.columns) if model.plan.columns else features
+        if model.expert is None or model.plan.expert is None:
+            return predict(self._flat, torch.from_numpy(placed))
+        said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert
+        read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
+        return joined(predict(self._flat, read), said, use.result_share)
+
+    def scores(self, features: npt.NDArray[np.float32]) -> Scores:
+        """The same as probabilities, or as numbers in the target's unit; see `scores_of`."""
+        return scores_of(self.model.preprocessing, self.outputs(features))

@@ -1,0 +1,65 @@
+"""How many rows a site's table has in each part, as `data check` counted them; what `review` knows of the table.
+
+Three counts, when they were made, and nothing else. `data check`, which reads the table, writes them into the
+folder that only the trainer's account may open; a reviewer without that right is told that nothing was compared.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from protos.plan.plan import Plan
+from protos.plan.schedules import too_few_rows
+from site_agent.hospital import Policy
+
+_FILE: Final = Path("data") / "rows.json"
+_LARGEST_BYTES: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedRows:
+    """Rows of each part of the split, and when they were counted, as a time with its zone."""
+
+    training: int
+    validation: int
+    test: int
+    at: str
+
+    @property
+    def content(self) -> bytes:
+        """What stands in the file."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+
+def counted_rows_path(state: Path) -> Path:
+    """Where the counts are kept, below the state folder."""
+    return state / _FILE
+
+
+def find_counted_rows(state: Path) -> CountedRows | None:
+    """The counts, or None where there are none that this user may read."""
+    try:
+        with counted_rows_path(state).open("rb") as file:
+            found = json.loads(file.read(_LARGEST_BYTES))
+        counts = [int(found[name]) for name in ("training", "validation", "test")]
+        return CountedRows(training=counts[0], validation=counts[1], test=counts[2], at=str(found["at"])[:40])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # review then says that it has not compared, which is true
+
+
+def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
+    """Why this site could not train under a plan with so many rows, a clause each; pure."""
+    if plan.statistics is not None:
+        return ()
+    found = []
+    asked = too_few_rows(plan.schedule, rows.training)
+    if asked is not None:
+        found.append(f"the plan asks for {asked}, and this site has {rows.training} training rows")
+    if plan.tier_of(site) == "training" and rows.training < policy.smallest_training_rows:
+        found.append(
+            f"this site has {rows.training} training rows, and its policy wants {policy.smallest_training_rows}"
+        )
+    return tuple(found)

@@ -1,0 +1,202 @@
+"""One column's line in a drafted contract, and the words above it that tell a person what to look at."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.trainer.data.column_profile import steps_around
+from site_agent.trainer.data.disguised import disguised_numbers
+
+_IDENTIFIER: Final = re.compile(
+    r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I
+)
+_NAME: Final = re.compile(
+    r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
+)
+_LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_YES: Final = {
+    "yes",
+    "true",
+    "y",
+    "positive",
+    "present",
+    "dead",
+    "died",
+    "deceased",
+    "malignant",
+    "case",
+    "ill",
+    "sick",
+}
+_MOST_WHOLE_CODES: Final = 10
+_MOST_WORDS: Final = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A column as drafted: its keys in order, and what a person should know about it."""
+
+    keys: tuple[tuple[str, str], ...]
+    words: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The keys as one line of YAML."""
+        return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
+
+
+def is_identifier(column: ColumnDraft) -> bool:
+    """Whether a column seems to say who a row belongs to."""
+    return bool(_IDENTIFIER.fullmatch(column.name)) and (column.has_many_codes or len(column.codes) > column.rows / 2)
+
+
+def is_coded(column: ColumnDraft) -> bool:
+    """Whether a column seems to hold one of a few codes."""
+    if column.has_many_codes or not column.codes or column.pattern:
+        return False
+    if column.is_numeric:
+        return column.whole == column.numbers and 1 < len(column.codes) <= _MOST_WHOLE_CODES
+    return 1 < len(_shown_codes(column)) <= _MOST_WORDS
+
+
+def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
+    """Those that may stand for "not known", of a column that is drafted as a number."""
+    is_number = column.is_numeric and not (is_coded(column) or column.pattern or is_identifier(column))
+    return disguised_numbers(column.sample) if is_number else ()
+
+
+def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
+    """A feature, or an ignored column where nothing can be learnt from it.
+
+    Args:
+        column: as far as it was read.
+        shared: numbers that the draft names once, for the whole table.
+    """
+    late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
+    if not column.values:
+        return _line(column, "ignore", (), ("no row has a value",))
+    if _NAME.fullmatch(column.name):
+        return _line(column, "ignore", (), ("named as a person's name is; it is never read",))
+    if column.pattern:
+        keys = (("type", "date"), ("pattern", scalar(column.pattern)), ("since", '"2000-01-01"'), ("unit", "days"))
+        words = "a date is read as the time since another day: name the day or the date column that makes sense"
+        return _line(column, "feature", (*keys, *_missing(column, ())), (words, *late))
+    if is_coded(column):
+        return _coded(column, late, shared)
+    if column.is_numeric:
+        return _numeric(column, late, shared)
+    if len(column.codes) == 1 and not column.has_many_codes:
+        return _line(column, "ignore", (), ("every row that has a value has the same one",))
+    return _line(column, "ignore", (), ("text of many kinds, such as names or notes; it is never read",))
+
+
+def identifier_line(column: ColumnDraft) -> Line:
+    """The column that says who a row belongs to."""
+    return _line(column, "patient", (), ("rows of one patient stay in the same part of the split",))
+
+
+def target_line(column: ColumnDraft) -> Line:
+    """The outcome."""
+    words = ("what is predicted: is this the outcome, and the positive one the right one?",)
+    codes = sorted(_shown_codes(column), key=_order)
+    if is_coded(column) and len(codes) == 2:
+        positive = next((code for code in codes if code.lower() in _YES), codes[-1])
+        negative = next(code for code in codes if code != positive)
+        keys = [("task", "binary"), ("positive", _list([positive])), ("negative", _list([negative]))]
+        return _line(column, "target", (*keys, ("positive_name", "positive")), words)
+    if is_coded(column):
+        either = f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}"
+        return _line(column, "target", (("task", "multi-class"), ("codes", _list(codes))), (*words, either))
+    return _line(column, "target", (("task", "regression"),), words)
+
+
+def scalar(text: str) -> str:
+    """A text as YAML reads it back: plain where that is safe, otherwise in quotes."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)
+
+
+def rounded_range(low: float, high: float) -> tuple[float, float]:
+    """Limits beyond both, at a step of about a tenth of their distance; an amount's lower one is never below 0."""
+    step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
+    step = step / 2 if (high - low) / step < 4 else step
+    below, above = steps_around(low, high, step)
+    return (max(below, 0.0) if low >= 0 else below), above
+
+
+def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
+    listed = sorted(_shown_codes(column), key=_order)
+    codes = [code for code in listed if not (_is_number(code) and float(code) in shared)]
+    kind = "binary" if len(codes) == 2 else "categorical"
+    words = list(late)
+    if column.is_numeric and len(codes) > 2:
+        words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
+    once = len(column.codes) - len(listed)
+    if once:
+        words.append(f"{once} further words occur only once and are not listed")
+    keys = [("type", kind), ("codes", _list(codes))]
+    if kind == "categorical" and not column.is_numeric:
+        keys.append(("encoding", "one-hot"))
+    return _line(column, "feature", keys, words)
+
+
+def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
+    sample, words = column.sample, list(late)
+    markers = disguised_numbers(sample)
+    own = [marker for marker in markers if marker not in shared]
+    true = sample[~np.isin(sample, markers)]
+    kept = [value for value in (column.low, column.high) if value not in markers]
+    keys = [("type", "numeric")]
+    if len(true):
+        low, high = rounded_range(min([float(true.min()), *kept]), max([float(true.max()), *kept]))
+        keys.append(("range", f"[{low:g}, {high:g}]"))
+        words.append("range: widen it to what is possible in a patient; unit: name it")
+    if own:
+        shown = " and ".join(f"{marker:g}" for marker in own)
+        if len(true):
+            words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
+        else:
+            words.append(
+                f"suspicious: every value is {shown}, as a marker for not known; if so, give it the role ignore"
+            )
+        keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
+    if column.other_texts:
+        words.append(f"{column.other_texts} cells hold text that is no number")
+    return _line(column, "feature", (*keys, *_missing(column, markers)), words)
+
+
+def _missing(column: ColumnDraft, markers: Sequence[float]) -> tuple[tuple[str, str], ...]:
+    is_complete = not column.empty and not column.markers and not markers
+    return () if is_complete else (("missing", "median-and-flag"),)
+
+
+def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words: Sequence[str]) -> Line:
+    absent = column.empty + sum(column.markers.values())
+    told = [f"{absent} of {column.rows} rows have no value"] if absent and column.values else []
+    return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
+
+
+def _shown_codes(column: ColumnDraft) -> list[str]:
+    """Its codes without words that occur once: such a word may be a name."""
+    return list(column.codes) if column.is_numeric else [code for code, count in column.codes.items() if count > 1]
+
+
+def _list(codes: Sequence[str]) -> str:
+    return "[" + ", ".join(code if _is_number(code) else json.dumps(code) for code in codes) + "]"
+
+
+def _is_number(code: str) -> bool:
+    return re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", code) is not None
+
+
+def _order(code: str) -> tuple[int, float, str]:
+    return (0, float(code), "") if _is_number(code) else (1, 0.0, code)

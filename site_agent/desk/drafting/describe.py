@@ -1,0 +1,210 @@
+"""A first draft of a contract from a table, with a comment at every guess, for a person to correct.
+
+Whatever is drafted, nothing is believed: `site-agent data check` holds the table against what the person left. The
+draft has no value of a patient: ranges are rounded outward and words that occur once are not listed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, assert_never
+
+from protos.errors import DataError
+from site_agent.desk.drafting.column_draft import (
+    Line,
+    feature_line,
+    identifier_line,
+    is_coded,
+    is_identifier,
+    scalar,
+    suspicious_numbers,
+    target_line,
+)
+from site_agent.desk.drafting.guess import guess_format
+from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.trainer.data.codes import check_distinct
+from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.opening import open_records
+
+MOST_ROWS: Final = 100_000
+_MOST_CELLS: Final = 10_000_000
+_BLOCK_ROWS: Final = 256
+_MOST_COMMENTED: Final = 1000
+_MANY: Final = 3
+_MOST_NAMED: Final = 5
+_OUTCOME: Final = re.compile(
+    r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A drafted contract as YAML, with the rows it was drafted from and whether there are more."""
+
+    text: str
+    rows: int
+    has_more: bool
+
+
+def describe(path: Path, *, sheet: str | None = None, query: str | None = None) -> Draft:
+    """The draft of a contract for a table.
+
+    Args:
+        path: the table; of a long one the first hundred thousand rows are looked at, fewer where it is wide.
+        sheet: of a workbook.
+        query: where the table is a database.
+
+    Raises:
+        DataError: the table cannot be read, or has a column without a name.
+    """
+    try:
+        form = guess_format(path, sheet=sheet, query=query)
+    except OSError as cause:
+        raise DataError(
+            what=f"The table cannot be read: {cause.strerror}.",
+            consequence="Nothing was drafted and nothing left this site.",
+            remedy="Give the path of an existing file that this user may read.",
+        ) from cause
+    columns, rows, has_more = _columns(path, form)
+    shared = _shared_markers(columns)
+    lines = _lines(columns, frozenset(shared))
+    markers = sorted({marker for column in columns for marker in column.markers})
+    markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
+    head = [
+        f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
+        "# Every line is a guess. Correct it, say what units and codes mean, then run `site-agent data check`.",
+        "# All keys are explained in deploy/examples/contract.yaml.",
+        *_format_lines(form),
+        *_shared_words(shared),
+        f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
+        "columns:",
+    ]
+    is_commented = len(lines) <= _MOST_COMMENTED
+    body = [text for line in lines for text in _written(line, is_commented=is_commented)]
+    return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
+
+
+def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], int, bool]:
+    with open_records(path, form) as records:
+        first = next(records, None)
+        if first is None:
+            refuse(["the file has no rows"])
+        names = [cell.strip() for cell in first[1]] if form.header else _numbered(len(first[1]))
+        _check_names(names)
+        columns = [ColumnDraft(name, form.decimal) for name in names]
+        rest = records if form.header else itertools.chain([first], records)
+        most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // len(names))), 0
+        while rows < most and (block := list(itertools.islice(rest, min(_BLOCK_ROWS, most - rows)))):
+            rows += len(block)
+            fitting = [cells for _, cells in block if len(cells) == len(names)]
+            for column, cells in zip(columns, zip(*fitting, strict=True), strict=False):
+                column.take(list(cells))
+        return columns, rows, next(rest, None) is not None
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"column_{place}" for place in range(1, count + 1)]
+
+
+def _check_names(names: list[str]) -> None:
+    for place, name in enumerate(names, start=1):
+        if not name or not name.isprintable():
+            refuse([f"the header's column number {place} has no name, or one that cannot be printed"])
+    try:
+        check_distinct([name.lower() for name in names], "")
+    except ValueError:
+        has_twice = True
+    else:
+        has_twice = False
+    if has_twice:
+        refuse(["the header has a name twice, small and capital letters not told apart"])
+
+
+def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
+    """Suspicious numbers of many columns, with their names: markers of the whole table, so they are named once.
+
+    Not where the number seems to mean itself somewhere: among the amounts of another column, in the outcome, or, of
+    0, among the codes of any.
+    """
+    outcome, found = _outcome(columns), dict[float, list[str]]()
+    for column in columns:
+        for marker in suspicious_numbers(column) if column is not outcome else ():
+            found.setdefault(marker, []).append(column.name)
+
+    def means_itself(marker: float, column: ColumnDraft) -> bool:
+        is_code = is_coded(column) and marker != 0.0 and column is not outcome
+        return marker in column.candidates and column.name not in found[marker] and not is_code
+
+    return {
+        marker: names
+        for marker, names in sorted(found.items())
+        if len(names) >= _MANY and not any(means_itself(marker, column) for column in columns)
+    }
+
+
+def _shared_words(shared: dict[float, list[str]]) -> list[str]:
+    """What a person should look at above the table's markers."""
+    words = []
+    for marker, names in shared.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        words.append(
+            f"# suspicious: {marker:g} lies far from all other values in {len(names)} columns"
+            f" ({', '.join(map(scalar, names[:_MOST_NAMED]))}{more}), as a marker for not known does;"
+            " it stands here once, for all columns"
+        )
+    return words
+
+
+def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
+    outcome = _outcome(columns)
+    identifier = next((column for column in columns if is_identifier(column) and column is not outcome), None)
+    lines = []
+    for column in columns:
+        if column is outcome:
+            lines.append(target_line(column))
+        elif column is identifier:
+            lines.append(identifier_line(column))
+        else:
+            lines.append(feature_line(column, shared))
+    return lines
+
+
+def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
+    """The column that is called like an outcome and holds codes; else the last such one; else the last of all."""
+    named = [column for column in columns if _OUTCOME.fullmatch(column.name) and is_coded(column)]
+    coded = [column for column in columns if is_coded(column)]
+    if named:
+        return named[-1]
+    last = columns[-1]
+    return last if is_coded(last) or last.is_numeric or not coded else coded[-1]
+
+
+def _format_lines(form: Format) -> list[str]:
+    match form:
+        case TableFormat():
+            told = "" if form.header else "  # no first row of names was found: name the columns below, in their order"
+            return [
+                "format:",
+                f"  header: {str(form.header).lower()}{told}",
+                f"  delimiter: {json.dumps(form.delimiter)}",
+                f"  encoding: {form.encoding}",
+                f'  decimal: "{form.decimal}"',
+            ]
+        case ExcelFormat():
+            return ["format:", "  kind: excel", *([f"  sheet: {scalar(form.sheet)}"] if form.sheet else [])]
+        case ParquetFormat():
+            return ["format:", "  kind: parquet"]
+        case SqlFormat():
+            return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
+        case _:
+            assert_never(form)
+
+
+def _written(line: Line, *, is_commented: bool) -> list[str]:
+    words = [f"  # {text}" for text in line.words] if is_commented else []
+    return [*words, f"  - {line.text}"]

@@ -1,0 +1,194 @@
+"""A made-up table that satisfies a contract, for rehearsals: nobody's data, and shaped like somebody's.
+
+Columns are drawn apart from each other; only the outcome leans on some of them, so that there is something to
+learn. The same seed gives the same table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import date, timedelta
+from typing import Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+from openpyxl import Workbook
+
+from protos.errors import UsageError
+from site_agent.desk.prediction import harmless
+from site_agent.trainer.data.contract import (
+    BinaryTarget,
+    CategoricalFeature,
+    Contract,
+    DateFeature,
+    DayColumn,
+    Feature,
+    MultiClassTarget,
+    NumericFeature,
+    RegressionTarget,
+)
+from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR
+
+_MISSING_SHARE: Final = 0.05
+_LAST_DAY: Final = date(2024, 12, 31)
+
+Cells = list[str]
+
+
+def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
+    """The table as rows of text, the first one the names where the contract's format has such a row.
+
+    Args:
+        contract: what the table is to satisfy.
+        rows: how many, without the names; at least twenty, and one per class.
+        seed: of all draws.
+
+    Raises:
+        UsageError: too few rows, or a name or code that a spreadsheet would take for a formula.
+    """
+    target = contract.target
+    fewest = max(20, 5 * len(target.classes))
+    if rows < fewest:
+        raise _unusable(f"{rows} rows are too few for this contract.", f"Ask for at least {fewest} with --rows.")
+    generator = np.random.default_rng(seed)
+    days = _days(contract, rows, generator)
+    columns: dict[str, Cells] = {}
+    leaning = np.zeros(rows)
+    for feature in contract.features:
+        columns[feature.name], lean = _feature(feature, rows, generator, days)
+        leaning += lean
+    for column in contract.columns:
+        if column.role == "patient":
+            columns[column.name] = [f"P{number:06d}" for number in range(1, rows + 1)]
+        elif column.role == "ignore":
+            columns[column.name] = [""] * rows
+        elif column.role == "group":
+            columns[column.name] = [column.codes[place] for place in generator.integers(len(column.codes), size=rows)]
+        elif column.role == "date":
+            columns[column.name] = [day.strftime(column.pattern) for day in days[column.name]]
+    columns[target.name] = _target(contract, leaning, generator)
+    names = [column.name for column in contract.columns]
+    if contract.format.decimal == ",":
+        numbers = [column.name for column in contract.columns if isinstance(column, NumericFeature | RegressionTarget)]
+        columns |= {name: [cell.replace(".", ",") for cell in columns[name]] for name in numbers}
+    table = [list(cells) for cells in zip(*(columns[name] for name in names), strict=True)]
+    table = [names, *table] if contract.format.header else table
+    if any(harmless(cell) != cell and not _is_number(cell) for row in table for cell in row):
+        raise _unusable(
+            "A name or code of this contract begins as a formula does.",
+            "Give it another spelling in table and contract.",
+        )
+    return table
+
+
+def write_table(table: list[Cells], contract: Contract) -> bytes:
+    """The table as a file of the contract's format.
+
+    Raises:
+        UsageError: the contract reads from a database.
+    """
+    match contract.format:
+        case TableFormat(delimiter=delimiter, encoding=encoding):
+            text = io.StringIO()
+            csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(table)
+            return text.getvalue().encode(encoding)
+        case ExcelFormat(sheet=sheet):
+            workbook, stream = Workbook(write_only=True), io.BytesIO()
+            page = workbook.create_sheet(sheet or "table")
+            for row in table:
+                page.append(row)
+            workbook.save(stream)
+            return stream.getvalue()
+        case ParquetFormat():
+            columns = dict(zip(table[0], map(list, zip(*table[1:], strict=True)), strict=True))
+            sink = arrow.BufferOutputStream()
+            parquet.write_table(arrow.table(columns), sink)
+            return bytes(sink.getvalue().to_pybytes())
+        case SqlFormat():
+            raise _unusable(
+                "This contract reads from a database.", "Invent a table for a contract with another format."
+            )
+        case _:
+            assert_never(contract.format)
+
+
+def _feature(
+    feature: Feature, rows: int, generator: np.random.Generator, days: dict[str, list[date]]
+) -> tuple[Cells, npt.NDArray[np.float64]]:
+    """A column, and how much each row leans towards the outcome by it."""
+    may_be_missing = feature.missing != "refuse"
+    absent = generator.random(rows) < (_MISSING_SHARE if may_be_missing else 0.0)
+    if isinstance(feature, CategoricalFeature):
+        places = generator.integers(len(feature.codes), size=rows)
+        cells = [feature.codes[place] for place in places]
+        lean = (places - (len(feature.codes) - 1) / 2) / max(1, len(feature.codes) - 1)
+    elif isinstance(feature, DateFeature):
+        cells = [day.strftime(feature.pattern) for day in days[feature.name]]
+        lean = np.zeros(rows)
+    else:
+        lean = np.clip(generator.normal(size=rows), -2.5, 2.5)
+        low, high = feature.range or (0.0, 100.0)
+        markers = {0.0, *(float(marker) for marker in feature.missing_markers if _is_number(marker))}
+        drawn = low + (high - low) * (0.5 + lean / 6)
+        values = [value if value not in markers else value + (high - low) / 7 for value in map(float, drawn)]
+        cells = [f"{value:.6g}" for value in values]
+    return ["" if is_absent else cell for cell, is_absent in zip(cells, absent, strict=True)], np.asarray(lean, float)
+
+
+def _days(contract: Contract, rows: int, generator: np.random.Generator) -> dict[str, list[date]]:
+    """Days for every date column; where an interval has a range, it is kept."""
+    found: dict[str, list[date]] = {}
+    for name, column in contract.dates.items():
+        if isinstance(column, DayColumn):
+            back = generator.integers(0, 365, size=rows).tolist()
+            found[name] = [_LAST_DAY - timedelta(days=int(days)) for days in back]
+    for name, column in contract.dates.items():
+        if isinstance(column, DateFeature):
+            low, high = column.range or ((20, 90) if column.unit == "years" else (0, 365))
+            factor = DAYS_PER_YEAR if column.unit == "years" else 1.0
+            lengths = [int(factor * (low + (high - low) * share)) for share in generator.uniform(0.2, 0.8, size=rows)]
+            ends = found.get(column.other)
+            other = ends or [_parsed(column.other) or _LAST_DAY] * rows
+            sign = 1 if column.since is not None else -1
+            found[name] = [day + sign * timedelta(days=length) for day, length in zip(other, lengths, strict=True)]
+    return found
+
+
+def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.random.Generator) -> Cells:
+    target = contract.target
+    score = leaning / (leaning.std() or 1.0) + generator.normal(size=len(leaning))
+    ranks = score.argsort().argsort()
+    match target:
+        case BinaryTarget():
+            negative = (target.negative or (_other_code(target.positive),))[0]
+            return [target.positive[0] if 3 * rank >= 2 * len(ranks) else negative for rank in ranks]
+        case MultiClassTarget():
+            return [target.codes[rank * len(target.codes) // len(ranks)] for rank in ranks]
+        case RegressionTarget():
+            low, high = target.range or (0.0, 100.0)
+            return [f"{low + (high - low) * (rank + 1) / (len(ranks) + 1):.6g}" for rank in ranks]
+        case _:
+            assert_never(target)
+
+
+def _other_code(positive: tuple[str, ...]) -> str:
+    return next(code for code in ("0", "no", "negative") if code not in positive)
+
+
+def _parsed(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").replace(".", "", 1).replace(",", "", 1).replace("e+", "", 1).isdecimal()
+
+
+def _unusable(what: str, remedy: str) -> UsageError:
+    return UsageError(what=what, consequence="Nothing was written and nothing left this site.", remedy=remedy)

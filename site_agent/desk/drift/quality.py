@@ -1,0 +1,148 @@
+"""A deployed model on new patients whose outcome is known, against its test: is it worse, beyond chance?
+
+Both samples are resampled, whole patients at a time, and apart from each other, as they are different patients.
+The rules:
+
+* worse is only said where the 95% interval of the difference excludes none;
+* what the model expects on average is compared with what happened, so that a change of the outcome's frequency is seen
+  even where the ranking stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.bootstrap_intervals import apart, compare
+from site_agent.trainer.comparison.calibration import calibrations
+from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+
+_SEED: Final = 20_261_122
+_RESAMPLES: Final = 1_000
+_LEVEL: Final = 0.05
+_FEWEST: Final = 20  # of a normal interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a model expects on average, what happened, and the difference's deviation over whole patients.
+
+    Of a probability the deviation is at least that of outcomes that happen as often as the model says: where none
+    happened in a few rows, the rows alone would look certain.
+    """
+
+    expected: float
+    happened: float
+    deviation: float
+
+    @property
+    def excess(self) -> float:
+        """Expected minus happened."""
+        return self.expected - self.happened
+
+
+def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
+    """Metrics, calibration and expectations of now and of the test, with the intervals of their differences.
+
+    Args:
+        new, test: new rows with outcomes, and the test rows of the run.
+        scores, then: the model's on both, recalibrated alike.
+    """
+    now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
+    before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)
+    found = {metric: apart(now, before, FEDERATED, metric) for metric in now.evaluations[FEDERATED].metrics}
+    return {
+        "rows": len(new),
+        "patients": None if new.patients is None else len(np.unique(new.patients)),
+        "metrics": dict(now.evaluations[FEDERATED].metrics),
+        "intervals": now.intervals(FEDERATED),
+        "calibration": {name: one.to_json() for name, one in calibrations(new, scores).items()},
+        "at_the_test": dict(before.evaluations[FEDERATED].metrics),
+        "differences": {metric: None if one is None else one.to_json() for metric, one in found.items()},
+        "is_worse": {metric: None if one is None else one.better is False for metric, one in found.items()},
+        "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(test, then).items()},
+        "expected": _expectations(new, scores, test, then),
+    }
+
+
+def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
+    """What got worse beyond chance, from what `quality_of` gave; each a sentence."""
+    metric = headline_metric(task)
+    if quality["is_worse"][metric]:
+        low, high = quality["differences"][metric]["interval"]
+        yield (
+            f"The model is worse than it was at the test: {metric} {quality['metrics'][metric]:.3f},"
+            f" then {quality['at_the_test'][metric]:.3f}; difference {low:+.3f} to {high:+.3f} (95% interval)."
+        )
+    for name, one in quality["expected"].items():
+        if one["has_changed"]:
+            yield (
+                f"The model expects {one['expected']:.3g} on average for {name}, {one['happened']:.3g} happened; at the"
+                f" test it was {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g}."
+            )
+
+
+def expected_of(
+    happened: npt.NDArray[np.generic], scores: Scores, patients: npt.NDArray[np.int64] | None, *, is_number: bool
+) -> Expected:
+    """Means over rows, and the deviation of their difference over whole patients.
+
+    Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
+
+    Args:
+        happened: 0 and 1, or numbers, of shape (rows,).
+        scores: probabilities, or numbers, of shape (rows,).
+        patients: int64 of shape (rows,), equal for rows of one patient; None where every row is its own.
+        is_number: whether scores are numbers.
+    """
+    wrong = scores - happened.astype(np.float64)
+    rows = len(wrong)
+    owners = np.arange(rows) if patients is None else np.unique(patients, return_inverse=True)[1].reshape(-1)
+    sums = np.bincount(owners, weights=wrong - wrong.mean())
+    few = len(sums) / max(1, len(sums) - 1)
+    least = 0.0 if is_number else float((scores * (1 - scores)).sum())
+    return Expected(
+        expected=float(scores.mean()),
+        happened=float(happened.astype(np.float64).mean()),
+        deviation=math.sqrt(max(few * float(sums @ sums), least)) / rows,
+    )
+
+
+def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
+    """By outcome; where nothing has changed, one of them is told in 5 of 100 tables, however many there are."""
+    found: dict[str, Json] = {}
+    outcomes = list(_by_outcome(new, scores))
+    deviate, is_number = NormalDist().inv_cdf(1 - _LEVEL / 2 / len(outcomes)), new.task == "regression"
+    is_enough = min(len(new), len(test)) >= _FEWEST
+    for (name, happened, said), (_, happened_then, said_then) in zip(outcomes, _by_outcome(test, then), strict=True):
+        now = expected_of(happened, said, new.patients, is_number=is_number)
+        before = expected_of(happened_then, said_then, test.patients, is_number=is_number)
+        change, span = now.excess - before.excess, deviate * math.hypot(now.deviation, before.deviation)
+        found[name] = {
+            "expected": now.expected,
+            "happened": now.happened,
+            "expected_at_the_test": before.expected,
+            "happened_at_the_test": before.happened,
+            "change": change,
+            "interval": [change - span, change + span],
+            "has_changed": is_enough and abs(change) > span,
+        }
+    return found
+
+
+def _by_outcome(rows: HeldOutRows, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.generic], Scores]]:
+    if rows.task == "regression":
+        yield "the outcome", rows.targets, scores
+    elif scores.ndim == 1:
+        yield rows.classes[1], rows.labels == 1, scores
+    else:
+        for place, name in enumerate(rows.classes):
+            yield name, rows.labels == place, scores[:, place]

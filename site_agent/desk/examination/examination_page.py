@@ -1,0 +1,110 @@
+"""The examination as one self-contained HTML page. It has row numbers and Table 1, so it stays at the site."""
+
+from __future__ import annotations
+
+from site_agent.desk.pages.page_document import Section, page, paragraph, table
+from site_agent.trainer.data.contract import Column
+from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.examination.examine import Examination
+from site_agent.trainer.examination.finding import Finding, counted
+
+_MOST_COLUMNS = 1000
+
+
+def examination_page(examination: Examination, *, site: str, accepted_by: str | None) -> str:
+    """The page.
+
+    Args:
+        examination: what was found.
+        site: the hospital's name.
+        accepted_by: who accepted the warnings, and when; None where nobody has.
+    """
+    return page(
+        f"The table of {site}",
+        [
+            paragraph(verdict(examination, accepted_by), "lead"),
+            paragraph("This page has row numbers and counts of patients. It stays at this site.", "soft"),
+        ],
+        [
+            _findings("Errors", [finding for finding in examination.findings if finding.level == "error"]),
+            _findings("Warnings", [finding for finding in examination.findings if finding.level == "warning"]),
+            _findings("Notes", [finding for finding in examination.findings if finding.level == "note"]),
+            _parts(examination),
+            _columns(examination),
+            Section(heading="Table 1", parts=[table(examination.table_one[0], examination.table_one[1:])]),
+            _digests(examination),
+        ],
+    )
+
+
+def verdict(examination: Examination, accepted_by: str | None) -> str:
+    """One sentence: may this table be used?"""
+    errors, warnings = len(examination.errors), len(examination.warnings)
+    size = f"{examination.table.rows} rows"
+    if examination.patients is not None:
+        size += f" of {examination.patients} patients"
+    if errors:
+        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before it is mended."
+    if warnings and accepted_by is None:
+        return f"{size}. {counted(warnings, 'warning')}: a person has to agree before anything is trained."
+    if warnings:
+        return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
+    return f"{size}. Nothing stands in the way of training."
+
+
+def _findings(heading: str, findings: list[Finding]) -> Section:
+    lines = [
+        (finding.words, str(finding.count) if finding.count else "", ", ".join(map(str, finding.rows[:KEPT_ROWS])))
+        for finding in findings
+    ]
+    parts = [table(("what was found", "rows concerned", f"the first {KEPT_ROWS} of them"), lines)] if lines else []
+    return Section(heading=heading, parts=parts)
+
+
+def _parts(examination: Examination) -> Section:
+    if examination.parts is None:
+        return Section(heading="Parts of the split", parts=[])
+    classes = examination.table.contract.target.classes
+    head = ("part", "rows", "patients", *(f"{name}" for name in classes), *(() if classes else ("mean",)))
+    lines = [
+        (
+            part.name,
+            str(part.rows),
+            "" if part.patients is None else str(part.patients),
+            *(f"{count} ({count / max(part.rows, 1):.1%})" for count in part.by_class.values()),
+            *(() if classes else ("" if part.mean is None else f"{part.mean:.4g}",)),
+        )
+        for part in examination.parts
+    ]
+    return Section(heading="Parts of the split", parts=[table(head, lines)])
+
+
+def _columns(examination: Examination) -> Section:
+    lines = []
+    for column in examination.table.contract.columns[:_MOST_COLUMNS]:
+        missing, alone = examination.missing.get(column.name), examination.alone.get(column.name)
+        lines.append(
+            (
+                column.name,
+                _what(column),
+                "" if missing is None else f"{missing:.1%}",
+                "" if alone is None else f"{alone:.2f}",
+                column.note or "",
+            )
+        )
+    words = "Alone: how well a column predicts the outcome on its own, on the rows that do not test; 0.5 is chance."
+    head = ("column", "declared as", "missing", "alone", "note")
+    return Section(heading="Columns", parts=[paragraph(words, "soft"), table(head, lines)])
+
+
+def _what(column: Column) -> str:
+    parts = [getattr(column, "type", None) or getattr(column, "task", None), getattr(column, "unit", None)]
+    return ", ".join([column.role, *(part for part in parts if part)])
+
+
+def _digests(examination: Examination) -> Section:
+    lines = [("this examination", examination.digest), ("the table as read", examination.table.digest)]
+    lines.append(("the contract", examination.table.contract.digest))
+    if examination.query_digest is not None:
+        lines.append(("the query", examination.query_digest))
+    return Section(heading="Digests", parts=[table(("of", "digest"), lines)])

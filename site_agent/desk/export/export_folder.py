@@ -1,0 +1,229 @@
+"""`site-agent export`: a folder with the model for use elsewhere, written only when it answers as the model does.
+
+model.json and model.safetensors hold the model, loader.py reads them with PyTorch alone, model.onnx (on request) does
+without, card.md and card.json say what it is and is not. Where the network is the hospital's own module, its file
+comes along as own_network.py, which the loader runs if it is still the same. The rules:
+
+* loader and ONNX are compared with the model itself on made-up rows before a file is written;
+* what the model learnt of the training rows goes with it: means and deviations, with some encodings quantiles, with an
+  expert the thresholds of trees. So an export is for this hospital, until its data protection officer says more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import save as serialise_tensors
+
+from protos.errors import OperatorError, UsageError
+from protos.plan.architecture import NamedTensors
+from site_agent.desk.applied import AppliedModel
+from site_agent.desk.export import loader
+from site_agent.desk.export.graph import Graph
+from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days
+from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
+from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
+from site_agent.desk.export.written import written_down
+from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.use.recalibration import Recalibration, recalibration_of
+from site_agent.hospital import Hospital
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+from site_agent.trainer.soft_target_training import added_columns
+from site_agent.trainer.trainer_files import write_whole
+
+LARGEST_DIFFERENCE: Final = 1e-5
+_ROWS: Final = 256
+_SEED: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, and by how much loader and ONNX at most differ from the model, None without ONNX.
+
+    A difference is in probability, or in standard deviations of a regression's target.
+    """
+
+    files: tuple[str, ...]
+    loader_difference: float
+    onnx_difference: float | None
+
+
+def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx: bool) -> Exported:
+    """Write a run's model into a folder that is new or empty.
+
+    Raises:
+        OperatorError: there is no such model, it cannot be written down, its copies answer otherwise, or the folder is
+            in use.
+    """
+    _check_folder(folder)
+    name = latest_run(hospital.state_path) if run is None else run
+    model, changed = load_model(hospital.state_path, name), recalibration_of(hospital.state_path, name)
+    prepare_arithmetic(hospital.training.threads)
+    graph, facts = written_down(model, changed), card_facts(hospital, name, model)
+    applied = AppliedModel(model, name, hospital.training)
+    own = _own_network(applied, hospital.training.own_module)
+    contract = model.preprocessing.contract
+    values = made_up_values(contract, model.profile, _ROWS, _SEED)
+    said = answers(applied, values, changed)
+    description = description_of(model, graph, name, own)
+    copy = loader_of(description, graph, own)
+    differences = [_difference(model, said, copy.scores(torch.from_numpy(values)).numpy())]
+    files = {
+        "model.json": json.dumps(description, indent=1, allow_nan=False).encode(),
+        "model.safetensors": serialise_tensors(dict(graph.constants)),
+        "loader.py": Path(loader.__file__).read_bytes(),
+        "card.md": card_markdown(facts).encode(),
+        "card.json": json.dumps(facts, indent=2, allow_nan=False).encode(),
+        **({} if own is None else {FILE: own.source}),
+    }
+    if has_onnx:
+        files["model.onnx"] = onnx_bytes(graph, values.shape[1], model.outputs, own)
+        # What was written down for one number of rows may not hold for another.
+        parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
+        differences.append(_difference(model, said, np.concatenate(parts)))
+    if max(differences) > LARGEST_DIFFERENCE:
+        raise _differs(max(differences))
+    for file, content in files.items():
+        write_whole(folder / file, content)
+    onnx = differences[1] if has_onnx else None
+    return Exported(files=tuple(files), loader_difference=differences[0], onnx_difference=onnx)
+
+
+def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
+    """The export as the loader has it after reading the files."""
+    facts = json.loads(json.dumps(description, allow_nan=False))
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
+    module = None if own is None else loader.module_of(facts["module"], own.source, tensors)
+    return loader.Exported(facts, tensors, module)
+
+
+def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
+    model = applied.model
+    if not isinstance(model.plan.architecture, NamedTensors):
+        return None
+    columns = len(model.columns) + added_columns(model.plan, model.outputs)
+    return own_network(path, applied.network, columns, model.outputs)
+
+
+def answers(
+    applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
+) -> npt.NDArray[np.float64]:
+    """What `predict` says of inputs (rows, inputs): (rows,) or (rows, classes)."""
+    contract = applied.model.preprocessing.contract
+    features = features_of(contract, values)
+    table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None)
+    scores = applied.scores(applied.model.preprocessing.encode(table))
+    return scores if changed is None else changed.apply(scores)
+
+
+def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | None = None) -> dict[str, Json]:
+    """What model.json says: which cells go in, what is computed, what comes out."""
+    contract = model.preprocessing.contract
+    target = contract.target
+    return {
+        "format": "global-layers export 2",
+        "run": run,
+        "plan_digest": model.plan.digest.hex(),
+        "task": target.task,
+        "classes": list(target.classes),
+        "features": _features(model),
+        "days": [_day(contract, column) for column in other_days(contract)],
+        "module": None if own is None else own.facts,
+        "operations": [
+            {"name": one.name, "inputs": list(one.inputs), "output": one.output, "attributes": _plain(one.attributes)}
+            for one in graph.operations
+        ],
+        "result": graph.result,
+    }
+
+
+def _features(model: SavedModel) -> list[Json]:
+    contract = model.preprocessing.contract
+    limits = {one.name: (one.low, one.high) for one in model.profile.columns} if model.profile else {}
+    found: list[Json] = []
+    for feature in contract.features:
+        is_code = isinstance(feature, CategoricalFeature)
+        low, high = limits.get(feature.name, (None, None))
+        if not isinstance(feature, CategoricalFeature) and feature.range is not None:
+            low = feature.range[0] if low is None else max(low, feature.range[0])
+            high = feature.range[1] if high is None else min(high, feature.range[1])
+        found.append(
+            {
+                "name": feature.name,
+                "kind": feature.type,
+                "unit": None if isinstance(feature, CategoricalFeature) else feature.unit,
+                "codes": list(feature.codes) if isinstance(feature, CategoricalFeature) else None,
+                "missing": sorted({"", *contract.missing_markers, *feature.missing_markers}),
+                "required": feature.required,
+                "refuses_missing": feature.missing == "refuse",
+                "low": None if is_code else low,
+                "high": None if is_code else high,
+                "decimal": contract.format.decimal,
+                "date": _date(contract, feature),
+            }
+        )
+    return found
+
+
+def _date(contract: Contract, feature: Feature) -> Json:
+    """How a date is written and counted; low and high of its feature are of the interval, in its unit."""
+    if not isinstance(feature, DateFeature):
+        return None
+    one = interval(contract, feature)
+    return {
+        "pattern": feature.pattern,
+        "future": feature.future,
+        "other": None if one.column is None else feature.other,
+        "day": one.day,
+        "sign": one.sign,
+        "divisor": one.divisor,
+    }
+
+
+def _day(contract: Contract, column: DayColumn) -> Json:
+    return {
+        "name": column.name,
+        "kind": "day",
+        "missing": sorted({"", *contract.missing_markers, *column.missing_markers}),
+        "required": True,
+        "date": {"pattern": column.pattern, "future": column.future},
+    }
+
+
+def _plain(attributes: Mapping[str, object]) -> dict[str, Json]:
+    return {key: list(value) if isinstance(value, tuple | list) else value for key, value in attributes.items()}  # type: ignore[misc]  # numbers, words and lists of numbers
+
+
+def _difference(model: SavedModel, said: npt.NDArray[np.float64], found: npt.NDArray[np.float64]) -> float:
+    scale = model.preprocessing.target_scale
+    widest = float(np.abs(said.reshape(found.shape) - found).max())
+    return widest if scale is None else widest / scale.deviation
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.parent.is_dir() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UsageError(
+            what=f"Nothing can be exported to {folder.name or folder}: it is in use, or lies in no folder that exists.",
+            consequence="Nothing was written, and nothing left this site.",
+            remedy="Name a new or empty folder with --output.",
+        )
+
+
+def _differs(difference: float) -> OperatorError:
+    return OperatorError(
+        what=f"The exported model would answer otherwise than the model itself, by up to {difference:.2g}.",
+        consequence="Nothing was written, and nothing left this site.",
+        remedy="Tell the project which network the plan names; until then use `site-agent predict`.",
+    )

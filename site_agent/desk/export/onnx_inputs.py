@@ -1,0 +1,114 @@
+"""What goes into an exported model: a column for each feature, and one for each other date that they are counted from.
+
+A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
+date the days since 1970-01-01, NaN where missing. So nobody has to compute an interval before asking the model: the
+graph does, as `site_agent.trainer.data.value_intervals` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.cells import Numbers, Parsed
+from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn
+from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR, interval_of
+
+FIRST_DAY: Final = date(1970, 1, 1).toordinal()
+_MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """How a date feature becomes a number: `sign` times (its own day minus the other), by `divisor`.
+
+    Attributes:
+        column: the place of the other day among the inputs, None where that is the same for all rows.
+        day: that same day, since 1970-01-01; 0 where there is a column.
+    """
+
+    column: int | None
+    day: float
+    sign: int
+    divisor: float
+
+
+def other_days(contract: Contract) -> tuple[DayColumn, ...]:
+    """The dates that are no features and that a feature is counted from or to, in declared order."""
+    needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
+    days = [column for column in contract.columns if isinstance(column, DayColumn)]
+    return tuple(column for column in days if column.name in needed)
+
+
+def input_names(contract: Contract) -> tuple[str, ...]:
+    """The names of the inputs, in order: the features, then `other_days`."""
+    return (*(feature.name for feature in contract.features), *(column.name for column in other_days(contract)))
+
+
+def interval(contract: Contract, feature: DateFeature) -> Interval:
+    """A date feature's interval."""
+    names = input_names(contract)
+    sign, divisor = (1 if feature.since is not None else -1), (DAYS_PER_YEAR if feature.unit == "years" else 1.0)
+    if feature.other in names:
+        return Interval(column=names.index(feature.other), day=0.0, sign=sign, divisor=divisor)
+    day = float(date.fromisoformat(feature.other).toordinal() - FIRST_DAY)
+    return Interval(column=None, day=day, sign=sign, divisor=divisor)
+
+
+def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
+    """By name what `Table.features` has for inputs of shape (rows, inputs), by the code that reads tables."""
+    found = {name: values[:, place] for place, name in enumerate(input_names(contract))}
+    days = {name: Parsed(values=found[name] + FIRST_DAY, flaws={}) for name in found if name in contract.dates}
+    return {
+        feature.name: (
+            interval_of(feature, days[feature.name], days).values
+            if isinstance(feature, DateFeature)
+            else found[feature.name]
+        )
+        for feature in contract.features
+    }
+
+
+def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
+    """Rows within the limits of the training rows, some values missing where that is allowed: (rows, inputs).
+
+    Every feature that may be missing is so in the first row, and every code of a feature stands in some row where
+    there are enough. Dates lie so that their interval is within the limits; of two dates that are counted from each
+    other the first one decides.
+    """
+    generator = np.random.default_rng(seed)
+    limits = {one.name: (one.low, one.high) for one in profile.columns} if profile else {}
+    days = [_MADE_UP_DAY + generator.integers(0, 1000, rows).astype(np.float64) for _ in other_days(contract)]
+    columns: list[Numbers] = []
+    for feature in contract.features:
+        if isinstance(feature, CategoricalFeature):
+            first = 0 if feature.missing == "refuse" else -1
+            columns.append((np.arange(rows) % (len(feature.codes) - first) + first).astype(np.float64))
+            generator.shuffle(columns[-1])
+            continue
+        low, high = limits.get(feature.name, feature.range or (-1.0, 1.0))
+        drawn = generator.uniform(0.0 if low is None else low, 1.0 if high is None else high, rows)
+        if isinstance(feature, DateFeature):
+            drawn = _dated(interval(contract, feature), drawn, len(contract.features), columns, days)
+        is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")
+        is_missing[0] = feature.missing != "refuse"
+        columns.append(np.where(is_missing, np.nan, drawn))
+    return np.stack([*columns, *days], axis=1)
+
+
+def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
+    """Whole days since 1970-01-01 at about these intervals from the other day."""
+    other: Numbers | float = one.day
+    if one.column is not None and one.column >= features:
+        other = days[one.column - features]
+    elif one.column is not None:
+        # A feature that comes later is not made up yet, and will be counted by its own other day.
+        other = before[one.column] if one.column < len(before) else float(_MADE_UP_DAY)
+    return np.rint(np.nan_to_num(other, nan=_MADE_UP_DAY) + one.sign * drawn * one.divisor)

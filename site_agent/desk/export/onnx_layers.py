@@ -1,0 +1,89 @@
+"""The layers of the catalogue's networks as operations, in evaluation: dropout is nothing there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.plan.networks.dense_networks import ActivationName
+from site_agent.desk.export.graph import Graph
+from site_agent.trainer.models.layers import NORMALISATION_EPSILON, NORMALISATION_FACTOR
+
+Values = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Writes layers of one network into a graph; tensors are named as in the plan."""
+
+    graph: Graph
+    tensors: Mapping[str, Values]
+
+    def linear(self, value: str, name: str) -> str:
+        """W·x + b over the last axis, without b where there is none."""
+        mapped = self.graph.apply("matmul", value, self.graph.constant(self.tensors[f"{name}.weight"].T))
+        bias = self.tensors.get(f"{name}.bias")
+        return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))
+
+    def normalised(self, value: str, name: str) -> str:
+        """The affine normalisation over the last axis."""
+        return self._affine(value, self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"])
+
+    def normalised_columns(self, value: str, name: str) -> str:
+        """The same over the columns of tokens (rows, columns, width)."""
+        return self._affine(value, self.tensors[f"{name}.weight"][:, None], self.tensors[f"{name}.bias"][:, None])
+
+    def layer_normalised(self, value: str, name: str) -> str:
+        """Mean 0 and variance 1 over the last axis, then scale and shift."""
+        graph = self.graph
+        centred = graph.apply("subtract", value, graph.apply("mean", value))
+        variance = graph.apply("mean", graph.apply("multiply", centred, centred))
+        root = graph.apply("sqrt", graph.apply("add", variance, graph.constant([NORMALISATION_EPSILON])))
+        plain = graph.apply("divide", centred, root)
+        scaled = graph.apply("multiply", plain, graph.constant(self.tensors[f"{name}.weight"]))
+        return graph.apply("add", scaled, graph.constant(self.tensors[f"{name}.bias"]))
+
+    def fully_connected(self, value: str, name: str) -> str:
+        """SELU(Linear(BN(x)))."""
+        return self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.linear"))
+
+    def feed_forward(self, value: str, name: str) -> str:
+        """W2·SELU(W1·BN(x)), or W2·(SELU(W1·BN(x)) ⊙ W3·x) with a gate."""
+        hidden = self.graph.apply("selu", self.linear(self.normalised(value, f"{name}.normalisation"), f"{name}.inner"))
+        if f"{name}.gate.weight" in self.tensors:
+            hidden = self.graph.apply("multiply", hidden, self.linear(value, f"{name}.gate"))
+        return self.linear(hidden, f"{name}.outer")
+
+    def activated(self, value: str, activation: ActivationName) -> str:
+        """The activation that a plan names."""
+        match activation:
+            case "relu" | "selu" | "tanh":
+                return self.graph.apply(activation, value)
+            case "gelu":
+                inner = self.graph.apply("erf", self.scaled(value, 1.0 / math.sqrt(2.0)))
+                raised = self.graph.apply("add", inner, self.graph.constant([1.0]))
+                return self.scaled(self.graph.apply("multiply", value, raised), 0.5)
+            case _:
+                assert_never(activation)
+
+    def scaled(self, value: str, factor: float) -> str:
+        """The value times a number."""
+        return self.graph.apply("multiply", value, self.graph.constant([factor]))
+
+    def attended(self, queries: str, keys: str, values: str, width: int) -> str:
+        """softmax(q·k / √width)·v, all (rows, heads, tokens, width). Vaswani et al. 2017, eq. 1."""
+        turned = self.graph.apply("transpose", keys, order=(0, 1, 3, 2))
+        scores = self.graph.apply("matmul", queries, turned)
+        shares = self.graph.apply("softmax", self.scaled(scores, 1.0 / math.sqrt(width)))
+        return self.graph.apply("matmul", shares, values)
+
+    def _affine(self, value: str, scale: Values, shift: Values) -> str:
+        scaled = self.graph.apply(
+            "multiply", value, self.graph.constant(scale.astype(np.float32) * np.float32(NORMALISATION_FACTOR))
+        )
+        return self.graph.apply("add", scaled, self.graph.constant(shift))

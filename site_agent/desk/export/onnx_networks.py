@@ -1,0 +1,168 @@
+"""Every network of the catalogue as operations: encoded rows (rows, columns) to outputs (rows, outputs).
+
+The formulas are those of `site_agent.trainer.models`; the tests compare both for every network. A hospital's own
+module is Python code, which nobody can write down: its tensors go with the export, and one operation asks it.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from protos.plan.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    FeatureTokensNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+)
+from site_agent.desk.export.graph import MODULE
+from site_agent.desk.export.onnx_layers import Layers
+
+
+def network_outputs(layers: Layers, architecture: Architecture, rows: str, columns: int, common: int) -> str:
+    """The network's outputs.
+
+    Args:
+        layers: of the graph, with the network's tensors.
+        architecture: the plan's choice.
+        rows: the encoded rows, (rows, columns).
+        columns: how many the network reads.
+        common: the first so many are common to all sites.
+    """
+    match architecture:
+        case GlobalLayersNetwork():
+            return _global_layers(layers, architecture, rows, columns)
+        case DenseNetwork():
+            hidden = _chain(layers, architecture, "input", rows, 1, min(1, len(architecture.hidden)))
+            hidden = _chain(layers, architecture, "body", hidden, 2, len(architecture.hidden))
+            return layers.linear(hidden, f"head.layer{len(architecture.hidden) + 1}")
+        case ParallelNetwork():
+            shared = _chain(layers, architecture, "common", layers.graph.columns(rows, 0, common), 1,
+                            len(architecture.common))  # fmt: skip
+            own = _chain(layers, architecture, "unique", rows, 1, len(architecture.unique))
+            return layers.linear(layers.graph.apply("concatenate", shared, own, axis=1), "head.output")
+        case ColumnsNetwork():
+            return _columns(layers, architecture, rows, columns, common)
+        case FeatureTokensNetwork():
+            return _feature_tokens(layers, architecture, rows, columns)
+        case NamedTensors():
+            layers.graph.constants.update({f"{MODULE}{name}": array for name, array in layers.tensors.items()})
+            return layers.graph.apply("module", rows)
+        case _:
+            assert_never(architecture)
+
+
+def _chain(
+    layers: Layers, architecture: DenseNetwork | ParallelNetwork, part: str, value: str, first: int, last: int
+) -> str:
+    for number in range(first, last + 1):
+        value = layers.activated(layers.linear(value, f"{part}.layer{number}"), architecture.activation)
+    return value
+
+
+def _columns(layers: Layers, architecture: ColumnsNetwork, rows: str, columns: int, common: int) -> str:
+    graph, depth = layers.graph, len(architecture.hidden)
+
+    def heard(value: str, name: str, other: str | None) -> str:
+        mapped = layers.linear(value, name)
+        if other is None or not architecture.lateral:
+            return mapped
+        told = layers.scaled(layers.linear(other, f"{name}.lateral"), architecture.lateral)
+        return graph.apply("add", mapped, told)
+
+    shared, own = graph.columns(rows, 0, common), graph.columns(rows, common, columns)
+    for number in range(1, depth + 1):
+        before = shared
+        shared = layers.activated(layers.linear(shared, f"common.layer{number}"), architecture.activation)
+        told = before if number > 1 else None
+        own = layers.activated(heard(own, f"unique.layer{number}", told), architecture.activation)
+    return graph.apply("add", layers.linear(shared, "common.output"), heard(own, "unique.output", shared))
+
+
+def _global_layers(layers: Layers, architecture: GlobalLayersNetwork, rows: str, columns: int) -> str:
+    graph, value = layers.graph, rows
+    if architecture.input_normalisation:
+        value = layers.normalised(value, "input.normalisation")
+    if architecture.entities:
+        value = _entities(layers, architecture, value, columns)
+    wide = layers.fully_connected(value, "input.layer1")
+    wide = graph.apply("add", layers.feed_forward(wide, "body.layer2"), wide)
+    middle = layers.fully_connected(wide, "body.layer3")
+    middle = graph.apply("add", layers.feed_forward(middle, "body.layer4"), middle)
+    last = layers.fully_connected(middle, "head.layer5")
+    logits = layers.linear(layers.normalised(last, "head.output.normalisation"), "head.output.linear")
+    return graph.apply("add", logits, layers.linear(rows, "unique.path")) if architecture.linear_path else logits
+
+
+def _entities(layers: Layers, architecture: GlobalLayersNetwork, value: str, columns: int) -> str:
+    graph, width = layers.graph, architecture.entity_width
+    spread = graph.apply("reshape", value, shape=(-1, columns, 1))
+    scaled = graph.apply("multiply", spread, graph.constant(layers.tensors["input.embedding.weight"]))
+    tokens = graph.apply("add", scaled, graph.constant(layers.tensors["input.embedding.bias"]))
+    tokens = layers.normalised_columns(tokens, "input.embedding.normalisation")
+    for block in range(1, architecture.transformer_blocks + 1):
+        tokens = _entity_block(layers, architecture, tokens, columns, f"input.transformer{block}")
+    return graph.apply("reshape", tokens, shape=(-1, columns * width))
+
+
+def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: str, columns: int, name: str) -> str:
+    graph, width, heads = layers.graph, architecture.entity_width, architecture.heads
+    normal = layers.normalised_columns(tokens, f"{name}.normalisation")
+    projected = layers.linear(normal, f"{name}.attention.projections")
+    # Channel c of head h is number c·heads + h of queries, keys and values; see models/attention.py.
+    apart = graph.apply("reshape", projected, shape=(-1, columns, 3 * (width // heads), heads))
+    by_head = graph.apply("transpose", apart, order=(0, 3, 1, 2))
+    channels = width // heads
+    queries, keys, values = (graph.columns(by_head, part * channels, (part + 1) * channels, 3) for part in range(3))
+    attended = graph.apply("transpose", layers.attended(queries, keys, values, channels), order=(0, 2, 3, 1))
+    joined = graph.apply("reshape", attended, shape=(-1, columns, width))
+    between = graph.apply("add", layers.linear(joined, f"{name}.attention.output"), normal)
+    inner = f"{name}.feedforward"
+    ready = layers.normalised_columns(between, f"{inner}.normalisation")
+    hidden = graph.apply("selu", layers.linear(ready, f"{inner}.inner"))
+    if f"{inner}.gate.weight" in layers.tensors:
+        hidden = graph.apply("multiply", hidden, layers.linear(between, f"{inner}.gate"))
+    return graph.apply("add", graph.apply("selu", layers.linear(hidden, f"{inner}.outer")), between)
+
+
+def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: str, columns: int) -> str:
+    graph, width = layers.graph, architecture.width
+    spread = graph.apply("reshape", rows, shape=(-1, columns, 1))
+    scaled = graph.apply("multiply", spread, graph.constant(layers.tensors["input.tokenizer.weight"]))
+    own = graph.apply("add", scaled, graph.constant(layers.tensors["input.tokenizer.bias"]))
+    nothing = layers.scaled(graph.columns(own, 0, 1), 0.0)
+    decision = graph.apply("add", nothing, graph.constant(layers.tensors["input.tokenizer.decision"]))
+    tokens = graph.apply("concatenate", decision, own, axis=1)
+    for number in range(1, architecture.blocks + 1):
+        name = f"body.block{number}"
+        tokens = graph.apply("add", tokens, _attention(layers, architecture, tokens, columns + 1, f"{name}.attention"))
+        tokens = graph.apply("add", tokens, _token_feed_forward(layers, architecture, tokens, f"{name}.feedforward"))
+    token = graph.apply("reshape", graph.columns(tokens, 0, 1), shape=(-1, width))
+    ready = graph.apply("relu", layers.layer_normalised(token, "head.output.normalisation"))
+    return layers.linear(ready, "head.output.linear")
+
+
+def _attention(layers: Layers, architecture: FeatureTokensNetwork, tokens: str, count: int, name: str) -> str:
+    graph, width, heads = layers.graph, architecture.width, architecture.heads
+    projected = layers.linear(layers.layer_normalised(tokens, f"{name}.normalisation"), f"{name}.projections")
+    parts = []
+    for part in range(3):
+        own = graph.columns(projected, part * width, (part + 1) * width, 2)
+        by_head = graph.apply("reshape", own, shape=(-1, count, heads, width // heads))
+        parts.append(graph.apply("transpose", by_head, order=(0, 2, 1, 3)))
+    together = layers.attended(parts[0], parts[1], parts[2], width // heads)
+    attended = graph.apply("transpose", together, order=(0, 2, 1, 3))
+    return layers.linear(graph.apply("reshape", attended, shape=(-1, count, width)), f"{name}.output")
+
+
+def _token_feed_forward(layers: Layers, architecture: FeatureTokensNetwork, tokens: str, name: str) -> str:
+    graph, hidden = layers.graph, architecture.hidden
+    inner = layers.linear(layers.layer_normalised(tokens, f"{name}.normalisation"), f"{name}.inner")
+    if architecture.activation == "reglu":
+        selected = graph.apply("relu", graph.columns(inner, 0, hidden, 2))
+        ready = graph.apply("multiply", selected, graph.columns(inner, hidden, 2 * hidden, 2))
+    else:
+        ready = layers.activated(inner, "gelu")
+    return layers.linear(ready, f"{name}.outer")

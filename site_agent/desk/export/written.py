@@ -1,0 +1,131 @@
+"""A saved model written down whole: from a patient's numbers to probabilities, expert and recalibration included."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from site_agent.desk.export.exported_encoding import encoded
+from site_agent.desk.export.graph import Graph
+from site_agent.desk.export.onnx_layers import Layers
+from site_agent.desk.export.onnx_networks import network_outputs
+from site_agent.desk.use.recalibration import PlattMap, Recalibration
+from site_agent.trainer.baselines import Expert
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.saved_model import SavedModel
+from site_agent.trainer.soft_target_training import added_columns
+
+_DISTANCE = 0.005  # as in experts.py, which says why
+_TINIEST = 1e-8  # as in calibration.py
+
+
+def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
+    """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes)."""
+    graph, task = Graph(), model.preprocessing.contract.target.task
+    own = encoded(graph, model.preprocessing)
+    rows = _placed(graph, model, own)
+    said = None if model.expert is None else _opinions(graph, model.expert, own)
+    use = model.plan.expert
+    if said is not None and use is not None and use.path_start:
+        rows = graph.apply("concatenate", rows, graph.apply("cast", said, to="float32"), axis=1)
+    columns = len(model.columns) + added_columns(model.plan, model.outputs)
+    layers = Layers(graph, model.values)
+    common = columns if model.common is None else model.common
+    outputs = network_outputs(layers, model.plan.architecture, rows, columns, common)
+    if said is not None and use is not None:
+        network = layers.scaled(outputs, 1.0 - use.result_share)
+        outputs = graph.apply("add", network, layers.scaled(graph.apply("cast", said, to="float32"), use.result_share))
+    scores = _scores(graph, task, graph.apply("cast", outputs, to="float64"))
+    scale = model.preprocessing.target_scale
+    if scale is not None:
+        wide = graph.apply("multiply", scores, graph.constant([[scale.deviation]], "float64"))
+        scores = graph.apply("add", wide, graph.constant([[scale.mean]], "float64"))
+    if recalibration is not None:
+        scores = _recalibrated(graph, recalibration, scores, model.outputs)
+    graph.finish(scores)
+    return graph
+
+
+def _placed(graph: Graph, model: SavedModel, own: str) -> str:
+    """The columns in the order of the plan, absent ones zero; see `dataset.place_columns`."""
+    mine = model.preprocessing.columns
+    if not model.plan.columns or model.columns == mine:
+        return own
+    nothing = graph.apply("multiply", graph.columns(own, 0, 1), graph.constant([[0.0]]))
+    both = graph.apply("concatenate", own, nothing, axis=1)
+    places = {name: place for place, name in enumerate(mine)}
+    return graph.apply("gather", both, places=tuple(places.get(name, len(mine)) for name in model.columns))
+
+
+def _opinions(graph: Graph, expert: Expert, features: str) -> str:
+    """What the site's expert says, float64 of shape (rows, outputs); see `Expert.opinions`."""
+    wide = graph.apply("cast", features, to="float64")
+    lines = graph.apply("matmul", wide, graph.constant(expert.coefficients.T, "float64"))
+    lines = graph.apply("add", lines, graph.constant(expert.intercepts[None], "float64"))
+    linear = _on_scale(graph, expert.task, _scores(graph, expert.task, lines), len(expert.intercepts))
+    trees = expert.forest
+    # Columns are float32: not above a float64 threshold is not above the next float32 below it.
+    thresholds = trees.thresholds.astype(np.float32)
+    above = thresholds.astype(np.float64) > trees.thresholds
+    thresholds[above] = np.nextafter(thresholds[above], np.float32(-np.inf))
+    names = [
+        graph.constant(trees.roots, "int64"),
+        graph.constant(trees.columns, "int64"),
+        graph.constant(thresholds, "float32"),
+        graph.constant(trees.children, "int64"),
+        graph.constant(trees.values, "float64"),
+    ]
+    grown = _on_scale(graph, expert.task, graph.apply("forest", features, *names), len(expert.intercepts))
+    share = expert.forest_share
+    both = graph.apply("add", graph.apply("multiply", linear, graph.constant([[1.0 - share]], "float64")),
+                       graph.apply("multiply", grown, graph.constant([[share]], "float64")))  # fmt: skip
+    if expert.task != "multi-class":
+        return both
+    total = graph.apply("log", graph.apply("sum", graph.apply("exp", both)))
+    return graph.apply("subtract", both, total)
+
+
+def _scores(graph: Graph, task: Task, outputs: str) -> str:
+    match task:
+        case "binary":
+            return graph.apply("sigmoid", outputs)
+        case "multi-class":
+            return graph.apply("softmax", outputs)
+        case "regression":
+            return outputs
+        case _:
+            assert_never(task)
+
+
+def _on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
+    """See `experts._on_scale`."""
+    if task == "regression":
+        return answers
+    raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))
+    if task == "binary":
+        rest = graph.apply("subtract", graph.constant([[1.0 + _DISTANCE]], "float64"), answers)
+    else:
+        rest = graph.constant([[1.0 + outputs * _DISTANCE]], "float64")
+    return graph.apply("log", graph.apply("divide", raised, rest))
+
+
+def _recalibrated(graph: Graph, recalibration: Recalibration, scores: str, outputs: int) -> str:
+    parts = []
+    for place, one in enumerate(recalibration.maps):
+        own = graph.columns(scores, place, place + 1)
+        if isinstance(one, PlattMap):
+            inside = graph.clipped(own, [[_TINIEST]], [[1.0 - _TINIEST]])
+            rest = graph.apply("subtract", graph.constant([[1.0]], "float64"), inside)
+            logit = graph.apply("log", graph.apply("divide", inside, rest))
+            line = graph.apply("multiply", logit, graph.constant([[one.slope]], "float64"))
+            parts.append(graph.apply("sigmoid", graph.apply("add", line, graph.constant([[one.intercept]], "float64"))))
+        else:
+            parts.append(graph.interpolated(own, one.xs, one.ys))
+    if outputs == 1:
+        return parts[0]
+    mapped = graph.apply("concatenate", *parts, axis=1)
+    total, zero = graph.apply("sum", mapped), graph.constant([[0.0]], "float64")
+    is_known = graph.apply("greater", total, zero)
+    divisor = graph.apply("where", is_known, total, graph.constant([[1.0]], "float64"))
+    return graph.apply("where", is_known, graph.apply("divide", mapped, divisor), scores)

@@ -1,0 +1,195 @@
+"""Everything that a site's report says, as plain values: what `site-agent report --json` writes and the page draws.
+
+The figures of a run were computed when it ended, with their intervals; here come the curves, from the scores that
+were kept then, and what needs the patients' columns again: subgroups and importance. Those are computed only
+where the hospital's table is, to the bit, the one that the run was tested on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError, DataError, OperatorError
+from site_agent.desk.findings.curves import (
+    benefit_of_treating_all,
+    calibration_curve,
+    decision_curve,
+    precision_recall,
+    receiver_operating_characteristic,
+)
+from site_agent.desk.findings.groups import group_values
+from site_agent.desk.findings.importance import cuts, importances
+from site_agent.desk.findings.subgroups import Subgroup, subgroups
+from site_agent.desk.use.recalibration import BEFORE, recalibration_of
+from site_agent.hospital import Hospital
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import ScoredRows, scored_rows
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+
+FEWEST_FOR_CALIBRATION: Final = 100
+FEWEST_TO_CHOOSE: Final = 30
+_SEED: Final = 20_261_122
+_MOST_POINTS: Final = 300
+_LEFT_OUT: Final = "so subgroups and importance were not computed."
+_CHANGED: Final = f"The hospital's table or contract is not the one that this run was tested on, {_LEFT_OUT}"
+_REFUSED: Final = (
+    "The hospital's table may not be used as it is now (`site-agent data check` says why, and who has to agree),"
+    f" {_LEFT_OUT}"
+)
+_UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TestPart:
+    """The test rows' columns: encoded features of shape (rows, columns), and each group's value in each row.
+
+    `is_accepted` says whether a person has accepted the table's warnings, where it has any.
+    """
+
+    features: npt.NDArray[np.float32]
+    groups: Mapping[str, Sequence[str]]
+    is_accepted: bool
+
+
+def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) -> dict[str, Json]:
+    """All that is known of a run at this site.
+
+    Args:
+        hospital: this site.
+        run: its name; None takes the one whose model was saved last.
+        groups: features by which subgroups are made, beside the contract's declared groups.
+
+    Raises:
+        OperatorError: there is no such run, or it ended without a report.
+    """
+    name = latest_run(hospital.state_path) if run is None else run
+    model = load_model(hospital.state_path, name)
+    kept, facts = scored_rows(hospital.state_path, name), _saved_facts(hospital.state_path, name)
+    prepare_arithmetic(hospital.training.threads)
+    found_part = _test_part(hospital, model, kept, groups)
+    part = None if isinstance(found_part, str) else found_part
+    found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
+    facts |= _curves(kept)
+    facts["subgroups"] = [one.to_json() for one in found]
+    facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
+    facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
+    facts["class_names"] = list(kept.test.classes)
+    facts["unit"] = kept.test.unit
+    facts["warnings"] = [
+        *([] if recalibration_of(hospital.state_path, name) is None else [BEFORE]),
+        *_warnings(facts, kept, found),
+        *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
+        *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
+    ]
+    return facts
+
+
+def _saved_facts(state: Path, run: str) -> dict[str, Json]:
+    try:
+        return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
+    except (OSError, ValueError) as cause:
+        raise ConfigurationError(
+            what=f"The run {run} has no report that can be read.",
+            consequence="No report was made, and nothing left this site.",
+            remedy="Give the name of a run that came to its end, or take part in a new one.",
+        ) from cause
+
+
+def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
+    """The columns of the test rows, or why they are left out: a table may be reported as it may be trained."""
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.examination.admission import admitted, is_accepted
+
+    try:
+        examination = admitted(hospital)
+        rows = examination.split_rows
+        assert rows is not None  # otherwise there was an error
+        dataset, _ = prepare_rows(examination.table, rows)
+    except DataError:
+        return _REFUSED
+    except OperatorError:
+        return _CHANGED
+    if dataset.digest != kept.dataset:
+        return _CHANGED
+    chosen = group_values(examination.table, model.profile, rows.test, groups)
+    accepted = is_accepted(hospital, examination)
+    return TestPart(features=dataset.test.features, groups=chosen, is_accepted=accepted)
+
+
+def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:
+    from site_agent.desk.applied import AppliedModel
+
+    applied = AppliedModel(model, run, hospital.training)
+    found = importances(rows, part.features, model.preprocessing.contract, applied.scores, _SEED)
+    return [one.to_json() for one in found]
+
+
+def _curves(kept: ScoredRows) -> dict[str, Json]:
+    if kept.test.task == "regression":
+        few = np.unique(np.linspace(0, len(kept.test) - 1, min(len(kept.test), _MOST_POINTS)).round().astype(np.int64))
+        said = kept.scores[FEDERATED][few]
+        points: Json = {"xs": [float(x) for x in said], "ys": [float(y) for y in kept.test.targets[few].astype(float)]}
+        return {"curves": {}, "treat_all": {}, "predicted_and_observed": points}
+    outcomes = _outcomes(kept.test)
+    curves: dict[str, Json] = {
+        name: {outcome: _of_outcome(happened, _scores_of(scores, place)) for outcome, happened, place in outcomes}
+        for name, scores in kept.scores.items()
+    }
+    return {
+        "curves": curves,
+        "treat_all": {outcome: benefit_of_treating_all(happened).to_json() for outcome, happened, _ in outcomes},
+    }
+
+
+def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
+    """What is asked about: the positive class, or each class against the rest; with its place among scores."""
+    if rows.task == "binary":
+        return [(rows.classes[1], rows.labels == 1, 0)]
+    return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
+
+
+def _scores_of(scores: Scores, place: int) -> Scores:
+    return scores if scores.ndim == 1 else scores[:, place]
+
+
+def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:
+    roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
+    return {
+        "receiver_operating_characteristic": roc.to_json() if roc else None,
+        "precision_recall": precision.to_json() if precision else None,
+        "calibration": calibration_curve(happened, scores).to_json(),
+        "decision": decision_curve(happened, scores).to_json(),
+    }
+
+
+def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
+    """Why one should not build on the figures; those of the gain first."""
+    gain = cast(Mapping[str, Json], facts["gain"])
+    warnings = [str(text) for text in cast(Sequence[Json], gain["warnings"])]
+    if kept.test.task == "binary":
+        positive = int(kept.test.labels.sum())
+        fewer = min(positive, len(kept.test) - positive)
+        if fewer < FEWEST_FOR_CALIBRATION:
+            warnings.append(
+                f"The calibration curve rests on {fewer} test rows of the rarer class: a rough idea only"
+                f" (fewer than {FEWEST_FOR_CALIBRATION})."
+            )
+    if len(kept.validation) < FEWEST_TO_CHOOSE:
+        warnings.append(
+            f"The checkpoint was chosen on {len(kept.validation)} validation rows: another few would perhaps have"
+            f" chosen another one (fewer than {FEWEST_TO_CHOOSE})."
+        )
+    small = [f"{one.group} {one.value}" for one in found if one.is_small]
+    if small:
+        warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
+    return warnings

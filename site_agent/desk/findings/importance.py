@@ -1,0 +1,90 @@
+"""Which features a model leans on: how much worse it gets when one is shuffled over the test rows.
+
+Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns that a feature became are shuffled together. Two
+features that say the same share what they are worth, so a small figure does not mean that a feature is unimportant
+for the patient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
+from site_agent.trainer.comparison.gain import headline_metric
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+
+REPEATS: Final = 10
+MOST_ROWS: Final = 2_000
+MOST_FEATURES: Final = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance:
+    """Of one feature: the mean loss in the headline metric over the shuffles, and their standard deviation."""
+
+    feature: str
+    loss: float
+    deviation: float
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        return asdict(self)
+
+
+def cuts(features: int, rows: int) -> list[str]:
+    """What a reader has to know where not all features, or not all test rows, were asked."""
+    found = []
+    if features > MOST_FEATURES:
+        found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
+    if rows > MOST_ROWS:
+        found.append(f"Importance rests on {MOST_ROWS} drawn test rows of {rows}.")
+    return found
+
+
+def importances(
+    rows: HeldOutRows,
+    features: npt.NDArray[np.float32],
+    contract: Contract,
+    score: Callable[[npt.NDArray[np.float32]], Scores],
+    seed: int,
+) -> tuple[Importance, ...]:
+    """Every feature's importance, the greatest first; of the first MOST_FEATURES features, on MOST_ROWS drawn rows.
+
+    Args:
+        rows: the test rows.
+        features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
+        contract: says which columns a feature became.
+        score: the model.
+        seed: of the drawn rows and of the shuffles.
+
+    Returns:
+        nothing where the headline metric is undefined.
+    """
+    # Drawn, as a table may be sorted by its outcome.
+    kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
+    part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
+    features = features[kept]
+    metric = headline_metric(rows.task)
+    sign = 1.0 if is_lower_better(metric) else -1.0
+    whole = part.evaluate(score(features)).metrics[metric]
+    if whole is None:
+        return ()
+    generator, found, place = np.random.default_rng(seed), [], 0
+    for feature in contract.features[:MOST_FEATURES]:
+        columns = slice(place, place + len(feature.encoded_columns))
+        place = columns.stop
+        losses = []
+        for _ in range(REPEATS):
+            shuffled = features.copy()
+            shuffled[:, columns] = features[generator.permutation(len(kept)), columns]
+            figure = part.evaluate(score(shuffled)).metrics[metric]
+            losses.append(sign * ((figure if figure is not None else whole) - whole))
+        found.append(Importance(feature=feature.name, loss=float(np.mean(losses)), deviation=float(np.std(losses))))
+    return tuple(sorted(found, key=lambda one: -one.loss))

@@ -1,0 +1,133 @@
+"""How good a model is in groups of patients that the contract declares, such as by sex or by ward.
+
+A model may be good on average and bad for some. The rules:
+
+* groups are those of the test rows, and each figure comes with how many rows it rests on;
+* no figure is given for a group of fewer than FEWEST_ROWS rows, where it would say nothing;
+* the intervals are those of the bootstrap that all other figures have, drawn within the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.bootstrap_intervals import Interval, compare
+from site_agent.trainer.comparison.calibration import calibration
+from site_agent.trainer.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS, headline_metric
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+
+FEWEST_ROWS = 10
+MOST_VALUES = 20
+_RESAMPLES = 500
+_MODEL = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subgroup:
+    """One value of one group.
+
+    Attributes:
+        group, value: as declared and as in the table.
+        rows: test rows with this value.
+        positive: of these, those with the outcome; None unless the outcome is yes or no.
+        fewest: patients of the rarest class in it, or all of its patients where the outcome is a number; where nobody
+            is declared as a patient each row is one.
+        metric: the name of the figure.
+        figure: the headline metric; None where it is undefined or the rows are too few.
+        interval: of the figure.
+        in_the_large: see `Calibration`; of a yes or no only.
+    """
+
+    group: str
+    value: str
+    rows: int
+    positive: int | None
+    fewest: int
+    metric: str
+    figure: float | None
+    interval: Interval | None
+    in_the_large: float | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the group is too small to conclude from."""
+        return self.fewest < (FEWEST_NUMBERS if self.metric == "rmse" else FEWEST_OF_A_CLASS)
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        return {
+            "group": self.group,
+            "value": self.value,
+            "rows": self.rows,
+            "positive": self.positive,
+            "fewest": self.fewest,
+            self.metric: self.figure,
+            "interval": self.interval.to_json() if self.interval else None,
+            "in_the_large": self.in_the_large,
+            "is_small": self.is_small,
+        }
+
+
+def subgroups(
+    rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
+) -> tuple[Subgroup, ...]:
+    """Every value of every group, in the order of the groups; of many values the MOST_VALUES commonest.
+
+    Args:
+        rows: the test rows.
+        scores: one model's.
+        groups: for each group its value in each row, of length rows.
+        seed: of the bootstrap.
+    """
+    found: list[Subgroup] = []
+    for group, values in groups.items():
+        cells = np.array(values, dtype=np.str_)
+        names, counts = np.unique(cells, return_counts=True)
+        commonest = sorted(names[np.argsort(-counts, kind="stable")][:MOST_VALUES])
+        members = {str(value): np.flatnonzero(cells == value) for value in commonest}
+        found.extend(_subgroup(rows, scores, (group, value), inside, seed) for value, inside in members.items())
+    return tuple(found)
+
+
+def _subgroup(
+    rows: HeldOutRows, scores: Scores, name: tuple[str, str], members: npt.NDArray[np.int64], seed: int
+) -> Subgroup:
+    metric, is_binary = headline_metric(rows.task), rows.task == "binary"
+    part = HeldOutRows(
+        task=rows.task,
+        targets=rows.targets[members],
+        classes=rows.classes,
+        patients=None if rows.patients is None else rows.patients[members],
+        unit=rows.unit,
+    )
+    figure: float | None = None
+    interval: Interval | None = None
+    shift: float | None = None
+    if len(members) >= FEWEST_ROWS:
+        compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
+        figure, interval = compared.evaluations[_MODEL].metrics[metric], compared.interval(_MODEL, metric)
+        shift = calibration(part.labels, scores[members]).in_the_large if is_binary else None
+    return Subgroup(
+        group=name[0],
+        value=name[1],
+        rows=len(members),
+        positive=int(part.labels.sum()) if is_binary else None,
+        fewest=_fewest(part),
+        metric=metric,
+        figure=figure,
+        interval=interval,
+        in_the_large=shift,
+    )
+
+
+def _fewest(rows: HeldOutRows) -> int:
+    """See `Subgroup`."""
+    who = np.arange(len(rows)) if rows.patients is None else rows.patients
+    if rows.task == "regression":
+        return len(np.unique(who))
+    return min(len(np.unique(who[rows.labels == place])) for place in range(len(rows.classes)))

@@ -1,0 +1,213 @@
+"""A model card: what the model is for, what it rests on, how good it was here, and where it may not be used.
+
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting". A card may be read outside of the hospital, so counts
+of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a column is in it, and sites are numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from audit.log_files import BrokenFile, all_files, head_of_file
+from protos.errors import ConfigurationError
+from protos.plan.methods import described
+from protos.wire.log_chain import Head
+from site_agent.desk.use.recalibration import BEFORE, recalibration_of
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.saved_model import SavedModel
+from site_agent.trainer.software import versions
+
+SMALLEST_CELL: Final = 10
+SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
+SUPPRESSED_CLASS: Final = "not told"
+_USE: Final = (
+    "Research on patients like those of the training rows, at the hospital that trained it. It is not a medical device,"
+    " not validated for decisions about patients, and not differentially private."
+)
+_NOT_FOR: Final = (
+    "Decisions about a single patient; patients of other hospitals, ages or wards than those of the training rows;"
+    " tables recorded in another way; rows for which `site-agent predict` abstains."
+)
+
+
+def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Json]:
+    """The card as plain values.
+
+    Args:
+        hospital: this site; its report of the run is read.
+        run: the run's name.
+        model: the run's model.
+
+    Raises:
+        OperatorError: the run's scores were not kept.
+    """
+    kept, plan = scored_rows(hospital.state_path, run), model.plan
+    contract, saved = model.preprocessing.contract, _report(hospital, run)
+    names = [site.name for site in plan.sites]
+    federated, shown = saved[FEDERATED], _shown_classes(kept.test)
+    changed = recalibration_of(hospital.state_path, run)
+    return {
+        "run": run,
+        "intended_use": _USE,
+        "not_for": _NOT_FOR,
+        "study": plan.study,
+        "plan_digest": plan.digest.hex(),
+        "method": described(plan.method),
+        "architecture": plan.architecture.name,
+        "rounds": plan.rounds,
+        "sites": len(names),
+        "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
+        "checkpoint_round": federated["checkpoint"]["round"],
+        "task": contract.target.task,
+        "target": contract.target.name,
+        "features": [feature.name for feature in contract.features],
+        "rows": {part: _cell(count) for part, count in saved["rows"].items()},
+        "test_rows_by_class": by_class(kept.test),
+        "metrics": federated["metrics"],
+        "intervals": federated["intervals"],
+        "calibration": {shown.get(of, of): found for of, found in federated["calibration"].items()},
+        "conclusion": _told(saved["gain"]),
+        "recalibration": None if changed is None else changed.maps[0].kind,
+        "has_expert": model.expert is not None,
+        **_audit_head(hospital),
+        "trained_with": saved.get("versions"),
+        "versions": dict[str, Json](versions()),
+    }
+
+
+def by_class(rows: HeldOutRows) -> dict[str, Json]:
+    """The counts of the classes; none of them where one is small, which the others and the sum would tell.
+
+    The classes of several are codes of the hospital's table, so they are numbered instead.
+    """
+    if rows.task == "regression":
+        return {}
+    counts = np.bincount(rows.labels, minlength=len(rows.classes))
+    is_small, shown = bool((counts < SMALLEST_CELL).any()), _shown_classes(rows)
+    return {
+        shown[name]: SUPPRESSED_CLASS if is_small else int(count)
+        for name, count in zip(rows.classes, counts, strict=True)
+    }
+
+
+def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
+    return {name: name if rows.task == "binary" else f"class {place + 1}" for place, name in enumerate(rows.classes)}
+
+
+def card_markdown(facts: Mapping[str, Any]) -> str:
+    """The card as a page of text."""
+    lines = [
+        f"# Model card: {facts['study']}, run {facts['run']}",
+        f"**Intended use.** {facts['intended_use']}",
+        f"**Not for.** {facts['not_for']}",
+        "## Training",
+        _list(
+            {
+                "plan digest": facts["plan_digest"],
+                "method": facts["method"],
+                "network": facts["architecture"],
+                "rounds": f"{facts['rounds']}; the model of round {facts['checkpoint_round']} was kept",
+                "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
+                "expert of the site": "yes" if facts["has_expert"] else "no",
+                "recalibrated here": facts["recalibration"] or "no",
+            }
+        ),
+        "## Data of this site",
+        _list(
+            {
+                "outcome": f"{facts['target']} ({facts['task']})",
+                "features": ", ".join(facts["features"]),
+                "rows": ", ".join(f"{count} {part}" for part, count in facts["rows"].items()),
+                "test rows by class": ", ".join(f"{name} {n}" for name, n in facts["test_rows_by_class"].items())
+                or "-",
+            }
+        ),
+        f"Counts below {SMALLEST_CELL} are not told; where a class has fewer, none by class is.",
+        "## How good it was on this site's test rows",
+        "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
+        str(facts["conclusion"]),
+        *([BEFORE] if facts["recalibration"] else []),
+        "## Evidence",
+        _list(_evidence(facts)),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:
+    lines = []
+    for name, value in facts["metrics"].items():
+        interval = facts["intervals"].get(name)
+        shown = "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+        lines.append(f"| {name} | {'-' if value is None else f'{value:.3f}'} | {shown} |")
+    return lines
+
+
+def _list(facts: Mapping[str, Any]) -> str:
+    return "\n".join(f"* {name}: {value}" for name, value in facts.items())
+
+
+def _told(gain: Mapping[str, Any]) -> str:
+    """The conclusion without the counts of test rows, some of which may be small."""
+    difference = gain["difference"]
+    if difference is None:
+        return "There is no comparison with the same network trained alone."
+    low, high = gain["interval"] or (None, None)
+    span = "" if low is None else f", 95% interval {low:+.3f} to {high:+.3f}"
+    return f"Against the same network trained alone: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+
+
+def _cell(count: int) -> int | str:
+    return count if count >= SMALLEST_CELL else SUPPRESSED
+
+
+def _report(hospital: Hospital, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((hospital.state_path / "reports" / f"{run}.json").read_bytes())
+    return found
+
+
+def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Where the audit log stands, and the versions of then and, where they differ, of now."""
+    then, now = facts["trained_with"] or {}, facts["versions"]
+    found = {"audit head": facts["audit_head"] or facts["audit_words"]}
+    if facts["audit_records"]:
+        found["audit records"] = f"{facts['audit_records']}, in {facts['audit_files']} files"
+    for name, here in now.items():
+        trained = then.get(name)
+        is_same = trained in (None, here)
+        found[name] = here if is_same else f"trained with {trained}, this card is of {here}"
+    return found
+
+
+def _audit_head(hospital: Hospital) -> dict[str, Json]:
+    """Where this site's audit log stands, over all its files: the newest one that has a record tells.
+
+    Raises:
+        ConfigurationError: its last record is damaged.
+    """
+    path = hospital.state_path / "audit.log"
+    try:
+        files = [file for file in all_files(path) if file.stat().st_size]
+        head, words = head_of_file(files[-1]) if files else Head(), "no audit log"
+    except PermissionError:
+        # In the packages the log is the agent's user's, and reports are the trainer's.
+        files, head, words = [], Head(), "not readable by the user who made this card"
+    except BrokenFile as broken:
+        raise ConfigurationError(
+            what=f"The last record of the audit log cannot be read ({broken}).",
+            consequence="No card was made, and nothing left this site.",
+            remedy="Run `site-agent audit verify`; while the agent writes a record, just try again.",
+        ) from broken
+    return {
+        "audit_head": head.hash if head.sequence else None,
+        "audit_records": head.sequence,
+        "audit_files": len(files),
+        "audit_words": words,
+    }

@@ -1,0 +1,194 @@
+"""What monitoring found, for the terminal, as a page, and as metrics for Prometheus; drawn from the same facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from site_agent.desk.drift.column_drift import MUCH, SOME
+from site_agent.desk.pages.page_document import Section, figure, figures, page, paragraph, table
+from site_agent.desk.pages.plots import Row, intervals
+from site_agent.trainer.comparison.gain import headline_metric
+
+Facts: TypeAlias = Mapping[str, Any]
+_PREFIX: Final = "global_layers_monitor"
+_READING: Final = (
+    f"Below {SOME} a column has hardly changed, from {MUCH} on it has. Two tables of the same patients differ by"
+    " chance, the more the fewer rows they have: an index is told as a drift only beyond the one that chance exceeds,"
+    " in any column, in 5 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
+    " what they tell beside each other.",
+    "Shares are of all new rows. Missing: no value, or a code that is not declared. Outside of the training rows:"
+    " beyond their rounded limits. Not allowed: beyond the contract's range, in the future, or a refused code; such a"
+    " value is counted nowhere else.",
+)
+_HELP: Final = {
+    "rows": "Rows of the table that was monitored.",
+    "abstained_rows": "Rows for which the model predicts nothing.",
+    "stability_index": "Population stability index of a column against the training rows.",
+    "stability_index_by_chance": "What that index exceeds by chance, in any column, in 5 of 100 tables without drift.",
+    "missing_share": "Share of rows in which a column has no value.",
+    "missing_share_in_training": "The same among the training rows.",
+    "outside_training_share": "Share of rows beyond the limits of the training rows.",
+    "outside_contract_share": "Share of rows with a value that the contract does not allow.",
+    "metric": "A metric of the model on the monitored rows, where the outcome is known.",
+    "metric_at_the_test": "The same metric on the test rows of the run.",
+    "metric_is_worse": "1 where the metric is worse than at the test and the 95% interval excludes none.",
+    "expected_mean": "What the model expects on average, by outcome.",
+    "happened_mean": "What happened on average, by outcome.",
+    "integrated_calibration_index": "Mean distance of the probabilities to what happened, by outcome.",
+}
+
+
+def monitor_lines(facts: Facts) -> Iterator[str]:
+    """Rows, warnings, then a line for each column and for the headline metric."""
+    yield f"{facts['site']}: run {facts['run']} on {facts['rows']} new rows, {facts['abstained']} abstained"
+    for warning in facts["warnings"]:
+        yield f"Warning: {warning}"
+    for one in facts["columns"]:
+        index = "not defined" if one["stability_index"] is None else f"{one['stability_index']:.3f}"
+        chance = "" if one["by_chance"] is None else f"(by chance to {one['by_chance']:.3f})"
+        shares = ", ".join(
+            f"{words} {100 * one[key]:.1f}%"
+            for words, key in (("missing", "missing"), ("outside", "outside"), ("off contract", "outside_contract"))
+        )
+        yield f"  {one['name']:<28} stability index {index:<11} {chance:<21} {shares}"
+    quality = facts["quality"]
+    if quality is None:
+        yield "The outcome is not known for all rows, so discrimination and calibration were not computed."
+        return
+    metric = headline_metric(facts["task"])
+    now, then = _shown(quality["metrics"][metric]), _shown(quality["at_the_test"][metric])
+    found = quality["differences"][metric]
+    span = "" if found is None or found["interval"] is None else _span(found["interval"])
+    yield f"{metric} {now} on {quality['rows']} rows, at the test {then}{span}"
+    for name, one in quality["expected"].items():
+        yield (
+            f"expected on average for {name} {one['expected']:.3g}, happened {one['happened']:.3g};"
+            f" at the test {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g}"
+        )
+    for name, one in quality["calibration"].items():
+        before = _shown(quality["calibration_at_the_test"][name]["integrated_calibration_index"])
+        yield f"calibration index of {name} {_shown(one['integrated_calibration_index'])}, at the test {before}"
+
+
+def monitor_page(facts: Facts) -> str:
+    """The whole document."""
+    opening = [
+        *(paragraph(text, "warning") for text in facts["warnings"]),
+        *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
+        paragraph(
+            f"{facts['rows']} new rows against {facts['training_rows']} training rows; the model abstains from"
+            f" {facts['abstained']}. Everything on this page was computed at this site and stays here.",
+            "soft",
+        ),
+    ]
+    label = "population stability index"
+    rows = [_row(one) for one in facts["columns"]]
+    keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
+    lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
+    head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
+    inputs = [
+        figures(figure(f"Bars: what chance alone reaches. Dotted line: {MUCH}", _indices(label, rows), is_wide=True)),
+        table([*head, "not allowed by the contract"], lines),
+        *(paragraph(text) for text in _READING),
+    ]
+    sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts["quality"]))]
+    return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
+
+
+def _row(one: Facts) -> Row:
+    words = None if one["by_chance"] is None else f"by chance to {one['by_chance']:.3f}"
+    return Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"], words=words)
+
+
+def _indices(label: str, rows: list[Row]) -> str:
+    return intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
+
+
+def _calm(facts: Facts) -> str:
+    quality = "the outcome was not compared." if facts["quality"] is None else "see Quality."
+    return f"No column has drifted much; {quality}"
+
+
+def monitor_metrics(facts: Facts) -> str:
+    """The text format of Prometheus, as a node exporter reads it from a folder; no value of a patient is in it."""
+    found: dict[str, list[str]] = {name: [] for name in _HELP}
+
+    def add(name: str, value: float | None, **labels: str) -> None:
+        if value is not None:
+            known = {"site": facts["site"], "run": facts["run"], **labels}
+            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in known.items())
+            found[name].append(f"{_PREFIX}_{name}{{{shown}}} {value!r}")
+
+    add("rows", facts["rows"])
+    add("abstained_rows", facts["abstained"])
+    for one in facts["columns"]:
+        add("stability_index", one["stability_index"], column=one["name"])
+        add("stability_index_by_chance", one["by_chance"], column=one["name"])
+        add("outside_training_share", one["outside"], column=one["name"])
+        add("outside_contract_share", one["outside_contract"], column=one["name"])
+        add("missing_share", one["missing"], column=one["name"])
+        add("missing_share_in_training", one["missing_in_training"], column=one["name"])
+    quality = facts["quality"]
+    if quality is not None:
+        for metric, value in quality["metrics"].items():
+            add("metric", value, metric=metric)
+            add("metric_at_the_test", quality["at_the_test"][metric], metric=metric)
+            is_worse = quality["is_worse"][metric]
+            add("metric_is_worse", None if is_worse is None else int(is_worse), metric=metric)
+        for name, one in quality["expected"].items():
+            add("expected_mean", one["expected"], outcome=name)
+            add("happened_mean", one["happened"], outcome=name)
+        for name, one in quality["calibration"].items():
+            add("integrated_calibration_index", one["integrated_calibration_index"], outcome=name)
+    lines = []
+    for name, samples in found.items():
+        if samples:
+            lines += [f"# HELP {_PREFIX}_{name} {_HELP[name]}", f"# TYPE {_PREFIX}_{name} gauge", *samples]
+    return "\n".join(lines) + "\n"
+
+
+def _quality(quality: Facts | None) -> list[str]:
+    if quality is None:
+        return [paragraph("The outcome is not known for all rows.", "soft")]
+    lines = []
+    for metric, value in quality["metrics"].items():
+        found = quality["differences"][metric]
+        spans = [quality["intervals"][metric], None if found is None else found["interval"]]
+        shown = ["" if span is None else f"{span[0]:.3f} to {span[1]:.3f}" for span in spans]
+        words = {True: "worse", False: "", None: "not defined"}[quality["is_worse"][metric]]
+        difference = None if found is None else found["difference"]
+        lines.append([metric, value, shown[0], quality["at_the_test"][metric], difference, shown[1], words])
+    head = ["metric", "now", "95% interval", "at the test", "difference", "its 95% interval", ""]
+    parts = [table(head, lines), _expected(quality["expected"])]
+    if quality["calibration"]:
+        keys = ["in_the_large", "slope", "integrated_calibration_index"]
+        measured = [
+            [f"{name}, {when}", *(one[key] for key in keys)]
+            for when, side in (("now", "calibration"), ("at the test", "calibration_at_the_test"))
+            for name, one in quality[side].items()
+        ]
+        parts.append(table(["calibration", "in the large", "slope", "integrated index (ICI)"], measured))
+    return parts
+
+
+def _expected(expected: Facts) -> str:
+    head = ["on average", "expected now", "happened now", "expected at the test", "happened at the test", "change"]
+    keys = ["expected", "happened", "expected_at_the_test", "happened_at_the_test"]
+    lines = [
+        [name, *(one[key] for key in keys), f"{one['interval'][0]:+.3f} to {one['interval'][1]:+.3f}"]
+        for name, one in expected.items()
+    ]
+    return table(head, lines)
+
+
+def _span(interval: list[float]) -> str:
+    return f" (95% interval of the difference {interval[0]:+.3f} to {interval[1]:+.3f})"
+
+
+def _shown(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.3f}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

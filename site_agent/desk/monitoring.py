@@ -1,0 +1,97 @@
+"""A deployed model on new patients: have they drifted from the training rows, and is the model still as good?
+
+Inputs are compared with the profile that was kept with the model, column by column (`drift.columns`). Where the table
+has the outcome, discrimination and calibration are computed as in the run's report and compared with the test rows of
+then (`drift.quality`). Nothing is called drifted or worse that chance alone would do. Everything stays at the site.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.desk.drift.column_drift import watch
+from site_agent.desk.drift.quality import quality_of, quality_warnings
+from site_agent.desk.prediction import scores_of_new_rows
+from site_agent.desk.use.new_rows import NewRows, read_new_rows
+from site_agent.desk.use.recalibration import recalibration_of
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.evaluation import HeldOutRows
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model, other_version
+
+FEWEST_ROWS: Final = 100
+
+
+def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
+    """What a table of new patients says about a run's model, as plain values.
+
+    Raises:
+        OperatorError: there is no such model, it has no profile, or it is not a table of its contract.
+    """
+    name = latest_run(hospital.state_path) if run is None else run
+    model = load_model(hospital.state_path, name)
+    if model.profile is None:
+        raise other_version(name)
+    contract = model.preprocessing.contract
+    new = _read(path, contract, model.profile)
+    scores = scores_of_new_rows(hospital, model, name, new)
+    columns = watch(model.profile, new)
+    quality = _quality(hospital, model, name, new, scores)
+    rows, abstained = new.table.rows, new.table.rows - len(new.usable)
+    warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
+    if abstained:
+        warnings.append(f"The model abstains from {abstained} of the {rows} rows.")
+    warnings += [text for column in columns for text in column.warnings]
+    warnings += [] if quality is None else list(quality_warnings(quality, contract.target.task))
+    return {
+        "site": hospital.site,
+        "run": name,
+        "task": contract.target.task,
+        "rows": rows,
+        "patients": None if new.table.patients is None else len(set(new.table.patients)),
+        "abstained": abstained,
+        "training_rows": model.profile.rows,
+        "columns": [column.to_json() for column in columns],
+        "quality": quality,
+        "warnings": list[Json](warnings),
+    }
+
+
+def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
+    """With the outcome where the table has it: where it is not there, or not yet for all, without."""
+    from protos.errors import DataError
+
+    try:
+        found = read_new_rows(path, contract, profile, has_outcome=True)
+    except DataError:
+        return read_new_rows(path, contract, profile)
+    return found
+
+
+def _quality(
+    hospital: Hospital, model: SavedModel, run: str, new: NewRows, scores: npt.NDArray[np.float64]
+) -> dict[str, Json] | None:
+    """That of the usable rows beside that of the test rows; None without outcomes."""
+    usable, target = new.usable, model.preprocessing.contract.target
+    if new.table.target is None or not len(usable):
+        return None
+    who = new.table.patients
+    patients = None if who is None else np.unique([who[row] for row in usable], return_inverse=True)[1]
+    rows = HeldOutRows(
+        task=target.task,
+        targets=new.table.target[usable],
+        classes=target.classes,
+        patients=None if patients is None else patients.astype(np.int64),
+    )
+    kept, changed = scored_rows(hospital.state_path, run), recalibration_of(hospital.state_path, run)
+    # The new scores are mapped where the site has recalibrated, so those of the test are too.
+    then = kept.scores[FEDERATED] if changed is None else changed.apply(kept.scores[FEDERATED])
+    return quality_of(rows, scores, kept.test, then)

@@ -1,0 +1,211 @@
+"""What a plan would make this site send, in the words of `site-agent review`; pure.
+
+A person approves a plan by this page, so it names everything that may leave, when, how large it may
+be and what it means; what it does not name cannot leave (boundary/gate.py). The page is a few sections; the
+terminal and the printed page (review_page.py) show the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from protos.numbers.chunk_layout import Layout
+from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.manifest import Manifest, Occasion, Scalar
+from protos.plan.methods import described
+from protos.plan.plan import Plan
+from protos.plan.volume import most_bytes, rounds_with
+
+# By the first word of the name, or by the whole name where there is one of its kind.
+_MEANING: Final = {
+    "rows": "its training rows, rounded to two significant bits",
+    "kept": "whether it kept this layer in this round, times its weight",
+    "distance": "how far this layer has moved from its last shared values, squared, times its weight",
+    "sensitivity": "how much the loss depends on the layers up to this one, times its weight",
+    "validation weight": "its validation rows, rounded as the rows are; 1 where all sites count the same",
+    "validation loss": "the loss of the received model on its validation rows, times its weight",
+    "still improving": "1 while its own validation loss has fallen lately, else 0",
+    "sites with a metric": "1 if the metric is defined on its test rows, else 0",
+    "metric": "the AUROC of its chosen model on its own test rows",
+    "metric squared": "the square of that AUROC",
+    "sites that gained": "1 if its chosen model has a larger AUROC than the network trained alone, else 0",
+    "count": "how many of its rows are in this cell; 0 where they are too few",
+    "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
+    "squares": "the sum of the squares of the same",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject of the page."""
+
+    heading: str
+    sentences: tuple[str, ...] = ()
+    table: Table | None = None
+
+
+def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
+    """Everything that follows from the plan alone."""
+    yield Section(
+        f"Study {plan.study}, version {plan.version}",
+        (
+            f"Plan digest {plan.digest.hex()}",
+            f"Digest of what leaves {manifest.digest.hex()}",
+            f"Method {described(plan.method)}; masking {plan.secure_aggregation}; quorum {plan.quorum}",
+        ),
+    )
+    yield _who(plan)
+    yield Section("When something leaves", tuple(_rounds(plan)))
+    yield _changes(plan, manifest)
+    yield _numbers(plan, manifest)
+    yield Section("What else the plan decides", tuple(_choices(plan)))
+    each, total = Layout(manifest.parameters, 0).total_bytes, most_bytes(plan, manifest)
+    yield Section(
+        "In all",
+        (f"{each} bytes a training round for the changes, {total} bytes in all at most; nothing else leaves.",),
+    )
+
+
+def as_lines(sections: Iterable[Section]) -> Iterator[str]:
+    """The page for a terminal."""
+    for section in sections:
+        yield section.heading
+        yield from (f"  {sentence}" for sentence in section.sentences)
+        if section.table is not None:
+            rows = (section.table.head, *section.table.rows)
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for row in rows:
+                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+                yield "    " + "  ".join(cells).rstrip()
+
+
+def _who(plan: Plan) -> Section:
+    sentences = []
+    if plan.secure_aggregation == "off":
+        sentences.append("Without masking the coordinator sees what each site sends, not only sums.")
+    elif plan.two_sites is not None:
+        sentences.append("The coordinator sees sums only, but each of the two sites can compute the other's part.")
+    else:
+        sentences.append(
+            f"The coordinator sees sums over at least {plan.quorum} sites; this holds while at most "
+            f"{plan.assumed_colluders} of the sites work together with it."
+        )
+    if plan.evaluating_sites:
+        sentences.append(f"Of these, {len(plan.evaluating_sites)} only evaluate: their changes are zeros.")
+    if plan.on_lost_site == "wait":
+        sentences.append("When a site is lost in the middle of a round, the others wait for it.")
+    else:
+        sentences.append(
+            "When a site is lost in the middle of a round, the others train the round again without it, as often as "
+            "this site's lost_site_budget allows: a coordinator that lies about a loss could then estimate a change."
+        )
+    rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
+    return Section("With whom it is added up", tuple(sentences), Table(("site", "identity key", "takes part in"), rows))
+
+
+def _rounds(plan: Plan) -> Iterator[str]:
+    yield f"{plan.rounds} rounds{' at most' if plan.early_stopping else ''}:"
+    if plan.statistics is not None:
+        yield "1 of statistics: nothing is trained; only the numbers below leave, once for this site's data"
+        yield f"a cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out"
+        return
+    if plan.has_probe:
+        yield "1 probe: one epoch is trained, measured and undone; only the numbers below leave"
+    what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes leave"
+    yield f"{plan.schedule.rounds} of training: {what}"
+    if plan.has_validation_round:
+        yield "1 of validation: the last shared model is measured; only the numbers below leave"
+    if plan.gain == "sums":
+        yield "1 report: every site tests its chosen model; only the numbers below leave"
+
+
+def _changes(plan: Plan, manifest: Manifest) -> Section:
+    method = plan.ingredients
+    heading = "Changes of tensors"
+    if not manifest.tensors:
+        return Section(heading, ("No parameter is shared, so no change of any tensor leaves.",))
+    which = ""
+    if isinstance(method.federated, SensitivePrefix):
+        which = ", or of the first of their layers, as the probe decides"
+    elif isinstance(method.server_rule, LayerIntervals):
+        which = f"; of layers that stay close together only every {method.server_rule.slow_factor} rounds"
+    encoding = plan.encoding
+    sentences = (
+        f"Each round of training sends the change of {len(manifest.tensors)} tensors{which}.",
+        f"A change beyond +-{encoding.clipping_range:g} is clipped; where more than "
+        f"{encoding.largest_clipped_share:.2%} of the values are, nothing is sent.",
+    )
+    rows = tuple(
+        (tensor.name, "x".join(map(str, tensor.shape)), "32-bit integers", str(4 * tensor.number_count), _masked(plan))
+        for tensor in manifest.tensors
+    )
+    return Section(heading, sentences, Table(("tensor", "shape", "type", "bytes a round", "masked"), rows))
+
+
+def _numbers(plan: Plan, manifest: Manifest) -> Section:
+    heading = "Numbers beside the changes"
+    if not manifest.scalars:
+        return Section(heading, ("No other number leaves.",))
+    sentences = ("They are seen only as sums over the sites.",) if plan.secure_aggregation == "required" else ()
+    rows = tuple(
+        (
+            scalar.name,
+            _meaning(scalar),
+            f"{scalar.bound / scalar.scale:g}",
+            _times(plan, scalar.occasion),
+            _masked(plan),
+        )
+        for scalar in manifest.scalars
+    )
+    return Section(heading, sentences, Table(("number", "what it is", "at most", "when", "masked"), rows))
+
+
+def _masked(plan: Plan) -> str:
+    return "yes" if plan.secure_aggregation == "required" else "no"
+
+
+def _meaning(scalar: Scalar) -> str:
+    return _MEANING.get(scalar.name) or _MEANING[scalar.name.partition(" ")[0]]
+
+
+def _times(plan: Plan, occasion: Occasion) -> str:
+    count = rounds_with(plan, occasion)
+    return f"{occasion} ({count} {'time' if count == 1 else 'times'})"
+
+
+def _choices(plan: Plan) -> Iterator[str]:
+    if plan.statistics is not None:
+        yield "The keys about networks and training are not used: nothing is trained."
+        return
+    if plan.columns:
+        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"
+    match plan.checkpoint:
+        case "latest":
+            yield "Checkpoint latest: every site keeps the model of the last round."
+        case "local":
+            yield "Checkpoint local: every site keeps the model that is best on its own validation rows."
+        case "global":
+            yield "Checkpoint global: every site keeps the model of the round with the lowest summed validation loss."
+        case _:
+            assert_never(plan.checkpoint)
+    stopping = plan.early_stopping
+    if stopping is not None:
+        whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"
+        has = "has not fallen" if stopping.signal == "global" else "has fallen"
+        yield f"Training ends early when {whose} {has} for {stopping.patience} measurements."
+    if plan.gain == "private":
+        yield "What this site gains by joining stays in its own report."
+    else:
+        yield "What the sites gain by joining is summed over all of them; this site's own report stays here."
+    if plan.expert is not None:
+        yield "Every site fits an expert to its own training rows; nothing of it leaves the site."

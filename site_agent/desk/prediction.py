@@ -1,0 +1,184 @@
+"""The chosen model on new rows: a table in, a table of predictions out; both stay at the site.
+
+The table is read under the contract that the model was trained with, encoded by the preprocessing that
+was fitted then, and computed as the model's own test was; where the site has recalibrated the model, its
+probabilities are mapped. The rules:
+
+* rows keep their order; one row in, one row out;
+* of a row that lacks what the contract requires, or leaves what the training rows had, nothing is predicted, and
+  the reason stands in its place;
+* the output is whole or not there at all, readable by its owner only, and replaces an earlier one;
+  it never replaces this site's table, its contract, or the table that is read;
+* an identifier that a spreadsheet would take for a formula gets an apostrophe in front;
+* a row whose prediction is no finite number stops everything: nobody acts on half a table.
+
+Torch is loaded only when the table was read without a mistake.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import DataError
+from site_agent.desk.result_files import check_place, write_result
+from site_agent.desk.use.new_rows import NewRows, read_new_rows
+from site_agent.hospital import Hospital
+from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_OTHER_SEPARATORS: Final = re.compile(r"[;|\t]")
+_ABSTAINED: Final = "abstained"
+_PARQUET: Final = (".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """How many rows there were, and of how many of them nothing was predicted."""
+
+    rows: int
+    abstained: int
+
+
+def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
+    """Predict for every row of a table and write the predictions as CSV, or as Parquet where the output is so named.
+
+    The first column is the patient's identifier, where the contract declares one and the table has it,
+    otherwise `row`, counted from 1 over the table's patients. Then follow `probability` (of the
+    positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
+    target's own unit; last `abstained`, the reason why nothing was predicted, empty otherwise. Numbers have all
+    their digits: read back, they are the same floats.
+
+    Args:
+        hospital: this site.
+        table: new rows, with or without the columns of target, patient and ignored.
+        output: where the predictions go, in a folder that exists.
+        run: the run whose model is used; None takes the one saved last.
+
+    Raises:
+        OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
+    """
+    check_place(output, "--output", hospital, [table])
+    name = latest_run(hospital.state_path) if run is None else run
+    model = load_model(hospital.state_path, name)
+    new = read_new_rows(table, model.preprocessing.contract, model.profile)
+    scores = scores_of_new_rows(hospital, model, name, new)
+    contract, usable = model.preprocessing.contract, new.usable
+    lines = _lines(contract, new, scores)
+    write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+    return Predicted(new.table.rows, new.table.rows - len(usable))
+
+
+def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: NewRows) -> npt.NDArray[np.float64]:
+    """What the model says of the usable rows, recalibrated where the site has asked for it.
+
+    Returns:
+        shape (usable rows,), or (usable rows, classes).
+
+    Raises:
+        DataError: a prediction is no finite number.
+    """
+    usable = new.usable
+    if not len(usable):
+        return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
+    features = model.preprocessing.encode(new.table, usable)
+    prepare_arithmetic(hospital.training.threads)
+
+    from site_agent.desk.applied import AppliedModel
+    from site_agent.desk.use.recalibration import recalibration_of
+    from site_agent.trainer.evaluation import scores_of
+
+    outputs = AppliedModel(model, run, hospital.training).outputs(features)
+    failed = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+    if failed.size:
+        first = int(usable[failed[0]]) + 1
+        raise DataError(
+            what=f"The model gives no finite number for {failed.size} rows; the first is patient row {first}.",
+            consequence="Nothing was written and nothing left this site.",
+            remedy="Look for values in these rows that are far from those the model was trained with.",
+        )
+    scores, map_of = scores_of(model.preprocessing, outputs), recalibration_of(hospital.state_path, run)
+    return scores if map_of is None else map_of.apply(scores)
+
+
+def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) -> list[list[str | float | None]]:
+    """The names of the columns, then a line for each row, without predictions where the model abstains."""
+    columns, table = _columns(contract), new.table
+    named = contract.patient if table.patients is not None else None
+    first = "row" if named is None else named.name
+    # A patient column that is called like one of ours would make two columns of one name.
+    head: list[str | float | None] = ["patient" if first in (*columns, _ABSTAINED) else harmless(first)]
+    cells = _cells(contract, scores)
+    lines = [[*head, *columns, _ABSTAINED]]
+    for number, reason in enumerate(new.reasons):
+        who: str | float = number + 1 if table.patients is None else table.patients[number]
+        said: list[str | float | None] = [None] * len(columns) if reason else [*next(cells)]
+        lines.append([who, *said, reason])
+    return lines
+
+
+def _as_text(lines: list[list[str | float | None]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    quoting = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
+    for number, (who, *cells) in enumerate(lines):
+        name = harmless(who) if number and isinstance(who, str) else who
+        if isinstance(name, str) and _OTHER_SEPARATORS.search(name):
+            # A spreadsheet that parts cells at semicolons would begin a cell, perhaps a formula, inside this one.
+            quoting.writerow([name])
+            text.write(",")
+            writer.writerow(cells)
+        else:
+            writer.writerow([name, *cells])
+    return text.getvalue().encode()
+
+
+def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
+    """The same as Parquet, which no program takes for formulas, so identifiers stay as they are."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    columns = list(zip(*lines[1:], strict=True)) or [()] * len(lines[0])
+    table = arrow.table({str(name): list(cells) for name, cells in zip(lines[0], columns, strict=True)})
+    sink = arrow.BufferOutputStream()
+    parquet.write_table(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _columns(contract: Contract) -> list[str]:
+    match contract.target.task:
+        case "binary":
+            return ["probability"]
+        case "multi-class":
+            return [*(f"probability_{code}" for code in contract.target.classes), "predicted"]
+        case "regression":
+            return ["prediction"]
+        case _ as task:
+            assert_never(task)
+
+
+def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list[float | str]]:
+    if contract.target.task != "multi-class":
+        return ([float(score)] for score in scores)
+    names = [code if _is_number(code) else harmless(code) for code in contract.target.classes]
+    return ([*map(float, row), names[int(row.argmax())]] for row in scores)
+
+
+def harmless(text: str) -> str:
+    """The text as a spreadsheet shows it and never computes it."""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def _is_number(code: str) -> bool:
+    """Whether a declared code is a plain number, such as -1, which no spreadsheet runs."""
+    return code.removeprefix("-").replace(".", "", 1).isdecimal()

@@ -1,0 +1,61 @@
+"""Files that a person asked for by name: never in the place of the hospital's own, whole, readable by their owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from protos.errors import UsageError
+from site_agent.hospital import Hospital
+from site_agent.trainer.trainer_files import write_whole
+
+
+def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write it with this mode, replacing an earlier one; `check_place` was asked before the work began."""
+    write_whole(path, content, mode=mode)
+
+
+def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
+    """As `check_place`, of all the results of a command; those that were not asked for are None.
+
+    Raises:
+        UsageError: as there, or two results have one place.
+    """
+    asked = {option: place for option, place in places if place is not None}
+    for option, place in asked.items():
+        check_place(place, option, hospital, others)
+    if len({place.resolve() for place in asked.values()}) < len(asked):
+        raise UsageError(
+            what=f"The options {' and '.join(asked)} name one file twice.",
+            consequence="Nothing was computed or overwritten, and nothing left this site.",
+            remedy="Name another file for each option.",
+        )
+
+
+def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
+    """Whether a result may be written there, before anything is computed.
+
+    Args:
+        path: as it was given.
+        option: the option that gave it, such as --html.
+        hospital: its table and contract are never overwritten.
+        others: further files that are read, and must not be overwritten.
+
+    Raises:
+        UsageError: it lies in the state folder, would replace what is read, is no file, or lies in no folder.
+    """
+    kept = [*others, Path(hospital.data.table), Path(hospital.data.contract)]
+    is_kept = any(one.exists() and path.exists() and path.samefile(one) for one in kept)
+    if path.resolve().is_relative_to(hospital.state_path.resolve()):
+        reason = "lies in this site's state folder, where keys, audit log and models are"
+    elif is_kept or (path.exists() and not path.is_file()):
+        reason = "is read by this command, or this site's own table or contract" if is_kept else "is not a file"
+    elif not path.name or not path.parent.is_dir():
+        reason = "lies in no folder that exists"
+    else:
+        return
+    raise UsageError(
+        what=f"Nothing can be written to {path.name or path}: it {reason}.",
+        consequence="Nothing was predicted or overwritten, and nothing left this site.",
+        remedy=f"Name another file with {option}.",
+    )

@@ -1,0 +1,93 @@
+"""The trainer's half of `site-agent doctor`: `python -m site_agent.desk.trainer_doctor --config hospital.yaml`.
+
+A process of its own, which gives up the network before it reads the table, as the trainer does. What it
+explains about the table it prints on standard error, for the person; what it hands on as JSON is of fixed
+words and numbers of its own, and quotes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from host.diagnosis import Finding, failure, fine, warning
+from protos.errors import OperatorError, explained
+from site_agent.trainer.isolation import give_up_network
+
+if TYPE_CHECKING:
+    from site_agent.hospital import Hospital
+
+
+@click.command()
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
+def main(path: Path) -> None:
+    """Look at the table and at this computer's processors; nothing is trained and nothing is written.
+
+    Example: python -m site_agent.desk.trainer_doctor --config hospital.yaml
+    """
+    os.umask(0o077)
+    found = [_isolation(has_network=not give_up_network())]
+
+    from site_agent.hospital import read_hospital
+
+    try:
+        hospital = read_hospital(path)
+        found += [_table(hospital), _threads(hospital.training.threads, len(os.sched_getaffinity(0))), _graphics()]
+    except OperatorError:
+        sys.exit(78)  # told by the other half already
+    print(json.dumps([finding.facts() for finding in found]))
+
+
+def _isolation(*, has_network: bool) -> Finding:
+    if has_network:
+        remedy = (
+            "Run the trainer as its unit does (PrivateNetwork=yes), or allow user namespaces: user.max_user_namespaces."
+        )
+        return warning("D414", "The process with the patients cannot give up the network here.", remedy)
+    return fine("D414", "The process with the patients has no network.")
+
+
+def _table(hospital: Hospital) -> Finding:
+    from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.data.dataset import prepare
+
+    try:
+        prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+    except PermissionError:
+        return _closed()
+    except Exception as error:
+        told = explained(error)
+        if isinstance(error.__cause__, PermissionError):
+            return _closed()
+        print(told.lines("site-trainer"), file=sys.stderr, flush=True)
+        remedy = "Follow the message on the terminal, or run `site-agent check` as the trainer's user."
+        return failure("D412", "Table and contract do not fit; what is wrong was told on standard error.", remedy)
+    return fine("D412", "The table meets its contract.")
+
+
+def _closed() -> Finding:
+    remedy = "Run as the trainer's user: sudo -u site-trainer site-agent doctor --side trainer --config hospital.yaml"
+    return failure("D412", "This user may not read the table or its contract.", remedy)
+
+
+def _threads(wanted: int, there: int) -> Finding:
+    says = f"{wanted} threads are wanted and {there} processors may be used."
+    if wanted > there:
+        return warning("D413", says, "Lower `threads` in hospital.yaml, or give the service more processors.")
+    return fine("D413", says)
+
+
+def _graphics() -> Finding:
+    is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
+    return fine(
+        "D423", "A graphics processor is there; this version does not use it." if is_there else "None is there."
+    )
+
+
+if __name__ == "__main__":
+    main()

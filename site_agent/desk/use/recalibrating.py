@@ -1,0 +1,43 @@
+"""`site-agent recalibrate`: fits the map, says what it does to the test rows, and keeps or forgets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
+from site_agent.hospital import Hospital
+from site_agent.trainer.comparison.calibration import calibrations
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.evaluation import HeldOutRows, Scores
+from site_agent.trainer.saved_model import latest_run, load_model
+
+
+def recalibrate_run(hospital: Hospital, run: str | None, kind: str) -> Iterator[str]:
+    """Fit, keep and explain the map of a run's model, in lines for the terminal; `none` forgets it.
+
+    Raises:
+        OperatorError: there is no such run, or its validation rows do not allow it.
+    """
+    name = latest_run(hospital.state_path) if run is None else run
+    load_model(hospital.state_path, name)  # tells an operator when there is no such run
+    if kind == "none":
+        was_there = forget_recalibration(hospital.state_path, name)
+        yield f"The recalibration of {name} was taken away." if was_there else f"{name} was not recalibrated."
+        return
+    kept = scored_rows(hospital.state_path, name)
+    made = fit_recalibration(cast(Kind, kind), kept.validation, kept.validation_scores)
+    save_recalibration(hospital.state_path, name, made)
+    yield f"{name} is recalibrated ({kind}) by {made.rows} validation rows; predictions use it from now on."
+    before = kept.scores[FEDERATED]
+    for title, scores in (("before", before), ("after", made.apply(before))):
+        yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, scores)}"
+
+
+def _quality(rows: HeldOutRows, scores: Scores) -> str:
+    metrics = rows.evaluate(scores).metrics
+    indices = [found.integrated_calibration_index for found in calibrations(rows, scores).values()]
+    known = [index for index in indices if index is not None]
+    shown = f"{sum(known) / len(known):.3f}" if known else "not defined"
+    return f"Brier score {metrics['brier']:.3f}, log loss {metrics['log_loss']:.3f}, ICI {shown}"

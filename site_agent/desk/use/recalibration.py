@@ -1,0 +1,169 @@
+"""Probabilities of this site's model fitted to its own validation rows, on request: Platt's line or isotonic.
+
+A federated model may rank patients well and still say 30% where 20% happen. A recalibration is a small map from
+probability to probability, kept beside the model. The rules:
+
+* the model itself, shared parameters above all, is never changed;
+* it is fitted to validation rows alone, so that the test rows still judge it;
+* of several classes each has its own map, against the rest, and the results are divided by their sum.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from protos.errors import ConfigurationError, UsageError
+from protos.plan.documents import Document
+from site_agent.trainer.comparison.calibration import logits
+from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
+from site_agent.trainer.trainer_files import write_whole
+
+Kind: TypeAlias = Literal["platt", "isotonic"]
+FEWEST_ROWS: Final = 20
+BEFORE: Final = "All figures are of the model before recalibration."
+_NAME: Final = "recalibration.json"
+
+
+class PlattMap(Document):
+    """sigmoid(intercept + slope · logit(p)). Platt 1999, on the logit instead of a margin."""
+
+    kind: Literal["platt"] = "platt"
+    intercept: float
+    slope: float
+
+    def apply(self, scores: Scores) -> Scores:
+        """Probabilities of shape (rows,) to such."""
+        return probabilities("binary", self.intercept + self.slope * logits(scores))
+
+
+class IsotonicMap(Document):
+    """Straight lines through points that rise, flat beyond them. Zadrozny and Elkan 2002."""
+
+    kind: Literal["isotonic"] = "isotonic"
+    xs: tuple[float, ...] = Field(min_length=1)
+    ys: tuple[float, ...] = Field(min_length=1)
+
+    def apply(self, scores: Scores) -> Scores:
+        """Probabilities of shape (rows,) to such."""
+        return np.interp(scores, self.xs, self.ys)
+
+
+class Recalibration(Document):
+    """A map for the positive class, or one for each class; `rows` is on how many rows it rests."""
+
+    version: Literal[1] = 1
+    maps: tuple[Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")], ...] = Field(min_length=1)
+    rows: int
+
+    def apply(self, scores: Scores) -> Scores:
+        """Probabilities of shape (rows,) or (rows, classes) to the same shape."""
+        if scores.ndim == 1:
+            return self.maps[0].apply(scores)
+        mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)
+        total = mapped.sum(axis=1, keepdims=True)
+        # Where every class got probability 0 nothing is known, and the model's own word stands.
+        return np.where(total > 0.0, mapped / np.where(total > 0.0, total, 1.0), scores)
+
+
+def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibration:
+    """Fit a map to rows with known outcomes.
+
+    Args:
+        kind: the map's.
+        rows: the validation rows.
+        scores: the model's probabilities on them.
+
+    Raises:
+        UsageError: the outcome is a number, or the rows do not allow it.
+    """
+    if rows.task == "regression":
+        raise _impossible("the outcome is a number, which has no probability")
+    if len(rows) < FEWEST_ROWS:
+        raise _impossible(f"{len(rows)} validation rows are too few (fewer than {FEWEST_ROWS})")
+    if not np.isfinite(scores).all():
+        raise _impossible("the model gives no finite number for some validation rows")
+    columns = (
+        [(rows.labels == 1, scores)]
+        if scores.ndim == 1
+        else [(rows.labels == place, column) for place, column in enumerate(scores.T)]
+    )
+    if any(happened.all() or not happened.any() for happened, _ in columns):
+        raise _impossible("a class has no validation row, or all of them")
+    match kind:
+        case "platt":
+            return Recalibration(maps=tuple(_platt(*column) for column in columns), rows=len(rows))
+        case "isotonic":
+            return Recalibration(maps=tuple(_isotonic(*column) for column in columns), rows=len(rows))
+        case _:
+            assert_never(kind)
+
+
+def save_recalibration(state: Path, run: str, made: Recalibration) -> Path:
+    """Write it beside the model, mode 0600; an earlier one is replaced."""
+    path = _path(state, run)
+    write_whole(path, made.model_dump_json(indent=2).encode())
+    return path
+
+
+def forget_recalibration(state: Path, run: str) -> bool:
+    """Take it away; whether there was one."""
+    path = _path(state, run)
+    was_there = path.exists()
+    path.unlink(missing_ok=True)
+    return was_there
+
+
+def recalibration_of(state: Path, run: str) -> Recalibration | None:
+    """That of a run's model, or None.
+
+    Raises:
+        ConfigurationError: it is damaged.
+    """
+    path = _path(state, run)
+    if not path.exists():
+        return None
+    try:
+        return Recalibration.model_validate(json.loads(path.read_bytes()), strict=False)
+    except (ValidationError, ValueError) as cause:
+        raise ConfigurationError(
+            what=f"The recalibration of the run {run} is damaged or of another version of this program.",
+            consequence="Nothing was predicted, and nothing left this site.",
+            remedy="Run `site-agent recalibrate` again, or with --kind none to do without.",
+        ) from cause
+
+
+def _platt(happened: npt.NDArray[np.bool_], scores: Scores) -> PlattMap:
+    # Platt's targets, not quite 0 and 1, keep the slope finite where the scores part the classes.
+    positive, negative = int(happened.sum()), int((~happened).sum())
+    target = np.where(happened, (positive + 1.0) / (positive + 2.0), 1.0 / (negative + 2.0))
+    design = np.tile(logits(scores)[:, None], (2, 1))
+    outcome = np.repeat([1, 0], len(scores))
+    line = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
+    line.fit(design, outcome, sample_weight=np.concatenate([target, 1.0 - target]))
+    return PlattMap(intercept=float(line.intercept_[0]), slope=float(line.coef_[0, 0]))
+
+
+def _isotonic(happened: npt.NDArray[np.bool_], scores: Scores) -> IsotonicMap:
+    fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, happened.astype(np.float64))
+    xs, ys = fitted.X_thresholds_, fitted.y_thresholds_
+    return IsotonicMap(xs=tuple(map(float, xs)), ys=tuple(map(float, ys)))
+
+
+def _impossible(reason: str) -> UsageError:
+    return UsageError(
+        what=f"Nothing can be recalibrated: {reason}.",
+        consequence="The model is as it was, and nothing left this site.",
+        remedy="Use the model's own probabilities, or bring more rows into the next run.",
+    )
+
+
+def _path(state: Path, run: str) -> Path:
+    return state / "models" / run / _NAME

@@ -1,0 +1,116 @@
+"""A window in which this site may be away: told by a person here, kept on disk, told to the coordinator at each call.
+
+One small file in the state directory, written by `site-agent maintenance` and read by the agent. When it changes the
+agent calls anew, which costs nothing, and its greeting tells the window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from host.durable import replace_file
+from protos.errors import ConfigurationError, UnavailableError, UsageError
+
+FILE: Final = "maintenance.json"
+LONGEST_DAYS: Final = 14  # as coordinator/rounds/absences.py has it; more it would not believe
+_POLL_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """From when until when, aware UTC times; the end comes after the beginning."""
+
+    begins: datetime
+    ends: datetime
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """Both in seconds since 1970."""
+        return int(self.begins.timestamp()), int(self.ends.timestamp())
+
+
+def window_from(begins: str, ends: str, now: datetime) -> Window:
+    """A window from two ISO times; one without a zone is this computer's.
+
+    Raises:
+        UsageError: no such times, or a window that is over, has no length, or is longer than anybody waits.
+    """
+    try:
+        window = Window(*(datetime.fromisoformat(text).astimezone(UTC) for text in (begins, ends)))
+    except (ValueError, OverflowError) as cause:
+        raise _unfit("--from and --until have to be times such as 2026-05-01T22:00") from cause
+    if not (window.begins < window.ends and now < window.ends):
+        raise _unfit("the window is over, or ends before it begins")
+    if (window.ends - window.begins).days >= LONGEST_DAYS or (window.begins - now).days >= LONGEST_DAYS:
+        raise _unfit(f"a window lasts less than {LONGEST_DAYS} days and begins in less than {LONGEST_DAYS}")
+    return window
+
+
+def keep_window(state: Path, window: Window | None) -> None:
+    """Put a window on disk in place of the one before; None for none.
+
+    Raises:
+        UnavailableError: the disk does not take it.
+    """
+    content = {} if window is None else {"from": window.begins.isoformat(), "until": window.ends.isoformat()}
+    try:
+        replace_file(state / FILE, json.dumps(content).encode())
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"The window cannot be written: {cause.strerror}.",
+            consequence="Nothing was announced.",
+            remedy="Make room on the disk that holds the state directory, or mend its permissions, and try again.",
+        ) from cause
+
+
+def kept_window(state: Path) -> Window | None:
+    """The window on disk, also one that is over.
+
+    Raises:
+        ConfigurationError: the file is not one of this program's.
+    """
+    try:
+        content = json.loads((state / FILE).read_bytes())
+        return Window(*(datetime.fromisoformat(content[key]) for key in ("from", "until"))) if content else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        raise ConfigurationError(
+            what=f"{state / FILE} is not what `site-agent maintenance` writes.",
+            consequence="No window was announced.",
+            remedy="Announce it again, or run `site-agent maintenance --cancel`.",
+        ) from cause
+
+
+def window_seconds(state: Path) -> tuple[int, int]:
+    """The window as a greeting tells it: 0 and 0 for none."""
+    window = kept_window(state)
+    return (0, 0) if window is None else window.seconds
+
+
+async def watch_window(state: Path, told: tuple[int, int]) -> None:
+    """Wait until another window is on disk than the one that was told.
+
+    Raises:
+        UnavailableError: it is there; the stream is to begin anew with it.
+    """
+    while window_seconds(state) == told:
+        await asyncio.sleep(_POLL_SECONDS)
+    raise UnavailableError(
+        what="A person here has announced or cancelled a maintenance window.",
+        consequence="Nothing is lost: this site calls again and tells it.",
+        remedy="Nothing has to be done.",
+    )
+
+
+def _unfit(what: str) -> UsageError:
+    return UsageError(
+        what=f"The window cannot be announced: {what}.",
+        consequence="Nothing was announced.",
+        remedy="Correct the times and try again.",
+    )

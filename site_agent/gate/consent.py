@@ -1,0 +1,101 @@
+"""Whether the persons here still agree, asked so cheaply that it can be asked before every chunk.
+
+The approval is a file that `site-agent approve` and `site-agent withdraw` write; it is read again only when it was
+replaced. Times are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from protos.errors import RefusedError
+from protos.plan.plan import Plan
+from site_agent.approvals import Approval, approval_path, find_approval, last_approved, newest_version, why_not
+from site_agent.gate.spent import Spent
+
+
+class ConsentEnded(RefusedError):
+    """The persons at this site no longer agree to the plan; `because` is a clause for the log."""
+
+    def __init__(self, study: str, because: str) -> None:
+        super().__init__(
+            what=f"This site takes no further part in the study {study}: {because}.",
+            consequence="Nothing more of it leaves this site; what left before is in the audit log.",
+            remedy="Start the site agent again for other studies; `site-agent approve` lets it back into this one.",
+        )
+        self.because = because
+
+
+class Consent:
+    """What persons here have said to one plan."""
+
+    def __init__(self, state: Path, plan: Plan, *, approvers: int, now: Callable[[], datetime]) -> None:
+        """`approvers` is the policy's; `now` gives aware times."""
+        self.state, self.plan, self.approvers, self._now = state, plan, approvers, now
+        self._seen: tuple[int, int, int] | None = None
+        self._approval: Approval | None = None
+
+    def why_not(self) -> str | None:
+        """Why nothing may train or leave under the plan, in one clause, or None.
+
+        Raises:
+            RefusedError: the approval's file is none.
+        """
+        try:
+            found = approval_path(self.state, self.plan).stat()
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except FileNotFoundError:
+            self._seen, self._approval = None, None
+        else:
+            if seen != self._seen:
+                self._approval, self._seen = find_approval(self.state, self.plan), seen
+        return why_not(self._approval, approvers=self.approvers, now=self._now())
+
+    def require(self) -> None:
+        """Return if persons here agree.
+
+        Raises:
+            ConsentEnded: they do not, or no longer.
+        """
+        because = self.why_not()
+        if because is not None:
+            raise ConsentEnded(self.plan.study, because)
+
+    def named_alike(self) -> str | None:
+        """The digest of another plan of the same study and version that was approved here, or None."""
+        found = last_approved(self.state, self.plan)
+        is_alike = found is not None and found[0].version == self.plan.version
+        return found[0].digest.hex() if found is not None and is_alike else None
+
+
+def refuse_replay(
+    state: Path,
+    plan: Plan,
+    finished: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
+    now: datetime,
+) -> str | None:
+    """Why a plan that was once approved is too old to be followed, in one clause, or None.
+
+    Args:
+        state: the site's state directory.
+        plan: as announced.
+        finished: the audit log's records of runs that were finished here; the run's own file counts as well.
+        now: an aware time.
+
+    Raises:
+        RefusedError: the run's own file cannot be read.
+    """
+    newest = newest_version(state, plan.study)
+    if newest > plan.version:
+        return f"version {newest} of this study was approved here since"
+    # A coordinator that died at the very end may still ask; after this long none would still be waiting.
+    patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
+    ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
+    kept = Spent(state, plan.run_name).finished  # the log may have been put aside since
+    ends += [] if kept is None else [kept]
+    if ends and now - max(ends) > patience:
+        return f"its run was finished here on {max(ends):%Y-%m-%d}"
+    return None

@@ -1,0 +1,272 @@
+"""The one door out of a site.
+
+Builds the contribution for a round from what was trained. Nothing else in the site agent may
+build one, and the connection sends no chunk that is not cut from one. The rules:
+
+* what is not exactly as long as the round's exchange says is refused, not padded;
+* a scalar below 0 or above its bound is refused; one that a second draw would repeat goes out as 0 there;
+* a value that is not finite is refused, and so is a vector with too many clipped values;
+* the whole vector is encoded and checked before its first byte leaves;
+* one position has one contribution: what was built is kept and sent again, never built anew;
+* what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
+* the audit log records a release, and is synced, before the bytes are handed over;
+* under a plan that requires masking, no chunk is handed over without its masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import numpy as np
+from blake3 import blake3
+
+from protos.errors import OperatorError, RefusedError, UnavailableError
+from protos.numbers.fixed_point import FixedPoint, NotFinite, round_rows
+from protos.plan.exchange import Exchange
+from protos.plan.manifest import ROWS, Manifest
+from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_masking import SiteMasking
+
+
+class GateRefusal(OperatorError):
+    """The gate did not let a contribution out; `reason` and `tensor` may be told to the coordinator."""
+
+    code = "E012"
+
+    def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
+        super().__init__(
+            what=what,
+            consequence="Nothing of this round left this site.",
+            remedy="Tell the study's researcher; the run stops here for this site.",
+        )
+        self.reason, self.tensor = reason, tensor
+
+
+class PolicyForbids(GateRefusal):
+    """The hospital's own file does not let this contribution out; a person there would have to change that."""
+
+    exit_status = RefusedError.exit_status
+
+
+class OutsideHours(UnavailableError):
+    """The hospital lets nothing leave at this time of day; later it does."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            what="The policy lets nothing leave at this time of day.",
+            consequence="Nothing was sent; what was trained is kept.",
+            remedy="Nothing has to be done: this site connects again when the hours begin.",
+        )
+
+
+def unexpected_answer() -> GateRefusal:
+    """The trainer has answered something else than what was asked."""
+    what = "The trainer of this site answered something else than what it was asked."
+    return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A checked vector, ready for one position and draw; only the gate makes them."""
+
+    position: bytes
+    exchange: Exchange
+    redraw: int
+    clipped: int
+    buffer: bytearray = field(repr=False)
+    digest: bytes
+
+
+class Gate:
+    """The door for one run."""
+
+    def __init__(
+        self,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        *,
+        audit: AuditLog,
+        masking: SiteMasking | None,
+        allowance: Allowance,
+        consent: Consent,
+    ) -> None:
+        """`masking` is None only where the plan has secure aggregation off."""
+        if (masking is None) != (plan.secure_aggregation == "off"):
+            raise ValueError("a plan is masked or it is not")
+        self._masking = masking
+        self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
+        self._allowance, self._consent = allowance, consent
+        self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
+
+    def build(
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+    ) -> Contribution:
+        """Encode and check what the trainer handed out; see Builder.
+
+        Raises:
+            GateRefusal: it may not leave.
+        """
+        return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw)
+
+    def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The contribution's chunks from where the coordinator lacks them; the log is written first.
+
+        Raises:
+            AuditError: the log cannot be written; no chunk is handed out.
+            ConsentEnded: the persons here no longer agree.
+            PolicyForbids: the policy does not let it out.
+            OutsideHours: not at this time of day.
+            MaskingRefused: this vector may not be masked for these contributors.
+            MalformedMessage: the coordinator asks for a chunk that there is not.
+        """
+        exchange = contribution.exchange
+        if bind.first_chunk >= exchange.layout.chunks:
+            raise MalformedMessage("a first chunk that the vector does not have")
+        self._consent.require()
+        self._check_policy(exchange, bind)
+        if self._masking is not None:
+            self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
+        self._audit.write(
+            "contribution_released",
+            run=self._run,
+            round=bind.round,
+            attempt=bind.attempt,
+            position=contribution.position.hex(),
+            contributors=list(bind.sites),
+            manifest=self._manifest.digest.hex(),
+            stage=exchange.stage.name.lower(),
+            layers=len({tensor.layer for tensor in exchange.up}),
+            offered_layers=exchange.layers.hex(),
+            tensors=len(exchange.up),
+            scalars=[scalar.name for scalar in exchange.scalars],
+            bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
+            first_chunk=bind.first_chunk,
+            clipped=contribution.clipped,
+            masked=self._masking is not None,
+        )
+        self._allowance.take(exchange, bind, contribution.position)
+        return self._hand_out(contribution, bind)
+
+    def _check_policy(self, exchange: Exchange, bind: Bind) -> None:
+        at: Mapping[str, object] = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
+        if not self._allowance.is_open:
+            self._audit.write("release_refused", reason="the policy lets nothing leave at this time of day", **at)
+            raise OutsideHours
+        reason = self._allowance.refuse(exchange, bind, masked=self._masking is not None)
+        if reason is not None:
+            self._audit.write("release_refused", reason=reason, **at)
+            what = f"This site's policy does not let a contribution out: {reason}."
+            raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
+
+    def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
+        """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
+
+        Masked bytes confirm no guess at the change; the hash of the change itself would.
+        """
+        sent, total = blake3(), 0
+        for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
+            self._consent.require()
+            if not self._allowance.is_open:
+                raise OutsideHours
+            sent.update(body)
+            total += len(body)
+            yield Chunk(bind.round, bind.attempt, index, body)
+        at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
+        self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
+
+    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
+        layout, buffer = contribution.exchange.layout, contribution.buffer
+        if self._masking is not None:
+            return self._masking.masked(contribution.position, bind, layout, buffer)
+        return (bytes(layout.body(buffer, index)) for index in range(bind.first_chunk, layout.chunks))
+
+
+class Builder:
+    """Encodes and checks vectors under one plan; what it makes leaves through the gate alone."""
+
+    def __init__(self, plan: Plan, *, trains: bool, smallest_rows: int) -> None:
+        """`trains` is False for a site that only evaluates; it trains on at least `smallest_rows` rows."""
+        self._plan, self._trains, self._smallest_rows = plan, trains, smallest_rows
+        self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+
+    def build(
+        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+    ) -> Contribution:
+        """Encode and check what the trainer handed out.
+
+        Args:
+            position: what it was computed from.
+            exchange: what may travel in this round.
+            payload: the changes as little-endian float32, then the scalars without "rows" as
+                little-endian int64, each in the exchange's order.
+            rows: training rows on the public grid; not used where they do not travel.
+            redraw: which draw of the step it is, 0 for the ordinary one.
+
+        Raises:
+            GateRefusal: it may not leave.
+        """
+        if len(payload) != payload_bytes(exchange):
+            what = "The trainer's answer is shorter or longer than what travels in this round."
+            raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
+        layout = exchange.layout
+        values = np.frombuffer(payload, "<f4", layout.parameters)
+        if not self._trains and values.any():
+            what = "The trainer handed out a change, but this site only evaluates."
+            raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
+        buffer = bytearray(layout.total_bytes)
+        clipped = 0
+        for index in range(layout.chunks):
+            body = layout.body(buffer, index)
+            words = layout.words(body, index)
+            words[0] = 1
+            words[1:] = scalars[: len(words) - 1]
+            part = layout.changes_slice(index)
+            try:
+                clipped += self._fixed_point.encode(values[part], weight, layout.changes(body, index))
+            except NotFinite as found:
+                tensor = exchange.tensor_at(part.start + found.index)
+                what = f"Training made {tensor} infinite or not a number."
+                raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
+        if clipped > self._plan.encoding.largest_clipped_share * values.size:
+            what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
+            raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
+        return Contribution(position, exchange, redraw, clipped, buffer, blake3(buffer).digest())
+
+    def _weigh(self, exchange: Exchange, rows: int) -> float:
+        """The factor of the changes."""
+        match self._plan.weighting:
+            case EqualWeights():
+                return 1.0
+            case RowWeights(largest_rows=largest):
+                fewest, most = (round_rows(self._smallest_rows, largest), largest) if self._trains else (0, 0)
+                if exchange.up and not fewest <= rows <= most:
+                    raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
+                return rows / largest if exchange.up else 1.0
+            case _:
+                assert_never(self._plan.weighting)
+
+    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, redraw: int) -> list[int]:
+        """The exchange's scalars, each within its bound."""
+        start, count = 4 * exchange.layout.parameters, sum(scalar.name != ROWS for scalar in exchange.scalars)
+        given = iter(np.frombuffer(payload, "<i8", count, start).tolist())
+        values = []
+        for scalar in exchange.scalars:
+            value = rows if scalar.name == ROWS else next(given)
+            if not 0 <= value <= scalar.bound:
+                what = f"The trainer's number for {scalar.name} lies outside its agreed bounds."
+                raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
+            values.append(0 if redraw and scalar.occasion.travels_once else value)
+        return values
+
+
+def payload_bytes(exchange: Exchange) -> int:
+    """How long the trainer's answer for an exchange has to be."""
+    return 4 * exchange.layout.parameters + 8 * sum(scalar.name != ROWS for scalar in exchange.scalars)

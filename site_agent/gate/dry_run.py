@@ -1,0 +1,96 @@
+"""`site-agent review --dry-run`: one round, made as in a run, checked as by the gate, and kept here.
+
+The trainer is started with `--rehearse`: it asks for no approval, keeps nothing on disk and answers for one round.
+Who can start it so can read the table anyway; the service, which others can reach, is never started so.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from protos.plan.exchange import Exchange, Exchanges, stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+from site_agent.gate.door import Builder, payload_bytes, unexpected_answer
+from site_agent.gate.mishaps import TrainerFailed
+from site_agent.hospital import Hospital
+from site_agent.trainer_socket import AgentEnd, Failed, Prepare, Prepared, Train, Trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What would have left in one round, before masking: its bytes, their BLAKE3, how many values were clipped."""
+
+    stage: str
+    bytes: int
+    clipped: int
+    digest: str
+
+
+async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> tuple[Made, ...]:
+    """Make the first round of a plan, and the first of training where a probe comes before it.
+
+    Args:
+        hospital: the configuration.
+        path: its file, which the trainer reads itself.
+        plan: not necessarily approved.
+
+    Raises:
+        OperatorError: the plan or the table does not fit, or the gate would have refused.
+    """
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--rehearse"]
+    command = [*words, "--socket", str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL):
+        theirs.close()
+        end = AgentEnd(ours)
+        try:
+            return await _make(hospital, plan, end)
+        finally:
+            end.close()  # the trainer ends with it
+
+
+async def _make(hospital: Hospital, plan: Plan, end: AgentEnd) -> tuple[Made, ...]:
+    prepared = await end.ask(Prepare(plan.run_name, plan.canonical), 0)
+    if isinstance(prepared, Failed):
+        raise TrainerFailed(prepared)
+    if not isinstance(prepared, Prepared):
+        raise unexpected_answer()
+    trains = plan.tier_of(hospital.site) == "training"
+    builder = Builder(plan, trains=trains, smallest_rows=hospital.policy.smallest_training_rows)
+    made = []
+    for number, exchange in _first_rounds(plan):
+        question = Train(number, 0, int(exchange.stage), exchange.layers.hex(), -1, _received(plan, exchange))
+        answer = await end.ask(question, payload_bytes(exchange))
+        if isinstance(answer, Failed):
+            raise TrainerFailed(answer)
+        if not isinstance(answer, Trained):
+            raise unexpected_answer()
+        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, redraw=0)
+        stage = exchange.stage.name.lower()
+        made.append(Made(stage=stage, bytes=len(built.buffer), clipped=built.clipped, digest=built.digest.hex()))
+    return tuple(made)
+
+
+def _first_rounds(plan: Plan) -> Iterator[tuple[int, Exchange]]:
+    exchanges = Exchanges(plan, manifest_of(plan))
+    for number in (0, 1):
+        stage = stage_at(plan, number)
+        assert stage is not None
+        yield number, exchanges.of(number, stage, b"")
+        if stage is not Stage.PROBE:
+            return
+
+
+def _received(plan: Plan, exchange: Exchange) -> bytes:
+    """What would come down: the first values, and control variates of 0 behind them."""
+    values = manifest_of(plan).initial_parameters(plan.seed) if exchange.down else np.empty(0, np.float32)
+    return values.tobytes() + bytes(4 * (exchange.down_numbers - values.size))

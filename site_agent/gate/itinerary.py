@@ -1,0 +1,108 @@
+"""Which rounds a coordinator may offer in one run, whatever it says; the memory of one site.
+
+The rules, beside those of the plan (protos/plan/exchange.py):
+
+* a new round comes after all others; one that comes again, after a crash somewhere, is the same step, byte
+  for byte, under no earlier attempt; what the run no longer goes back to is over for good;
+* stages only advance, and no second round only measures the same;
+* the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
+* a result comes after the last round, which the plan fixes unless training may end early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from protos.plan.architecture import TensorSpec
+from protos.plan.exchange import Exchange, Exchanges, is_measured
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
+from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
+from protos.wire.positions import position
+
+_ORDER: Final = (Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT)
+
+
+class Itinerary:
+    """What was offered to this site in a run, and what therefore may come next."""
+
+    def __init__(self, run: str, plan: Plan, manifest: Manifest, released: Iterable[Mapping[str, Any]]) -> None:
+        """`released` is what left this site in this run, oldest first, in the words of the audit log."""
+        self._run, self._plan = run, plan
+        self._exchanges = Exchanges(plan, manifest)
+        self._known: dict[int, tuple[int, bytes]] = {}  # of each round the newest attempt, and its position
+        self._oldest = 0
+        self.newest: int | None = None  # the round that was offered last, by this process
+        self._last: tuple[int, Stage] | None = None
+        self._chosen: bytes | None = None
+        for facts in released:
+            stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
+            position_then = bytes.fromhex(facts.get("position", ""))  # earlier versions did not write it
+            self._known[facts["round"]] = (facts["attempt"], position_then)
+            self._remember(facts["round"], stage, layers)
+
+    def accept(self, offer: Offer) -> Exchange:
+        """What travels in an offered round.
+
+        Raises:
+            MalformedMessage: an honest coordinator would not offer this.
+        """
+        here, known = position(self._run, offer), self._known.get(offer.round)
+        newest = max(self._known, default=-1)
+        if offer.round < self._oldest or (offer.round < newest if known is None else offer.attempt < known[0]):
+            raise MalformedMessage("a round that is over")
+        if known is not None and known[1] not in (here, b""):
+            raise MalformedMessage("other parameters for the same step")
+        exchange = self._exchanges.of(offer.round, offer.stage, offer.layers)
+        self._check_stage(offer)
+        self._check_layers(offer.stage, offer.layers)
+        self._check_best(offer.best_round)
+        self._oldest = max(self._oldest, offer.oldest)
+        self._known[offer.round], self.newest = (offer.attempt, here), offer.round
+        for number in [number for number in self._known if number < self._oldest]:
+            del self._known[number]
+        self._remember(offer.round, offer.stage, offer.layers)
+        return exchange
+
+    def accept_result(self, finish: Finish) -> tuple[TensorSpec, ...]:
+        """The tensors whose values come down with a result.
+
+        Raises:
+            MalformedMessage: it comes too early, or names other layers or a round that was not measured.
+        """
+        closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
+        closing += [Stage.REPORT] if self._plan.gain == "sums" else []
+        closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
+        wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
+        is_last = finish.round == self._plan.rounds or self._plan.early_stopping is not None
+        if self._last != wanted or not is_last:
+            raise MalformedMessage("a result before the last round")
+        self._check_layers(None, finish.layers)
+        self._check_best(finish.best_round)
+        return self._exchanges.result(finish.layers)
+
+    def _check_stage(self, offer: Offer) -> None:
+        if self._last is None or offer.round < self._last[0]:
+            return
+        last_round, stage = self._last
+        is_again = stage is not Stage.TRAINING and stage is offer.stage and offer.round > last_round
+        if is_again or _ORDER.index(offer.stage) < _ORDER.index(stage):
+            raise MalformedMessage("a stage that is over")
+
+    def _check_layers(self, stage: Stage | None, layers: bytes) -> None:
+        if stage is not Stage.PROBE and self._chosen not in (None, layers):
+            raise MalformedMessage("other layers than those that the probe has chosen")
+
+    def _check_best(self, best_round: int | None) -> None:
+        if best_round is None:
+            return
+        may_be_validation = self._plan.has_validation_round and best_round > self._plan.has_probe
+        if not self._plan.measures_validation or not (may_be_validation or is_measured(self._plan, best_round)):
+            raise MalformedMessage("a best round that no site has measured")
+
+    def _remember(self, round_number: int, stage: Stage, layers: bytes) -> None:
+        if self._last is None or round_number >= self._last[0]:
+            self._last = (round_number, stage)
+        if self._plan.has_probe and stage is not Stage.PROBE:
+            self._chosen = layers

@@ -1,0 +1,399 @@
+"""The loop of the process that has the network: receive, trainer socket, gate, send.
+
+It never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at
+a time; training goes on while a stream is down, and what was built for a step is kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protos.errors import ProtocolError, RefusedError, UnavailableError
+from protos.fingerprints import fingerprint
+from protos.masking.masking_refusals import MaskingRefused
+from protos.plan.manifest import Manifest, manifest_of
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan, plan_from_wire
+from protos.wire.messages import (
+    MOST_SAVED,
+    PROTOCOL_VERSION,
+    Announcement,
+    CoordinatorMessage,
+    Done,
+    Farewell,
+    Hello,
+    Join,
+    MalformedMessage,
+    Refusal,
+    Saved,
+    SiteReason,
+)
+from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
+from site_agent.agent.connection import Connection
+from site_agent.approvals import keep_plan
+from site_agent.gate.announced_absence import watch_window, window_seconds
+from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
+from site_agent.gate.door import GateRefusal, unexpected_answer
+from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
+from site_agent.gate.policy import refuse_plan
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
+from site_agent.gate.site_standing import Standing
+from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.gate.waiting import await_approval, await_hours, watch_consent, watch_hours
+from site_agent.hospital import Hospital
+from site_agent.trainer_socket import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
+from site_agent.trainer_socket import Message as TrainerMessage
+
+FIRST_WAIT_SECONDS: Final = 0.5
+LONGEST_WAIT_SECONDS: Final = 30.0
+MOST_DEATHS: Final = 5  # of the trainer, without one contribution between them
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The operator has changed the configuration."""
+
+
+_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | BaseException
+
+
+class Agent:
+    """One site's part in all runs of a coordinator."""
+
+    def __init__(
+        self,
+        hospital: Hospital,
+        *,
+        identity_key: Ed25519PrivateKey,
+        trainer: AgentEnd,
+        audit: AuditLog,
+        connect: Callable[[], Connection],
+        software: str,
+        renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
+        standing: Standing | None = None,
+        upkeep: SiteUpkeep | None = None,
+    ) -> None:
+        """`identity_key` is this site's long-term key; `connect` opens a stream; `renew_trainer` starts another.
+
+        `standing` is kept up for those who ask what the agent does.
+        """
+        self._standing, self._upkeep = standing or Standing(), upkeep
+        self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
+        self._hours = lambda: self._hospital.policy.hours
+        self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
+        self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
+        self._deaths, self._has_lost_trainer = 0, False
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
+        self._unheard: Farewell | None = None  # came while this site was at work, and then the stream ended
+        self._connection: Connection | None = None
+        self._rounds: Rounds | None = None
+        self._run = ""
+        self._asking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log = structlog.get_logger()
+
+    async def run(self) -> None:
+        """Take part until the coordinator says that everything is over.
+
+        Raises:
+            OperatorError: this site cannot or must not go on.
+        """
+        failures = 0
+        try:
+            while True:
+                try:
+                    if self._has_lost_trainer:
+                        await self._begin_trainer_anew()
+                    await await_hours(self._hours)
+                    async with self._connect() as connection:
+                        if await self._converse(connection):
+                            return
+                    failures = 0
+                except TrainerGone as gone:
+                    self._deaths, self._has_lost_trainer, self._connection = self._deaths + 1, True, None
+                    self._standing.failed(gone)
+                    self._log.warning("trainer_gone", what=gone.what)
+                    if self._renew_trainer is None or self._deaths > MOST_DEATHS:
+                        raise
+                except UnavailableError as gone:
+                    if (said := self._unheard) is not None and said.reason.is_final and self._part(said):
+                        return
+                    if self._connection is None:
+                        failures += 1
+                    else:
+                        failures, self._connection = 1, None
+                    self._standing.failed(gone)
+                    wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
+                    self._log.warning("coordinator_unavailable", what=gone.what, retry_in_seconds=round(wait, 1))
+                    await asyncio.sleep(wait)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._trainer.close()
+
+    def adopt(self, hospital: Hospital) -> None:
+        """From now on this configuration holds; a study under way ends where its policy refuses that."""
+        self._hospital = hospital
+        self._spawn(self._inbox.put(Adopted()))
+
+    async def _begin_trainer_anew(self) -> None:
+        """The trainer has died: another one takes the run up from what is on its disk."""
+        assert self._renew_trainer is not None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._forget_messages()
+        self._trainer.close()
+        self._trainer = await self._renew_trainer()
+        if self._rounds is not None:
+            self._rounds.trainer_began_anew(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
+        self._has_lost_trainer = False
+
+    async def _converse(self, connection: Connection) -> bool:
+        """One stream from greeting to end; whether everything is over."""
+        away = window_seconds(state := self._hospital.state_path)
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
+        reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
+        window, hours = self._spawn(watch_window(state, away)), self._spawn(watch_hours(self._hours))
+        keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
+        try:
+            while True:
+                item = await self._inbox.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, Farewell):
+                    return self._part(item)
+                if not isinstance(item, Built | Concluded | Adopted):
+                    self._connection = connection
+                    self._standing.connected()
+                self._standing.saw(item)
+                if isinstance(item, Upkeep):
+                    await self._beside().take(item, connection.send)
+                else:
+                    await self._handle(item)
+        except MalformedMessage as malformed:
+            raise await self._complain(malformed) from malformed
+        except MaskingRefused as refused:
+            tells = refused.reason not in OF_THE_DISK
+            await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused), tells=tells)
+            raise masks_nothing(refused) from refused
+        except (GateRefusal, ConsentEnded, TrainerFailed) as ended:
+            await self._end_part(ended)
+            raise
+        finally:
+            for task in (reader, watcher, window, hours, keeper):
+                task.cancel()
+            self._standing.parted()
+            if self._rounds is not None:
+                self._rounds.stream_ended()
+            self._forget_messages()
+
+    def _forget_messages(self) -> None:
+        """A new stream begins anew; what the trainer answered is not the stream's and stays."""
+        for _ in range(self._inbox.qsize()):
+            item = self._inbox.get_nowait()
+            of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
+            if isinstance(item, Farewell):
+                self._unheard = item
+            elif isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
+                self._inbox.put_nowait(item)
+
+    async def _read(self, connection: Connection) -> None:
+        while True:
+            await self._inbox.put(await connection.receive())
+
+    def _beside(self) -> SiteUpkeep:
+        if self._upkeep is None:
+            raise MalformedMessage("upkeep that was not agreed on")
+        return self._upkeep
+
+    async def _handle(self, item: CoordinatorMessage | Built | Concluded | Adopted) -> None:
+        match item:
+            case Announcement():
+                await self._announced(item)
+            case Built(contribution=contribution):
+                self._deaths = 0
+                self._standing.built()
+                await self._running().built(contribution)
+            case Concluded(rounds=rounds):
+                self._standing.concluded()
+                await self._running().concluded(rounds)
+            case Adopted() if self._rounds is not None:
+                self._rounds.follow(self._hospital.policy)
+                await self._check_policy(self._rounds.plan, self._rounds.manifest)
+            case Adopted() | Farewell():
+                return  # nothing is under way; a farewell was handled before
+            case _:
+                await self._running().handle(item)
+
+    async def _announced(self, message: Announcement) -> None:
+        try:
+            plan = plan_from_wire(message.plan)
+        except ProtocolError:
+            self._audit.write("coordinator_refused", reason="a plan that this version cannot read")
+            raise
+        if message.run != plan.run_name:
+            raise MalformedMessage("a run that is not the one of its plan")
+        self._run = message.run
+        if self._rounds is None or self._rounds.run != message.run:  # the name holds the plan's digest
+            if self._rounds is not None:
+                self._rounds.end()
+            await self._check_policy(plan, manifest_of(plan))
+            self._rounds = await self._prepare(message.run, plan)
+        rounds = self._rounds
+        digests = (plan.digest, rounds.manifest.digest)
+        await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
+
+    async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
+        """This hospital's policy as it is now allows the study, or this site's part in it ends."""
+        policy, state = self._hospital.policy, self._hospital.state_path
+        refusal = refuse_plan(policy, plan, manifest, site=self._hospital.site, identity=self._identity)
+        refusal = refusal or refuse_replay(state, plan, self._audit.records("run_finished"), datetime.now(UTC))
+        if refusal is None:
+            return
+        digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
+        await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
+        raise policy_refuses(plan.study, refusal)
+
+    async def _prepare(self, run: str, plan: Plan) -> Rounds:
+        manifest = manifest_of(plan)
+        facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        policy, state = self._hospital.policy, self._hospital.state_path
+        consent = Consent(state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
+        keep_plan(state, plan)
+        await await_approval(consent, self._audit, self._standing.await_approval, self._hours)
+        saved = await self._prepare_trainer(plan, manifest)
+        method = " + ".join(method_names(plan.method))
+        self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
+        self._standing.began_run(run, plan.schedule.rounds)
+        self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
+        return Rounds(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=self._hospital.site,
+            policy=policy,
+            consent=consent,
+            audit=self._audit,
+            masking=self._masking(run, plan, manifest),
+            around=Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put),
+            saved=saved,
+        )
+
+    async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
+        """Have the trainer build the site's network; the states that it has on disk."""
+        answer = await self._ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
+        if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
+            await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
+            raise ProtocolError(
+                what="This site's network has other federated tensors than the plan names.",
+                consequence="Nothing left this site.",
+                remedy="Install the same version of global-layers everywhere.",
+            )
+        try:
+            pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
+            return tuple(Saved(number, redraw) for number, redraw in sorted(pairs))
+        except ValueError as cause:
+            raise unexpected_answer() from cause
+
+    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
+        if plan.secure_aggregation == "off":
+            return None
+        policy = self._hospital.policy
+        return SiteMasking(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=self._hospital.site,
+            identity_key=self._identity_key,
+            quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
+            budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
+            ledger_path=self._hospital.state_path / "masking" / f"{run}.json",
+            audit=self._audit,
+        )
+
+    async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> TrainerMessage:
+        try:
+            async with self._asking, self._standing.asking(type(message).__name__.lower()):
+                answer = await self._trainer.ask(message, largest_payload)
+        except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
+            raise unexpected_answer() from cause
+        if isinstance(answer, Failed):
+            raise TrainerFailed(answer)
+        return answer
+
+    async def _send(self, message: Join | Refusal | Outgoing) -> None:
+        if self._connection is not None and isinstance(message, Done) and self._upkeep is not None:
+            await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over with this word
+        if self._connection is not None:  # without one the next offer asks again
+            await self._connection.send(message)
+
+    async def _end_part(self, ended: GateRefusal | ConsentEnded | TrainerFailed) -> None:
+        match ended:
+            case GateRefusal(reason=reason, tensor=tensor):
+                await self._refuse(reason, tensor)
+            case ConsentEnded(because=because):
+                await self._refuse(SiteReason.WITHDRAWN, "", because=because)
+            case TrainerFailed(is_mendable=False, failed=failed):
+                await self._refuse(SiteReason(failed.reason), failed.tensor)
+
+    async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
+        facts = {"because": because} if because else {}
+        self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
+        if self._run and tells:
+            await self._tell(Refusal(self._run, reason, tensor))
+
+    async def _tell(self, refusal: Refusal) -> None:
+        """Say why this site stops, where somebody still listens; it stops all the same."""
+        with suppress(UnavailableError, RefusedError):
+            await self._send(refusal)
+            if self._connection is not None:
+                await self._connection.part()
+
+    async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
+        self._audit.write("coordinator_refused", reason=str(malformed))
+        if self._run:
+            await self._tell(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
+        return misbehaved(malformed)
+
+    def _part(self, farewell: Farewell) -> bool:
+        """Whether a farewell ends everything well; raises where a person has to act."""
+        self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
+        return is_over(farewell, self._audit)
+
+    def _consent(self) -> Consent | None:
+        return None if self._rounds is None else self._rounds.consent
+
+    def _running(self) -> Rounds:
+        if self._rounds is None:
+            raise MalformedMessage("a round before a run was announced")
+        return self._rounds
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run beside the loop; what goes wrong is put into the inbox, never lost."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except BaseException as failure:
+                await self._inbox.put(failure)
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

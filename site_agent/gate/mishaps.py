@@ -1,0 +1,107 @@
+"""What ends an agent's part, or a stream, in the words that an operator reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
+from site_agent.gate.site_log import AuditLog
+from site_agent.trainer_socket import Failed
+
+# A fault of this site's disk: the run waits for the site to come back with its state, and is not ended for all.
+OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
+
+
+class TrainerFailed(OperatorError):
+    """The trainer stopped with a reason of its own, which it has printed itself."""
+
+    code = "E013"
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(
+            what="The trainer of this site stopped; its own message says why.",
+            consequence="Nothing of this round left this site.",
+            remedy="Follow the trainer's message, then start the site agent again.",
+        )
+        self.failed = failed
+        self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether a trainer can go on when its operator has made room, say: the run waits, and does not end for all."""
+        is_own = self.failed.reason == SiteReason.TRAINER_FAILED
+        return is_own and self.failed.exit_status == UnavailableError.exit_status
+
+
+def policy_refuses(study: str, reason: str) -> RefusedError:
+    """The policy in hospital.yaml does not allow a study."""
+    return RefusedError(
+        what=f"This site's policy refuses the study {study}: {reason}.",
+        consequence="Nothing more leaves this site for it.",
+        remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
+        code="E025",
+    )
+
+
+def masks_nothing(refused: MaskingRefused) -> OperatorError:
+    """This site does not mask what it was asked to."""
+    if refused.reason in OF_THE_DISK:
+        return ConfigurationError(
+            what=f"This site masks nothing: {refused}.",
+            consequence="Nothing leaves this site; the study waits for it.",
+            remedy="Bring this site's whole state folder back from its newest backup, then start the agent again.",
+        )
+    return ProtocolError(
+        what=f"This site masks nothing: {refused}.",
+        consequence="Nothing more leaves this site.",
+        remedy="Tell the federation office and the security officer; the audit log has the record.",
+    )
+
+
+def misbehaved(malformed: MalformedMessage) -> ProtocolError:
+    """The coordinator sent what no honest coordinator of this version sends."""
+    return ProtocolError(
+        what=f"The coordinator sent {malformed}.",
+        consequence="This site has stopped; nothing was sent in answer.",
+        remedy="Tell the federation office; start again when they have found the cause.",
+    )
+
+
+def is_over(farewell: Farewell, audit: AuditLog) -> bool:
+    """True where all is over; raises where a person has to act, or this site has to connect again."""
+    if farewell.reason is not CoordinatorReason.ALL_RUNS_OVER:
+        raise parted(farewell)
+    if (run := unfinished_run(audit)) is not None:
+        raise RefusedError(
+            what=f"All studies of the coordinator are over, and {run} has ended without this site.",
+            consequence="Nothing more leaves this site; of that study it has neither a model nor a report.",
+            remedy="Ask the federation office how it ended; another version of the plan is a new study.",
+            code="E026",
+        )
+    return True
+
+
+def unfinished_run(audit: AuditLog) -> str | None:
+    """The newest run that this site has joined, if it neither took in its result nor left it."""
+    joined = [str(facts["run"]) for facts in audit.records("run_joined")][-1:]
+    ended = {facts["run"] for event in ("run_finished", "participation_ended") for facts in audit.records(event)}
+    return joined[0] if joined and joined[0] not in ended else None
+
+
+def parted(farewell: Farewell) -> OperatorError:
+    """The coordinator has ended the stream before all was over."""
+    if farewell.reason.is_final:
+        return RefusedError(
+            what=f"The coordinator ended this site's part: {farewell.detail}.",
+            consequence="Nothing more leaves this site.",
+            remedy="Ask the federation office, then start the site agent again.",
+            code="E026",
+        )
+    return UnavailableError(
+        what=f"The coordinator asks to connect again: {farewell.detail}.",
+        consequence="Nothing is lost.",
+        remedy="Nothing has to be done.",
+        code="E020",
+    )

@@ -1,0 +1,123 @@
+"""What this hospital allows, decided from its own file and the announced plan; pure.
+
+The policy wins over any plan, approved or not; every rule that a plan breaks is told. What is decided
+here of a whole plan is decided again of each contribution before it leaves (allowance.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from protos.plan.architecture import network_tensors
+from protos.plan.manifest import Manifest
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan
+from protos.plan.volume import most_bytes
+from site_agent.hospital import Policy
+
+_TIERS: Final = ("statistics", "evaluation", "training")  # each allows what stands before it
+_MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in the review anyway
+
+
+def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> str | None:
+    """Why this site does not take part under a plan, all of `refusals` in one line, or None."""
+    return "; ".join(refusals(policy, plan, manifest, site=site, identity=identity)) or None
+
+
+def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:
+    """Every rule that a plan breaks at this site, a clause each, each once.
+
+    Args:
+        policy: from this hospital's own file.
+        plan: as announced.
+        manifest: computed from the plan here.
+        site: this site's name.
+        identity: the fingerprint of this site's identity key; None leaves out whether the plan lists it.
+    """
+    is_listed = identity is None or {entry.name: entry.identity for entry in plan.sites}.get(site) == identity
+    listing = () if is_listed else ("the plan does not list this site with this identity key",)
+    return tuple(dict.fromkeys((*listing, *_reasons(policy, plan, manifest, site))))
+
+
+def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Iterator[str]:
+    tier, training = plan.tier_of(site), plan.quorum - len(plan.evaluating_sites)
+    if _TIERS.index(tier) > _TIERS.index(policy.tier):
+        yield f"the plan asks this site for {tier}, the policy allows {policy.tier} at most"
+    forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
+    if forbidden and tier != "statistics":
+        yield f"the policy does not allow the method {' or '.join(forbidden)}"
+    if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
+        yield "the policy requires secure aggregation, and the plan has it off"
+    if plan.two_sites is not None and policy.two_sites is None:
+        yield "each of the plan's two sites would see the other's change, and the policy does not allow it"
+    if training < policy.smallest_sites:
+        yield f"the plan adds up {training} sites, the policy wants more"
+    if plan.rounds > policy.largest_rounds:
+        yield "the plan has more rounds than the policy allows"
+    megabytes = most_bytes(plan, manifest) / 1e6
+    if megabytes > policy.largest_megabytes:
+        yield f"{megabytes:.1f} MB would leave, more than the policy allows"
+    if plan.encoding.clipping_range > policy.largest_clipping_range:
+        yield "the plan's clipping range is wider than the policy allows"
+    if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
+        yield f"the plan's smallest cell is {plan.statistics.smallest_cell}, the policy wants {policy.smallest_cell}"
+    yield from _of_tensors(policy, plan, manifest)
+    yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
+
+
+def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:
+    if plan.statistics is not None:
+        return
+    network = [
+        tensor.name
+        for tensor in network_tensors(
+            plan.architecture,
+            columns=plan.placeholder_columns,
+            outputs=plan.outputs or 1,
+            common=len(plan.columns) or None,
+        )
+    ]
+    for pattern in (*(policy.federated or ()), *policy.private):
+        if not any(fnmatchcase(name, pattern) for name in network):
+            yield f"the policy's pattern {pattern} matches no tensor of this network, so it protects nothing"
+    kept = [tensor.name for tensor in manifest.tensors if _is_private(policy, tensor.name)]
+    if kept:
+        yield f"the policy keeps {_some(kept)} private"
+    others = [tensor.name for tensor in manifest.tensors if _is_not_allowed(policy, tensor.name)]
+    if others:
+        yield f"the policy does not allow {_some(others)} to leave"
+
+
+def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
+    """Why a tensor's change may not leave, a clause for each."""
+    for name in names:
+        if _is_private(policy, name):
+            yield f"the policy keeps {name} private"
+        elif _is_not_allowed(policy, name):
+            yield f"the policy does not allow {name} to leave"
+
+
+def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
+    """Why a number beside the changes may not leave, a clause for each."""
+    if policy.scalars is None:
+        return
+    for name in names:
+        if not any(fnmatchcase(name, pattern) for pattern in policy.scalars):
+            yield f"the policy does not allow the number {name} to leave"
+
+
+def _is_private(policy: Policy, tensor: str) -> bool:
+    return any(fnmatchcase(tensor, pattern) for pattern in policy.private)
+
+
+def _is_not_allowed(policy: Policy, tensor: str) -> bool:
+    """Of a tensor that is not private anyway."""
+    is_named = policy.federated is None or any(fnmatchcase(tensor, pattern) for pattern in policy.federated)
+    return not is_named and not _is_private(policy, tensor)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,85 @@
+"""What has left this site, counted from the audit log without changing it.
+
+The log is read forward from where the last reading ended, so asking often costs nothing. It is not
+verified here: `site-agent audit verify` does that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from audit.log_files import all_files
+
+_HANDED_OVER: Final = "contribution_handed_over"
+COUNTERSIGNED: Final = "head_countersigned"
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the audit log says.
+
+    Attributes:
+        contributions: uploads that were handed over whole; a repeated upload counts again.
+        handed_bytes: their sum, in bytes.
+        records: lines of the log.
+        not_countersigned: lines after the last countersignature of the coordinator.
+    """
+
+    contributions: int = 0
+    handed_bytes: int = 0
+    records: int = 0
+    not_countersigned: int = 0
+
+    def after(self, event: str, byte_count: int) -> Left:
+        """With one record more."""
+        is_handed = event == _HANDED_OVER
+        return Left(
+            self.contributions + is_handed,
+            self.handed_bytes + (byte_count if is_handed else 0),
+            self.records + 1,
+            0 if event == COUNTERSIGNED else self.not_countersigned + 1,
+        )
+
+
+class LeftCount:
+    """Counts one log as it grows, over all its files; what was counted of a file that rotation put aside stays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def now(self) -> Left:
+        """What the log says at this moment; nothing where there is none yet."""
+        for path in all_files(self._path):
+            try:
+                with path.open("rb") as file:
+                    self._read(file)
+            except FileNotFoundError:
+                continue  # put aside or deleted since it was listed: looked for again at the next reading
+        return self._left
+
+    def _begin(self) -> None:
+        self._sizes: dict[int, int] = {}  # by inode, which a file keeps when it is put aside
+        self._left = Left()
+
+    def _read(self, file: BinaryIO) -> None:
+        told = os.fstat(file.fileno())
+        if told.st_size < self._sizes.get(told.st_ino, 0):  # another file has taken its place
+            self._begin()
+        file.seek(self._sizes.get(told.st_ino, 0))
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            self._sizes[told.st_ino] = self._sizes.get(told.st_ino, 0) + len(line)
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            facts = json.loads(line)["facts"]
+            self._left = self._left.after(str(facts["event"]), int(facts.get("bytes", 0)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._left = self._left.after("", 0)  # damaged; the verification says so

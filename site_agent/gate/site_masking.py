@@ -1,0 +1,279 @@
+"""This site's half of secure aggregation: its keys for a key session, its masks for a round.
+
+Keys live and die in the memory of this process. What was masked, at which step and for which set, is on
+disk before a byte leaves, so that neither a restart nor an earlier backup makes this site mask a step
+for a second set. The mathematics is in protos/masking/, and the ledger there decides what a set costs. One
+rule stands here beside the ledger's own:
+
+* a memory that does not know of everything in the audit log, or of the run's last release where the log no longer
+  has it (spent.py), is none: a file that was deleted or restored is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from host.disk_space import RECORDS_RESERVE_BYTES, require_room
+from host.durable import make_folder, replace_file
+from protos.errors import OperatorError
+from protos.masking.key_session import (
+    KeySessionSecret,
+    KeySessionTerms,
+    acknowledge,
+    check_acknowledgements,
+    check_roster,
+    make_advert,
+    transcript,
+)
+from protos.masking.ledger import Ask, Ledger, Mark, check_of
+from protos.masking.mask_context import check_contributors, encoding_name, round_context
+from protos.masking.mask_stream import Masker
+from protos.masking.masking_refusals import MaskingRefused, Reason, require
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
+from protos.wire.messages import (
+    Bind,
+    KeyAdvert,
+    KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
+)
+from site_agent.gate.site_log import AuditLog
+
+
+class SiteMasking:
+    """One site's masking in one run."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        site: str,
+        identity_key: Ed25519PrivateKey,
+        quorum: int,
+        budget: int,
+        ledger_path: Path,
+        audit: AuditLog,
+    ) -> None:
+        """`quorum` and `budget` are the stricter of plan and policy; `ledger_path` is this run's file.
+
+        Raises:
+            MaskingRefused: what was masked earlier in this run cannot be read, or `audit` knows of more.
+        """
+        self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
+        self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
+        self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
+        self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
+        for witnessed in _releases(audit, run):
+            self._ledger.refuse_if_older(witnessed)
+        self._check = ""  # of the file as it is on disk; empty until this process has written it whole
+        self._terms: KeySessionTerms | None = None
+        self._secret: KeySessionSecret | None = None
+        self._advert: KeyAdvert | None = None
+        self._roster: tuple[KeyAdvert, ...] = ()
+        self._transcript = b""
+        self._highest_key_session = 0
+        self.key_session = 0
+
+    def require_memory(self, step: int, attempt: int) -> None:
+        """Return if this memory knows of something that left, as somebody else than the audit log has kept it.
+
+        Raises:
+            MaskingRefused: it was rolled back, or is missing.
+        """
+        self._ledger.refuse_if_older(Mark(step, attempt))
+
+    def open(self, message: KeySessionOpen) -> KeyAdvert:
+        """Fresh keys for a new key session; those of the one before are forgotten.
+
+        Raises:
+            MaskingRefused: the key session is not new, or its sites are not the plan's, enough, and this one too.
+        """
+        require(message.key_session > self._highest_key_session, Reason.WRONG_KEY_SESSION)
+        require(self._site in message.sites, Reason.NOT_A_CONTRIBUTOR)
+        require(len(message.sites) >= self._quorum, Reason.BELOW_QUORUM)
+        self.forget()
+        self._highest_key_session = message.key_session
+        self._terms = KeySessionTerms(
+            run=self._run,
+            key_session=message.key_session,
+            plan_digest=self._plan.digest,
+            candidates=message.sites,
+            identities=tuple(sorted((site.name, site.identity) for site in self._plan.sites)),
+        )
+        self._secret = KeySessionSecret(X25519PrivateKey.generate(), secrets.token_bytes(32))
+        own_identity = self._identity_key.public_key().public_bytes_raw()
+        self._advert = make_advert(self._secret, self._terms, self._site, own_identity, self._identity_key.sign)
+        return self._advert
+
+    def check(self, message: KeySessionRoster) -> KeySessionAcknowledgement:
+        """Check every site's key and sign what was seen.
+
+        Raises:
+            MaskingRefused: a key is not what the plan lists, or the roster is not what was opened.
+        """
+        terms, advert = self._opened(message.key_session)
+        require(not self._roster, Reason.ANOTHER_TRANSCRIPT)
+        check_roster(terms, message.adverts, advert, self._quorum)
+        self._roster, self._transcript = message.adverts, transcript(terms, message.adverts)
+        return acknowledge(terms, self._site, self._transcript, self._identity_key.sign)
+
+    def seal(self, message: KeySessionSeal) -> None:
+        """Derive the pairs' keys once every site has signed the same transcript.
+
+        Raises:
+            MaskingRefused: a site is missing or has seen another roster.
+        """
+        terms, _ = self._opened(message.key_session)
+        require(bool(self._roster) and self._secret is not None, Reason.ACKNOWLEDGEMENTS_INCOMPLETE)
+        check_acknowledgements(terms, self._transcript, message.acknowledgements, self._roster)
+        assert self._secret is not None
+        self._secret.agree(self._site, self._roster, self._transcript)
+        self.key_session = message.key_session
+
+    def forget(self) -> None:
+        """Drop this key session's keys."""
+        if self._secret is not None:
+            self._secret.forget()
+        self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
+        self._ledger = self._ledger.void()
+
+    def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
+        """Return if this step may be masked for these contributors with the draw that they were told.
+
+        Asked before anything is trained for it.
+
+        Raises:
+            MaskingRefused: it may not.
+        """
+        self._check_bind(bind)
+        if self._is_open(self._context(position, bind, layout)):
+            return
+        self._ledger.permit(self._ask(position, bind), self._budget)
+
+    def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
+        """Put on disk what is about to be masked; nothing may leave before this returns.
+
+        Args:
+            position: what the vector was computed from.
+            bind: attempt and contributors.
+            layout: of the vector, as the round's exchange has it.
+            vector: digest of the whole encoded vector, 32 bytes.
+
+        Raises:
+            MaskingRefused: not this vector for this step and set.
+            OperatorError: the disk does not take it.
+        """
+        self._check_bind(bind)
+        context = self._context(position, bind, layout)
+        if self._is_open(context):
+            self._ledger.check_resend(context, vector)
+            return
+        self._keep(self._ledger.freeze(self._ask(position, bind), context, vector, self._budget), bind.round)
+
+    def forget_before(self, oldest: int) -> None:
+        """The run no longer goes back beyond this round: what was masked before it is over for good.
+
+        Raises:
+            OperatorError: the disk does not take it.
+        """
+        shorter = self._ledger.forget_before(oldest)
+        if shorter.oldest > self._ledger.oldest:
+            self._keep(shorter, None)
+
+    def _keep(self, ledger: Ledger, step: int | None) -> None:
+        """Put a ledger on disk: a line for the step that was just masked, or all of it."""
+        try:
+            if step is not None and self._check:
+                line, check = ledger.line_after(self._check, step)
+                self._check = ""  # should the line come to lie there in part, the next writing replaces it
+                _append_synced(self._path, line.encode())
+            else:
+                text = ledger.to_text()
+                _write_synced(self._path, text.encode())
+                check = check_of(text)
+        except OSError as cause:
+            raise OperatorError(
+                what=f"What is about to be masked cannot be recorded: {cause.strerror}.",
+                consequence="Nothing of this round left this site.",
+                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+            ) from cause
+        self._ledger, self._check = ledger, check
+
+    def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: bytearray) -> Iterator[bytes]:
+        """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
+        assert self._secret is not None
+        masker = Masker(
+            own=self._site,
+            contributors=bind.sites,
+            pair_keys=self._secret.pair_keys,
+            context=self._context(position, bind, layout),
+            layout=layout,
+        )
+        for index in range(bind.first_chunk, layout.chunks):
+            body = bytearray(layout.body(buffer, index))
+            masker.mask(memoryview(body), index)
+            yield bytes(body)
+
+    def _opened(self, key_session: int) -> tuple[KeySessionTerms, KeyAdvert]:
+        if self._terms is None or self._advert is None or self._terms.key_session != key_session or self.key_session:
+            raise MaskingRefused(Reason.WRONG_KEY_SESSION)
+        return self._terms, self._advert
+
+    def _check_bind(self, bind: Bind) -> None:
+        require(self.key_session > 0, Reason.WRONG_KEY_SESSION)
+        check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
+
+    def _ask(self, position: bytes, bind: Bind) -> Ask:
+        return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
+
+    def _is_open(self, context: bytes) -> bool:
+        """Whether exactly this was frozen by this process, so that it is sent again and not anew."""
+        opened = self._ledger.open
+        return opened is not None and opened.context == context
+
+    def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
+        return round_context(
+            self._transcript,
+            position,
+            bind.attempt,
+            bind.sites,
+            self._manifest.digest,
+            layout.total_bytes,
+            self._encoding,
+        )
+
+
+def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
+    """Every place in a run at which the audit log says that something masked has left."""
+    released = audit.records("contribution_released")
+    return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])
+
+
+def _append_synced(path: Path, content: bytes) -> None:
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        if os.write(file, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(file)
+    finally:
+        os.close(file)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    make_folder(path.parent)
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+    replace_file(path, content)

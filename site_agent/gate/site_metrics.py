@@ -1,0 +1,79 @@
+"""Metrics and health of a site for its own monitoring: on loopback or a Unix socket, never for the federation.
+
+Everything is put together when somebody asks. No label names a column, a file or a patient.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from host.http_answers import Page, text
+from site_agent.gate.status_socket import Told
+
+_PREFIX: Final = "global_layers_site"
+
+
+class SiteCollector(Collector):
+    """The facts of `site-agent status` as Prometheus metrics."""
+
+    def __init__(self, facts: Callable[[], Mapping[str, Any]], state: Path) -> None:
+        """`facts` are those of Told; the disk is the one that holds `state`."""
+        self._facts, self._state = facts, state
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric at this moment; one whose value is not known is left out."""
+        facts = self._facts()
+        info = GaugeMetricFamily(f"{_PREFIX}_info", "Always 1.", labels=("site", "version", "phase"))
+        info.add_metric((facts["site"], facts["version"], facts["phase"]), 1)
+        yield info
+        disk = os.statvfs(self._state)
+        for name, meaning, value in (
+            ("connected", "1 while a stream to the coordinator is open.", facts["connected_since"] is not None),
+            ("trainer_gone", "1 while the trainer has ended.", facts["trainer"] == "gone"),
+            ("certificate_days", "Days until the certificate ends.", facts["certificate_days_left"]),
+            ("round", "The round under way, from 0.", facts["round"]),
+            ("rounds_planned", "Rounds of the run.", facts["rounds"]),
+            ("last_contribution_timestamp_seconds", "When a contribution left last.", _seconds(facts)),
+            ("audit_records", "Records in the present file of the audit log.", facts["audit"]["records"]),
+            (
+                "audit_records_not_countersigned",
+                "Records after the coordinator's last countersignature.",
+                facts["audit"]["not_countersigned"],
+            ),
+            ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
+        left = facts["left"]
+        yield CounterMetricFamily(f"{_PREFIX}_left_bytes", "Bytes of contributions that have left.", left["bytes"])
+        yield CounterMetricFamily(f"{_PREFIX}_contributions", "Contributions that left.", left["contributions"])
+
+
+def _seconds(facts: Mapping[str, Any]) -> float | None:
+    at = facts["contributed_at"]
+    return datetime.fromisoformat(at).timestamp() if at else None
+
+
+def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
+    """The pages that a site's monitoring may ask for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SiteCollector(told.facts, state))
+
+    def ready() -> Page:
+        is_connected = told.facts()["connected_since"] is not None
+        return text(200, "connected") if is_connected else text(503, "not connected")
+
+    return {
+        "/metrics": lambda: Page(200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+        "/health": lambda: text(200, "running"),
+        "/ready": ready,
+    }

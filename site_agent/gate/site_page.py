@@ -1,0 +1,154 @@
+"""The page of a site's agent: where it stands and what has left this site, by its audit log.
+
+Read-only, on loopback or a Unix socket, served by a process of its own that runs as the agent's user. It has
+nothing of patients: own curves and gain are the trainer's side's, which draws them with `site-agent report --html`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from audit.log_files import all_files
+from host.http_answers import Page, answer
+from host.local_page import document, is_asked_here
+from host.local_server import serve_locally
+from protos.errors import ConfigurationError
+from site_agent.gate.status_socket import read_status
+
+_HTML: Final = "text/html; charset=utf-8"
+_MOST_RECORDS: Final = 15
+_HANDED_OVER: Final = "contribution_handed_over"
+# What a data protection officer asks about first; the whole log is shown by `site-agent audit show`.
+_TOLD: Final = frozenset(
+    {
+        "approval_refused",
+        "data_accepted",
+        "enrolled",
+        "enrolment_requested",
+        "plan_approved",
+        "plan_withdrawn",
+        "release_refused",
+        "run_finished",
+        "state_restored",
+    }
+)
+
+
+@dataclass
+class RunLeft:
+    """What has left in one run; uploads that were repeated count each time."""
+
+    name: str
+    first: str
+    last: str = ""
+    contributions: int = 0
+    handed_bytes: int = 0
+
+
+class LogView:
+    """What a log says has left, read forward from where the last look ended; it shows and does not verify."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def look(self) -> None:
+        """Take in what was written since."""
+        for file in all_files(self._path):
+            told = file.stat()
+            if told.st_ino in self._done:
+                continue
+            with file.open("rb") as lines:
+                if told.st_size < self._size.get(told.st_ino, 0):
+                    self._begin()  # another file has taken its place
+                lines.seek(self._size.get(told.st_ino, 0))
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._size[told.st_ino] = self._size.get(told.st_ino, 0) + len(line)
+                    self._take(line)
+            if file != self._path:
+                self._done.add(told.st_ino)
+
+    def _begin(self) -> None:
+        self._size: dict[int, int] = {}
+        self._done: set[int] = set()
+        self.runs: dict[str, RunLeft] = {}
+        self.releases: deque[Mapping[str, Any]] = deque(maxlen=_MOST_RECORDS)
+        self.acts: deque[Mapping[str, Any]] = deque(maxlen=_MOST_RECORDS)
+        self.damaged = 0
+
+    def _take(self, line: bytes) -> None:
+        try:
+            facts = json.loads(line)["facts"]
+            event, time = str(facts["event"]), str(facts["time"])
+            if event in _TOLD:
+                self.acts.appendleft(facts)
+            elif event == _HANDED_OVER:
+                run = self.runs.setdefault(str(facts["run"]), RunLeft(str(facts["run"]), time))
+                run.last, run.contributions = time, run.contributions + 1
+                run.handed_bytes += int(facts["bytes"])
+                self.releases.appendleft(facts)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.damaged += 1  # the verification says which line
+
+
+class SitePage:
+    """What the page shows, looked up anew whenever it is asked for."""
+
+    def __init__(self, site: str, state: Path) -> None:
+        """`state` is the site's state directory."""
+        self._site, self._state = site, state
+        self._view = LogView(state / "audit.log")
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._template = environment.get_template("site.html")
+
+    async def main(self) -> str:
+        """The live part, as HTML."""
+        told = await read_status(self._state)
+        status: dict[str, Any] = json.loads(told) if told else {}
+        self._view.look()
+        return self._template.render(site=self._site, status=status, view=self._view)
+
+    async def respond(self, request: bytes) -> bytes:
+        """The whole response to a request."""
+        if not is_asked_here(request):
+            return answer(b"", {})  # a name that is not this computer's: see is_asked_here
+        main = await self.main() if request.split(b" ", 2)[1:2] in ([b"/"], [b"/main"]) else ""
+        return answer(
+            request,
+            {
+                "/": lambda: Page(200, _HTML, document(f"Site {self._site}", main)),
+                "/main": lambda: Page(200, _HTML, main.encode()),
+            },
+        )
+
+
+async def serve_page(page: SitePage, address: str) -> asyncio.Server:
+    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
+
+    Raises:
+        ConfigurationError: it cannot be listened on.
+    """
+    try:
+        return await serve_locally(address, page.respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
+            consequence="Nothing was started; an agent that runs is not touched.",
+            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
+        ) from cause

@@ -1,0 +1,357 @@
+"""One run at one site: what the coordinator asks for, checked, and what is done about it.
+
+What a round may ask for is decided in itinerary.py. A step that comes again is the same step, byte for
+byte; the contributors have to be the plan's, enough, and this site among them. Whatever breaks a rule is
+a MalformedMessage or a MaskingRefused, and the caller stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from protos.errors import UnavailableError
+from protos.plan.exchange import Exchange
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
+from protos.wire.messages import (
+    MOST_CHUNKS_AT_ONCE,
+    MOST_SAVED,
+    Bind,
+    Chunk,
+    Done,
+    Finish,
+    KeyAdvert,
+    KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
+    MalformedMessage,
+    Offer,
+    Ready,
+    Saved,
+)
+from protos.wire.positions import position
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent
+from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
+from site_agent.gate.download import Download
+from site_agent.gate.itinerary import Itinerary
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.spent import Spent
+from site_agent.hospital import Policy
+from site_agent.trainer_socket import Agreed, Conclude, Train, Trained
+from site_agent.trainer_socket import Message as TrainerMessage
+
+Outgoing: TypeAlias = Ready | Chunk | Done | KeyAdvert | KeySessionAcknowledgement
+RoundMessage: TypeAlias = Offer | Chunk | Bind | Finish | KeySessionOpen | KeySessionRoster | KeySessionSeal
+
+
+@dataclass(frozen=True)
+class Built:
+    """The gate has built a contribution."""
+
+    contribution: Contribution
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """The trainer has taken in the last aggregate, after so many rounds."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a run needs of its agent.
+
+    Attributes:
+        send: to the coordinator; does nothing while there is no stream, since the next offer asks again.
+        ask: the trainer, one question at a time, and how many bytes it may answer with at most.
+        spawn: run beside the loop; its failures reach the loop.
+        deliver: put what has become ready into the loop's inbox.
+    """
+
+    send: Callable[[Outgoing], Awaitable[None]]
+    ask: Callable[[Train | Conclude, int], Awaitable[TrainerMessage]]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    deliver: Callable[[Built | Concluded], Awaitable[None]]
+
+
+class Rounds:
+    """The rounds of one run at this site."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        site: str,
+        policy: Policy,
+        consent: Consent,
+        audit: AuditLog,
+        masking: SiteMasking | None,
+        around: Surroundings,
+        saved: tuple[Saved, ...],
+    ) -> None:
+        """`consent` is what persons here say to the plan; `saved` are the states on the trainer's disk, or none."""
+        self.run, self.plan, self.manifest = run, plan, manifest
+        self._site, self._audit = site, audit
+        self._masking, self._around = masking, around
+        released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
+        self._spent, clock = Spent(consent.state, run), datetime.now
+        self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
+        if masking is not None and (newest := self._spent.newest) is not None:
+            masking.require_memory(newest.round, newest.attempt)
+        self.consent = consent
+        self._gate = Gate(run, plan, manifest, audit=audit, masking=masking, allowance=self._allowance, consent=consent)
+        self._download: Download | None = None
+        self._offer: Offer | None = None
+        self._bind: Bind | None = None
+        self._exchange: Exchange | None = None  # of what was offered last
+        self._position = b""  # of what was downloaded whole last
+        self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        self._asked_redraw = 0
+        self._contribution: Contribution | None = None
+        self._itinerary = Itinerary(run, plan, manifest, [*released, *self._spent.beyond(released)])
+        self._is_concluded, self._result_sha256 = False, ""
+        self._saved = {state.round: state for state in saved}
+        self.next_round: int | None = None if saved else 0
+        self._upload: asyncio.Task[None] | None = None
+        self._upload_number = 0
+        self._log = structlog.get_logger()
+
+    @property
+    def key_session(self) -> int:
+        """The key session whose masking keys this site holds, 0 for none."""
+        return self._masking.key_session if self._masking else 0
+
+    @property
+    def saved(self) -> tuple[Saved, ...]:
+        """The states on the trainer's disk, the newest ones where they are many."""
+        return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
+
+    def follow(self, policy: Policy) -> None:
+        """From now on the gate holds what leaves against this policy."""
+        self._allowance.policy, self.consent.approvers = policy, policy.approvers
+
+    def trainer_began_anew(self, saved: tuple[Saved, ...]) -> None:
+        """The trainer has lost its memory: what was built from it is not sent on its own any more."""
+        self._saved = {state.round: state for state in saved}
+        self.next_round = None if saved else 0
+        self._position, self._contribution, self._asked_redraw = b"", None, 0
+
+    def end(self) -> None:
+        """Another run takes over: this one's keys are forgotten."""
+        self._stop_upload()
+        if self._masking is not None:
+            self._masking.forget()
+
+    def stream_ended(self) -> None:
+        """What belonged to the stream ends with it; what was trained and built stays."""
+        self._stop_upload()
+        self._download, self._offer, self._bind = None, None, None
+
+    async def handle(self, message: RoundMessage) -> None:
+        """Do what a message asks.
+
+        Raises:
+            MalformedMessage: an honest coordinator would not ask this.
+            MaskingRefused: this site does not mask for this.
+        """
+        match message:
+            case Offer() | Finish():
+                await self._begin_download(message)
+            case Chunk():
+                await self._take_chunk(message)
+            case Bind():
+                self._accept_bind(message)
+                await self._contribute(message)
+            case KeySessionOpen():
+                self._check_key_session_sites(message)
+                await self._around.send(self._masked().open(message))
+            case KeySessionRoster():
+                await self._around.send(self._masked().check(message))
+            case KeySessionSeal():
+                self._masked().seal(message)
+                sites = [entry.site for entry in message.acknowledgements]
+                self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
+
+    async def built(self, contribution: Contribution) -> None:
+        """The gate has let a contribution through; send it, or say that it is ready."""
+        if (contribution.position, contribution.redraw) != (self._position, self._asked_redraw):
+            return  # a draw that was asked for before the contributors changed
+        self._contribution = contribution
+        if self._bind is not None:
+            await self._contribute(self._bind)
+        elif self._offer is not None:
+            await self._around.send(Ready(self._offer.round, self._offer.attempt))
+
+    async def concluded(self, rounds: int) -> None:
+        """The trainer has taken in the last aggregate."""
+        self._is_concluded = True
+        self._spent.finish(datetime.fromisoformat(self._audit.time()))
+        self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
+        self._log.info("run_finished", run=self.run)
+        await self._around.send(Done(self.run))
+
+    async def _begin_download(self, message: Offer | Finish) -> None:
+        if isinstance(message, Offer):
+            numbers = self._accept_offer(message).down_numbers
+        else:
+            numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
+        self._download = Download(message, numbers)
+        await self._end_download(self._download)
+
+    async def _take_chunk(self, chunk: Chunk) -> None:
+        if self._download is None:
+            raise MalformedMessage("a chunk that was not announced")
+        self._download.add(chunk)
+        await self._end_download(self._download)
+
+    async def _end_download(self, download: Download) -> None:
+        if not download.is_complete:
+            return
+        download.check()
+        self._download = None
+        message = download.announced
+        if isinstance(message, Finish):
+            await self._take_result(message, download.vector)
+            return
+        here = position(self.run, message)
+        if here != self._position:
+            self._position, self._contribution = here, None
+            self._train(message, 0, download.vector)
+        elif self._contribution is not None:
+            self._vector = download.vector
+            await self._around.send(Ready(message.round, message.attempt))
+
+    def _accept_offer(self, offer: Offer) -> Exchange:
+        before = self._itinerary.newest
+        exchange = self._itinerary.accept(offer)
+        if self._masking is not None:
+            if self._masking.key_session == 0:
+                raise MalformedMessage("a round before the sites agreed on masking keys")
+            self._masking.forget_before(offer.oldest)
+        if before is not None and offer.round < before:
+            self._audit.write("run_went_back", run=self.run, round=offer.round, attempt=offer.attempt, before=before)
+        self._stop_upload()
+        self._offer, self._exchange, self._bind = offer, exchange, None
+        return exchange
+
+    def _accept_bind(self, bind: Bind) -> None:
+        offer = self._offer
+        if offer is None or (bind.round, bind.attempt) != (offer.round, offer.attempt) or self._download is not None:
+            raise MalformedMessage("contributors for a round that was not offered")
+        if self._bind is not None and self._bind.sites != bind.sites:
+            raise MalformedMessage("two sets of contributors for one attempt")
+        enough = len(bind.sites) >= self.plan.quorum
+        training = set(bind.sites) - self.plan.evaluating_sites
+        enough = enough and len(training) >= self._allowance.policy.smallest_sites
+        if self._site not in bind.sites or not self._are_listed(bind.sites) or not enough:
+            raise MalformedMessage("contributors that the plan or the policy does not allow")
+        self._bind = bind
+
+    def _check_key_session_sites(self, message: KeySessionOpen) -> None:
+        if not self._are_listed(message.sites):
+            raise MalformedMessage("a key session with sites that the plan does not list")
+        self._stop_upload()
+        self._bind = None
+
+    def _are_listed(self, sites: tuple[str, ...]) -> bool:
+        return set(sites) <= set(self.plan.site_names)
+
+    async def _contribute(self, bind: Bind) -> None:
+        """Send what is built for these contributors, or have it trained."""
+        assert self._offer is not None
+        assert self._exchange is not None
+        if self._masking is not None:
+            self._masking.check_draw(self._position, bind, self._exchange.layout)
+        redraw = bind.redraw
+        if self._contribution is not None and self._contribution.redraw == redraw:
+            self._stop_upload()
+            self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
+        elif redraw != self._asked_redraw:
+            self._contribution = None
+            self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
+            self._train(self._offer, redraw, self._vector)
+
+    def _train(self, offer: Offer, redraw: int, vector: npt.NDArray[np.float32]) -> None:
+        assert self._exchange is not None
+        self._vector, self._asked_redraw = vector, redraw
+        best = -1 if offer.best_round is None else offer.best_round
+        payload = vector.view(np.uint8).data
+        layers, saves = offer.layers.hex(), offer.saves
+        question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest)
+        if self.next_round in (None, 0) and not self._saved:
+            self._saved[offer.round] = Saved(offer.round)  # it can always begin anew
+        self.next_round = offer.round + 1
+        self._around.spawn(self._train_and_build(question, self._exchange, self._position))
+
+    async def _train_and_build(self, question: Train, exchange: Exchange, here: bytes) -> None:
+        answer = await self._around.ask(question, payload_bytes(exchange))
+        if not isinstance(answer, Trained) or answer.round != question.round:
+            raise unexpected_answer()
+        if question.saves:
+            self._saved[question.round + 1] = Saved(question.round + 1, question.redraw)
+        contribution = self._gate.build(
+            here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
+        )
+        await self._around.deliver(Built(contribution))
+
+    def _stop_upload(self) -> None:
+        """Let nothing more of an upload leave, not even one that has not begun.
+
+        It is not cancelled: gRPC takes a write that is cancelled midway for the end of the stream.
+        """
+        self._upload_number += 1
+
+    async def _upload_all(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+        try:
+            await self._send_chunks(contribution, bind, upload_number)
+        except UnavailableError:
+            # The write that an ended stream left behind fails late: who read that stream has told its end, and the next
+            # one is not to end for it.
+            if upload_number == self._upload_number:
+                raise
+
+    async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+        if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE:
+            await self._around.send(Ready(bind.round, bind.attempt))  # passed by where the attempt is over
+        if upload_number != self._upload_number:
+            return  # nothing is frozen and logged either
+        for chunk in self._gate.release(contribution, bind):
+            await self._around.send(chunk)
+            if upload_number != self._upload_number:
+                return
+        self._log.info("contribution_released", round=bind.round, attempt=bind.attempt, bytes=len(contribution.buffer))
+
+    async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
+        if self._is_concluded:
+            await self._around.send(Done(self.run))
+        else:
+            best = -1 if message.best_round is None else message.best_round
+            self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
+            question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data)
+            self._around.spawn(self._conclude(question))
+
+    async def _conclude(self, question: Conclude) -> None:
+        answer = await self._around.ask(question, 0)
+        if not isinstance(answer, Agreed):
+            raise unexpected_answer()
+        await self._around.deliver(Concluded(question.round))
+
+    def _masked(self) -> SiteMasking:
+        if self._masking is None:
+            raise MalformedMessage("masking keys that the plan does not ask for")
+        return self._masking

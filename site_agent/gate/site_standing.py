@@ -1,0 +1,170 @@
+"""What this site's agent is doing at the moment, as status, metrics and the service manager tell it.
+
+The agent says here what it does as it does it; nothing is decided from it. What has left the site is not
+noted here but counted from the audit log, which is the evidence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from protos.errors import OperatorError
+from protos.wire.messages import Bind, Farewell, Finish, Offer
+
+Phase: TypeAlias = Literal[
+    "starting",
+    "enrolling",
+    "connecting",
+    "connected",
+    "awaiting approval",
+    "joined",
+    "training",
+    "ready",
+    "sending",
+    "concluding",
+    "finished",
+]
+
+# So many of the newest rounds say how fast the next ones are; an end is told for ten years ahead at most.
+_NEWEST: Final = 20
+_LONGEST: Final = 3653 * 86400.0
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """The last thing that went wrong, as the operator was told."""
+
+    at: datetime
+    identifier: str
+    what: str
+
+
+class Standing:
+    """Where the agent stands; kept by its loop, read by those who ask."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """`now` gives aware UTC times."""
+        self._now = now
+        self.phase: Phase = "starting"
+        self.run: str | None = None
+        self.rounds: int | None = None
+        self.round: int | None = None
+        self.trainer = "starting"
+        self.address: str | None = None
+        self.connected_since: datetime | None = None
+        self.heard_at: datetime | None = None
+        self._offers: deque[tuple[int, datetime]] = deque(maxlen=_NEWEST + 1)
+        self.contributed_at: datetime | None = None
+        self.mishap: Mishap | None = None
+        self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
+
+    def began_run(self, run: str, rounds: int) -> None:
+        """A study is prepared and joined."""
+        self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
+        self._offers.clear()
+
+    def await_approval(self) -> None:
+        """Persons at this site have not agreed to the announced plan yet."""
+        self.phase = "awaiting approval"
+
+    def connected(self) -> None:
+        """The coordinator has said something on this stream."""
+        self.heard_at = self._now()
+        if self.connected_since is None:
+            self.connected_since = self._now()
+            self.phase = "connected" if self.phase == "connecting" else self.phase
+
+    def parted(self) -> None:
+        """The stream has ended, for whatever reason."""
+        self.connected_since = None
+        self.phase = "finished" if self.phase == "finished" else "connecting"
+
+    def failed(self, error: OperatorError) -> None:
+        """Something went wrong that the agent lives with, or ends from."""
+        self.mishap = Mishap(self._now(), error.code, error.what)
+
+    def saw(self, item: object) -> None:
+        """A message has arrived, or the trainer has answered."""
+        match item:
+            case Offer(round=number):
+                self.phase, self.round = "training", number
+                self._offered(number)
+            case Bind(round=number):
+                self.phase, self.round, self.contributed_at = "sending", number, self._now()
+            case Finish():
+                self.phase = "concluding"
+            case Farewell():
+                self.phase = "finished" if item.reason.is_final else self.phase
+
+    def _offered(self, number: int) -> None:
+        if self._offers and number <= self._offers[-1][0]:
+            self._offers.clear()  # the run has gone back, or the attempt is another one
+        self._offers.append((number, self._now()))
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        """How long the newest rounds took from offer to offer; None before the second one."""
+        if len(self._offers) < 2:
+            return None
+        (first, began), (last, at) = self._offers[0], self._offers[-1]
+        return (at - began).total_seconds() / (last - first)
+
+    def _ends(self) -> datetime | None:
+        """When the last round would end at this pace."""
+        pace = self.seconds_a_round
+        if pace is None or self.round is None or self.rounds is None or self.connected_since is None:
+            return None
+        return self._offers[-1][1] + timedelta(seconds=min(pace * max(0, self.rounds - self.round), _LONGEST))
+
+    def built(self) -> None:
+        """A contribution lies ready."""
+        self.phase = "ready" if self.phase == "training" else self.phase
+
+    def concluded(self) -> None:
+        """The run is over for this site."""
+        self.phase = "finished"
+
+    @asynccontextmanager
+    async def asking(self, question: str) -> AsyncIterator[None]:
+        """While the trainer works on a question."""
+        self.trainer = question
+        try:
+            yield
+        except BaseException:
+            self.trainer = "gone"
+            raise
+        self.trainer = "idle"
+
+    @property
+    def line(self) -> str:
+        """One line for the service manager."""
+        at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
+        return f"{self.run}{at}, {self.phase}" if self.run else self.phase
+
+    def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
+        """All of it, ready for JSON; times are ISO 8601 in UTC."""
+        mishap = self.mishap
+        return {
+            "phase": self.phase,
+            "run": self.run,
+            "round": self.round,
+            "rounds": self.rounds,
+            "coordinator": self.address,
+            "connected_since": _iso(self.connected_since),
+            "last_contact": _iso(self.heard_at),
+            "seconds_a_round": self.seconds_a_round,
+            "ends": _iso(self._ends()),
+            "contributed_at": _iso(self.contributed_at),
+            "trainer": self.trainer,
+            "agent_may_read_patients": self.may_read_patients,
+            "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},
+        }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")

@@ -1,0 +1,122 @@
+"""What has left in one run, and when it was finished, outside of the audit log: limits outlast the log's files.
+
+A file of the log is deleted after its time, and a log can be begun anew; a run's limits, its end, and what it has
+come to hold all the same. One small file per run, replaced whole and synced before what it announces happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from host.disk_space import RECORDS_RESERVE_BYTES, require_room
+from host.durable import make_folder, replace_file, sync_folder
+from protos.errors import RefusedError
+from protos.plan.documents import Document
+from site_agent.gate.site_log import AuditError
+
+
+class Release(Document):
+    """The contribution that left last, in the words of the audit log."""
+
+    round: int
+    attempt: int
+    position: str
+    stage: str
+    offered_layers: str
+
+
+class _Kept(Document):
+    rounds: dict[str, int]
+    finished: str | None = None
+    newest: Release | None = None  # a file of an earlier version does not say
+
+
+class Spent:
+    """One run's file."""
+
+    def __init__(self, state: Path, run: str) -> None:
+        """`state` is the site's state directory.
+
+        Raises:
+            RefusedError: there is a file in its place that is none.
+        """
+        self._path = state / "spent" / f"{run}.json"
+        try:
+            self._kept = _Kept.model_validate_json(self._path.read_bytes())
+            self._bytes = {int(number): count for number, count in self._kept.rounds.items()}
+            self._finished = None if self._kept.finished is None else datetime.fromisoformat(self._kept.finished)
+        except FileNotFoundError:
+            self._kept, self._bytes, self._finished = _Kept(rounds={}), {}, None
+        except (OSError, ValueError) as cause:
+            raise RefusedError(
+                what=f"The file {self._path}, of what has left in a run, cannot be read.",
+                consequence="Nothing of this run leaves this site.",
+                remedy="Bring the state back from a backup, and tell the data protection officer.",
+            ) from cause
+        self._newest = self._kept.newest
+
+    @property
+    def bytes_by_round(self) -> dict[int, int]:
+        """The bytes that have left in each round; a repeated upload counts once."""
+        return dict(self._bytes)
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the run was finished here, aware, or None."""
+        return self._finished
+
+    @property
+    def newest(self) -> Release | None:
+        """The contribution that left last, or None."""
+        return self._newest
+
+    def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: whatever JSON holds
+        """What is known here and not in these records of the audit log: the last release, where they end before it."""
+        last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
+        newest = self._newest
+        return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
+
+    def take(self, count: int, release: Release) -> None:
+        """Record that so many bytes are about to leave.
+
+        Raises:
+            AuditError: it cannot be recorded, so nothing may leave.
+        """
+        is_counted = self._bytes.get(release.round, -1) >= count
+        if is_counted and self._newest == release:
+            return
+        self._bytes[release.round] = max(count, self._bytes.get(release.round, 0))
+        self._newest = release
+        self._write()
+
+    def finish(self, at: datetime) -> None:
+        """Record the end of the run, at an aware time.
+
+        Raises:
+            AuditError: it cannot be recorded.
+        """
+        self._finished = at
+        self._write()
+
+    def _write(self) -> None:
+        rounds = {str(number): count for number, count in sorted(self._bytes.items())}
+        finished = self._finished.isoformat() if self._finished else None
+        content = _Kept(rounds=rounds, finished=finished, newest=self._newest)
+        try:
+            _replace(self._path, content.model_dump_json().encode())
+        except OSError as cause:
+            raise AuditError(
+                what=f"What leaves in a run cannot be recorded: {cause.strerror}.",
+                consequence="Nothing of this round left this site.",
+                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+            ) from cause
+
+
+def _replace(path: Path, content: bytes) -> None:
+    make_folder(path.parent)
+    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+    replace_file(path, content)
+    sync_folder(path.parent.parent)  # the folder itself may be new

@@ -1,0 +1,125 @@
+"""The agent tells where it stands: on a Unix socket that only its own user opens, and to the service manager.
+
+It tells and never listens: whatever is sent to the socket is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import sdnotify
+
+from pki.site_keys import SiteKeys
+from protos.errors import ConfigurationError, OperatorError
+from site_agent.gate.released_volume import LeftCount
+from site_agent.gate.site_standing import Standing
+
+STATUS_SOCKET: Final = "status.socket"
+PULSE_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 10.0
+
+
+class Told:
+    """All that is told about a site, put together when somebody asks."""
+
+    def __init__(self, site: str, state: Path, standing: Standing, software: str, now: Callable[[], datetime]) -> None:
+        """`now` gives aware UTC times."""
+        self._site, self._state, self._standing, self._software, self._now = site, state, standing, software, now
+        self._left = LeftCount(state / "audit.log")
+
+    def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
+        """Ready for JSON: see `site-agent status --json`."""
+        left = self._left.now()
+        return {
+            "site": self._site,
+            "version": self._software,
+            **self._standing.facts(),
+            "certificate_days_left": certificate_days(self._state / "keys", self._now()),
+            "left": {"contributions": left.contributions, "bytes": left.handed_bytes},
+            "audit": {"records": left.records, "not_countersigned": left.not_countersigned},
+        }
+
+
+def certificate_days(directory: Path, now: datetime) -> float | None:
+    """Days until the site's certificate ends; None where it has none yet."""
+    with suppress(OperatorError, ValueError, IndexError):
+        return round((SiteKeys(directory).leaf().not_valid_after_utc - now).total_seconds() / 86400, 2)
+    return None
+
+
+@asynccontextmanager
+async def telling(state: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
+    """While the block lasts, answer on the socket, and tell the service manager that the loop works.
+
+    Raises:
+        ConfigurationError: the socket cannot be made.
+    """
+
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # A path of more than a hundred characters is no address of a socket; by its folder's descriptor it is short.
+    place = Path(f"/proc/self/fd/{directory}") / STATUS_SOCKET
+    try:
+        server = await _listen(place, told, state)
+        pulse = asyncio.create_task(_pulse(standing))
+        try:
+            async with server:
+                yield
+        finally:
+            pulse.cancel()
+            place.unlink(missing_ok=True)
+    finally:
+        os.close(directory)
+
+
+async def _listen(place: Path, told: Told, state: Path) -> asyncio.Server:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            writer.write(json.dumps(told.facts()).encode())
+            await writer.drain()
+        writer.close()
+
+    try:
+        place.unlink(missing_ok=True)
+        return await asyncio.start_unix_server(answer, place)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The status socket in {state} cannot be made: {cause.strerror}.",
+            consequence="The site agent did not start; nothing left this site.",
+            remedy="Name a state directory in hospital.yaml that this user may write.",
+        ) from cause
+
+
+async def _pulse(standing: Standing) -> None:
+    """Ready means once connected; from then on a broken stream is told in the status, and mended by itself."""
+    notifier = sdnotify.SystemdNotifier()
+    is_ready = False
+    while True:
+        ready = "READY=1\n" if standing.connected_since is not None and not is_ready else ""
+        is_ready = is_ready or bool(ready)
+        notifier.notify(f"{ready}WATCHDOG=1\nSTATUS={standing.line}")
+        await asyncio.sleep(PULSE_SECONDS)
+
+
+async def read_status(state: Path) -> bytes | None:
+    """What the agent that runs with this state directory tells, as JSON; None where none runs."""
+    try:
+        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{STATUS_SOCKET}")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = await reader.read()
+        writer.close()
+    except OSError:  # one that does not answer in time is as good as none, and its watchdog will say so
+        return None
+    finally:
+        os.close(directory)
+    return answer or None

@@ -1,0 +1,76 @@
+"""What an agent waits for that only people or the clock can bring: an approval, a withdrawal, the policy's hours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from site_agent.gate.consent import Consent
+from site_agent.gate.door import OutsideHours
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hours
+
+APPROVAL_POLL_SECONDS: Final = 1.0
+CONSENT_POLL_SECONDS: Final = 0.2
+
+
+async def await_approval(
+    consent: Consent, audit: AuditLog, tell: Callable[[], None], hours: Callable[[], Hours | None]
+) -> None:
+    """Return when as many persons here as the policy wants have approved exactly this plan.
+
+    `tell` is called once where that is not so yet; the audit log has why, and every change of it.
+
+    Raises:
+        OutsideHours: the policy's hours have ended meanwhile; the stream on which the plan came is not kept.
+    """
+    plan, told = consent.plan, ""
+    while because := consent.why_not():
+        if because != told:
+            facts = {"study": plan.study, "plan": plan.digest.hex(), "because": because}
+            audit.write("approval_awaited", another_of_this_name=consent.named_alike(), **facts)
+            structlog.get_logger().warning("approval_awaited", **facts)
+            tell()
+            told = because
+        require_hours(hours())
+        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+
+
+async def watch_consent(current: Callable[[], Consent | None]) -> None:
+    """Never return; raise ConsentEnded within a moment after the persons here no longer agree to what is under way."""
+    while True:
+        consent = current()
+        if consent is not None:
+            consent.require()
+        await asyncio.sleep(CONSENT_POLL_SECONDS)
+
+
+async def watch_hours(current: Callable[[], Hours | None]) -> None:
+    """Never return; raise OutsideHours within a moment after the policy's hours have ended."""
+    while True:
+        require_hours(current())
+        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+
+
+def require_hours(hours: Hours | None) -> None:
+    """Return if something may leave at this time, by this computer's own clock.
+
+    Raises:
+        OutsideHours: it may not.
+    """
+    if hours is not None and not hours.is_open(datetime.now()):  # the hospital's own day
+        raise OutsideHours
+
+
+async def await_hours(current: Callable[[], Hours | None]) -> None:
+    """Return when the policy lets something leave, by this computer's own clock."""
+    has_told = False
+    while (hours := current()) is not None and not hours.is_open(datetime.now()):  # the hospital's own day
+        if not has_told:
+            structlog.get_logger().info("hours_awaited", begin=hours.begin)
+            has_told = True
+        await asyncio.sleep(APPROVAL_POLL_SECONDS)

@@ -1,0 +1,190 @@
+"""hospital.yaml as a frozen record; both processes of a site read it.
+
+What protects has no default and what loosens is off unless it is written. Unknown keys are refused,
+every mistake at once; paths come out absolute.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, time
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from audit.log_settings import AuditSettings
+from protos.plan.configuration_fields import Address, LocalAddress, PathText
+from protos.plan.documents import Document, read_document
+from protos.plan.methods import METHOD_NAMES
+from protos.plan.nearest import did_you_mean
+from protos.plan.plan import Name
+
+
+def _known(name: str) -> str:
+    if name not in METHOD_NAMES:
+        raise ValueError(f"there is no method {name[:80]}; {did_you_mean(name, METHOD_NAMES)}")
+    return name
+
+
+INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
+MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
+
+
+Tier: TypeAlias = Literal["statistics", "evaluation", "training"]
+TensorPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*?\[\]-]{1,200}$")]
+ScalarPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
+TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class Hours(Document):
+    """A part of the day, by this computer's own clock and zone; one that begins after it ends goes over midnight."""
+
+    begin: TimeOfDay
+    end: TimeOfDay
+
+    def is_open(self, local: datetime) -> bool:
+        """Whether a local time lies in it; the end itself does not."""
+        begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
+        return begin <= now < end if begin < end else now >= begin or now < end
+
+
+class Policy(Document):
+    """What this hospital allows, whatever a coordinator announces. What loosens it is off unless said.
+
+    The keys with a default add a limit where they are written; left out, a plan that a person approves decides.
+
+    Attributes:
+        tier: the most that this site does: sums of declared columns, measuring models of others, or training.
+        methods: names of methods that may run.
+        secure_aggregation: `required` refuses every plan without masking.
+        smallest_sites: fewest contributors with whom this site adds up.
+        largest_rounds: most rounds of one run.
+        largest_megabytes: most that may leave in one run, in units of 1,000,000 bytes.
+        largest_clipping_range: largest magnitude of a change that may leave.
+        two_sites: has to be said in words where only two sites add up, because each then sees the
+            other's change.
+        lost_site_budget: how often in a run this site trains a step again for a smaller set, after a
+            site was lost; each time a coordinator that lied about the loss could estimate a change.
+        federated: patterns of the only tensors whose changes may leave (`*`, `?`, `[abc]`); None for those of the
+            plan's method. One that matches no tensor of a plan's network refuses the plan.
+        private: patterns of tensors that never leave, whatever else is said; as above.
+        scalars: patterns of the only numbers that may leave beside changes; None for those that the plan names.
+        smallest_training_rows: with fewer rows this site does not train; the trainer, which has them, counts.
+        smallest_cell: no sum of statistics has fewer of this site's rows in it.
+        hours: when contributions may leave; None for always. Outside them the site is not connected.
+        approvers: how many different persons have to approve a plan.
+    """
+
+    tier: Tier = "training"
+    methods: tuple[MethodName, ...] = Field(min_length=1)
+    secure_aggregation: Literal["required", "not-required"]
+    smallest_sites: int = Field(ge=1)
+    largest_rounds: int = Field(ge=1)
+    largest_megabytes: float = Field(gt=0)
+    largest_clipping_range: float = Field(gt=0)
+    two_sites: Literal["each-sees-the-other"] | None = None
+    lost_site_budget: int = Field(default=0, ge=0)
+    federated: tuple[TensorPattern, ...] | None = None
+    private: tuple[TensorPattern, ...] = ()
+    scalars: tuple[ScalarPattern, ...] | None = None
+    smallest_training_rows: int = Field(default=1, ge=1)
+    smallest_cell: int = Field(default=10, ge=1)
+    hours: Hours | None = None
+    approvers: int = Field(default=1, ge=1, le=8)
+
+
+class Split(Document):
+    """Which rows train, choose and test; the same answer every time.
+
+    Attributes:
+        seed: of the shuffle.
+        test_share: of all rows (of all patients, where the contract names a patient column).
+        validation_share: of the rest.
+    """
+
+    seed: int = Field(ge=0, lt=1 << 32)
+    test_share: float = Field(default=0.33, gt=0, lt=1)
+    validation_share: float = Field(default=0.1, gt=0, lt=1)
+
+
+class Data(Document):
+    """The hospital's table, its contract, and how its rows are dealt out.
+
+    `unaccepted_warnings` says whether a warning about the table that nobody has accepted stops training, or is
+    only told.
+    """
+
+    table: PathText
+    contract: PathText
+    split: Split
+    unaccepted_warnings: Literal["stop", "tell"] = "stop"
+
+
+class Training(Document):
+    """How this site computes: the thread count is part of what makes results repeatable."""
+
+    threads: int = Field(default=1, ge=1, le=256)
+    siloed_baseline: bool = True
+    placebo_baseline: bool = False
+    simple_models: bool = True
+    own_module: PathText | None = None
+
+
+class Hospital(Document):
+    """One site. Paths are relative to the file.
+
+    Attributes:
+        site: the name that the certificate proves.
+        coordinator: host:port; taken from the invitation where it is left out.
+        invitation: the file by which a site without a certificate enrols.
+        state: keys, approvals, audit log, models and reports; created with mode 0700.
+        policy: see Policy.
+        data: see Data.
+        training: see Training.
+        trainer_socket: where a trainer that runs as a service of its own listens; without it the
+            agent starts the trainer itself.
+        metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
+        audit: how long the audit log's files are, and how long they are kept.
+    """
+
+    site: Name
+    coordinator: Address | None = None
+    invitation: PathText | None = None
+    state: PathText
+    policy: Policy
+    data: Data
+    training: Training = Training()
+    trainer_socket: PathText | None = None
+    metrics_listen: LocalAddress | None = None
+    audit: AuditSettings = AuditSettings()
+
+    @property
+    def state_path(self) -> Path:
+        """The state directory."""
+        return Path(self.state)
+
+
+def read_hospital(path: Path) -> Hospital:
+    """The configuration with its paths made absolute; the invitation's place may come from the environment.
+
+    Raises:
+        ConfigurationError: the file is wrong; every mistake is named.
+    """
+    hospital = read_document(path, Hospital, consequence="The site agent did not start; nothing left this site.")
+    base = path.resolve().parent
+    invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
+    data = hospital.data.model_copy(
+        update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
+    )
+    own_module = hospital.training.own_module
+    training = hospital.training.model_copy(update={"own_module": str(base / own_module) if own_module else None})
+    return hospital.model_copy(
+        update={
+            "data": data,
+            "training": training,
+            "state": str(base / hospital.state),
+            "invitation": str(base / invitation) if invitation else None,
+            "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
+        }
+    )

@@ -1,0 +1,138 @@
+"""The command `site-agent`: join, identity, check, review, approve, predict, audit.
+
+Only `join` and `renew` open a connection, and `doctor` tries some; what the other commands read and write
+stays on this computer. No traceback reaches an operator: every failure is three sentences and a documented
+exit status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+# Nothing here multiplies matrices, and a thread that numpy starts would keep `predict` from giving up the network.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import click
+
+from host.command_line import finish
+from site_agent.commands.approval_commands import approve, review, withdraw
+from site_agent.commands.audit_commands import audit
+from site_agent.commands.backup_commands import backup, restore
+from site_agent.commands.curves_command import curves
+from site_agent.commands.data_commands import data
+from site_agent.commands.export_commands import card, export
+from site_agent.commands.maintenance_command import maintenance
+from site_agent.commands.monitor_command import monitor
+from site_agent.commands.own_certificate import install_certificate, request_certificate
+from site_agent.commands.predict_commands import predict, recalibrate
+from site_agent.commands.renew_command import renew
+from site_agent.commands.report_command import report
+from site_agent.commands.site_doctor_command import doctor
+from site_agent.commands.site_explain_command import explain
+from site_agent.commands.site_options import config_option
+from site_agent.commands.site_page_command import page
+from site_agent.commands.site_release_commands import release
+from site_agent.commands.status_command import status
+from site_agent.hospital import read_hospital
+from site_agent.log_lines import set_up_log
+
+
+@click.group()
+@click.version_option(version("global-layers"), prog_name="site-agent")
+def cli() -> None:
+    """Take part in a federation; data, private layers and predictions stay here.
+
+    Example: site-agent join --config hospital.yaml
+    """
+
+
+@cli.command()
+@config_option
+def join(path: Path) -> None:
+    """Join the federation and train until its studies are over.
+
+    Example: site-agent join --config hospital.yaml
+    """
+    set_up_log("site-agent")
+    hospital = read_hospital(path)
+
+    from rich.console import Console
+
+    from site_agent.agent.joining import join as run_agent  # gRPC is loaded only where it is needed
+    from site_agent.agent_progress import drawn_on
+
+    try:
+        asyncio.run(run_agent(hospital, path.resolve(), drawn_on(Console(stderr=True))))
+    except asyncio.CancelledError:
+        sys.exit(0)  # asked to stop by a signal
+
+
+@cli.command()
+@config_option
+def identity(path: Path) -> None:
+    """Show the fingerprint of this site's identity key, making the keys where there are none.
+
+    The federation office writes it into the plan; read it to them over the telephone.
+
+    Example: site-agent identity --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from pki.site_keys import SiteKeys
+
+    directory = hospital.state_path / "keys"
+    keys = SiteKeys.load(directory) if SiteKeys.exists(directory) else SiteKeys.create(directory)
+    click.echo(keys.identity_fingerprint())
+
+
+@cli.command()
+@config_option
+def check(path: Path) -> None:
+    """Read the configuration and check the table against its contract; nothing is sent.
+
+    Example: site-agent check --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.examination.admission import admit
+
+    dataset, _ = admit(hospital)
+    parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
+    click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
+    click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
+
+
+cli.add_command(audit)
+cli.add_command(predict)
+cli.add_command(recalibrate)
+cli.add_command(report)
+cli.add_command(export)
+cli.add_command(card)
+cli.add_command(monitor)
+cli.add_command(backup)
+cli.add_command(restore)
+cli.add_command(maintenance)
+cli.add_command(curves)
+cli.add_command(data)
+cli.add_command(doctor)
+cli.add_command(explain)
+cli.add_command(page)
+cli.add_command(status)
+cli.add_command(review)
+cli.add_command(approve)
+cli.add_command(withdraw)
+cli.add_command(release)
+cli.add_command(renew)
+cli.add_command(request_certificate)
+cli.add_command(install_certificate)
+
+
+def main() -> NoReturn:
+    """The entry point; an operator never sees a traceback."""
+    os.umask(0o077)
+    sys.exit(finish("site-agent", cli))

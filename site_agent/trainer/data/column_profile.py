@@ -1,0 +1,166 @@
+"""What the training rows looked like, column by column: kept with a model, to know what is foreign to it.
+
+A profile is shares and rounded limits, not rows. It stays at the site with the model; of it only the limits enter
+an export, and those lie beyond the lowest and the highest value, so that neither stands there. Predictions abstain
+outside of the limits, and monitoring compares new rows with the shares. The rules:
+
+* only training rows are looked at;
+* everything is counted before preprocessing, as the contract reads a cell, so it does not depend on an encoding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.plan.documents import Document
+from site_agent.trainer.data.contract import CategoricalFeature, Contract
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.drift_chance import effective_rows
+
+BINS: Final = 10
+_MOST_REPEATED: Final = 50_000
+
+
+class ColumnProfile(Document):
+    """One feature in the training rows.
+
+    Attributes:
+        name: as declared.
+        kind: a number, or a position among declared codes.
+        low, high: a number's limits, from `rounded_outward`; None for codes, and where no row has a value.
+        edges: of a number's bins, rising; bin i holds values above edges[i - 1] up to edges[i]. Those of a code
+            are empty: its bins are the positions of the declared codes.
+        shares: of each bin among the rows that have a value.
+        missing: the share of rows without a value, or with an unknown code.
+        effect: how many rows with a value tell as much as one row of a patient of its own; 1 where each patient has
+            one row. `drift.chance.effective_rows` says how.
+    """
+
+    name: str
+    kind: Literal["number", "code"]
+    low: float | None
+    high: float | None
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    missing: float
+    effect: float = 1.0
+
+    def places(self, values: Numbers) -> npt.NDArray[np.int64]:
+        """The bin of each value that is there, from 0; int64 of shape (values that are there,)."""
+        is_code = self.kind == "code"
+        there = present(values, is_code=is_code)
+        return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
+
+    def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
+        """The shares of this profile's bins among the values that are there; zeros where none is.
+
+        Args:
+            values: float64 of shape (rows,), as `Table.features` has them.
+
+        Returns:
+            float64 of shape (bins,).
+        """
+        places = self.places(values)
+        return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
+
+    def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
+        """Which values, of shape (rows,), are numbers beyond the limits; missing ones are not."""
+        if self.low is None or self.high is None:
+            return np.zeros(len(values), dtype=bool)
+        return np.asarray((values < self.low) | (values > self.high))
+
+
+class Profile(Document):
+    """Every feature of the training rows, in declared order."""
+
+    rows: int
+    columns: tuple[ColumnProfile, ...]
+
+
+def profile_of(
+    contract: Contract, table: Table, training_rows: Rows, patients: npt.NDArray[np.int64] | None = None
+) -> Profile:
+    """Count the training rows of a table; no other row is looked at.
+
+    Args:
+        contract: the declaration the table was read under.
+        table: the whole table.
+        training_rows: int64 of shape (training rows,).
+        patients: int64 of shape (training rows,), equal for rows of one patient; None where nobody is declared.
+    """
+    columns, some, owners = [], *_repeated(patients)
+    for feature in contract.features:
+        values = table.features[feature.name][training_rows]
+        if isinstance(feature, CategoricalFeature):
+            made = _coded(feature.name, values, len(feature.codes))
+        else:
+            made = _numeric(feature.name, values)
+        if owners is not None:
+            looked = values[some]
+            there = looked >= 0 if made.kind == "code" else ~np.isnan(looked)
+            effective = effective_rows(made.places(looked), owners[there])
+            made = made.model_copy(update={"effect": max(1.0, float(there.sum()) / max(1.0, effective))})
+        columns.append(made)
+    return Profile(rows=len(training_rows), columns=tuple(columns))
+
+
+def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
+    """Rows of whole patients, some thousand of them, and whose they are; None where each patient has one row."""
+    nobody: Rows = np.empty(0, dtype=np.int64)
+    if patients is None or not len(patients):
+        return nobody, None
+    sizes = np.unique(patients, return_counts=True)[1]
+    if len(sizes) == len(patients):
+        return nobody, None
+    # How rows of one patient are alike shows in some of the patients as in all of them.
+    most = max(2, int(len(sizes) * min(1.0, _MOST_REPEATED / len(patients))))
+    few = np.random.default_rng(0).permutation(len(sizes))[:most]
+    some = np.flatnonzero(np.isin(np.unique(patients, return_inverse=True)[1], few)).astype(np.int64)
+    return some, patients[some]
+
+
+def present(values: Numbers, *, is_code: bool) -> Numbers:
+    """The values that are there: numbers that are not NaN, or positions of known codes."""
+    return values[values >= 0] if is_code else values[~np.isnan(values)]
+
+
+def rounded_outward(low: float, high: float) -> tuple[float, float]:
+    """Limits beyond both, at whole steps of between a tenth of their distance and all of it."""
+    distance = high - low or abs(high) or 1.0
+    return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
+
+
+def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
+    """The nearest whole steps below `low` and above `high`, never one that is `low` or `high` itself."""
+    digits = max(0, 1 - math.floor(math.log10(step)))
+    # Without rounding the quotient 0.07 / 0.01 lies just above 7, and 0.07 itself would come out.
+    below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1
+    return round(below * step, digits), round(above * step, digits)
+
+
+def _numeric(name: str, values: Numbers) -> ColumnProfile:
+    there = present(values, is_code=False)
+    missing = 1.0 - len(there) / len(values)
+    if not len(there):
+        return ColumnProfile(name=name, kind="number", low=None, high=None, edges=(), shares=(), missing=missing)
+    low, high = rounded_outward(float(there.min()), float(there.max()))
+    edges = np.unique(np.quantile(there, np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+    counts = np.bincount(np.searchsorted(edges, there, side="left"), minlength=len(edges) + 1)
+    shares = tuple(float(count) / len(there) for count in counts)
+    return ColumnProfile(
+        name=name, kind="number", low=low, high=high, edges=tuple(map(float, edges)), shares=shares, missing=missing
+    )
+
+
+def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
+    there = present(values, is_code=True)
+    counts = np.bincount(there.astype(np.int64), minlength=codes)
+    shares = tuple(float(count) / max(1, len(there)) for count in counts)
+    return ColumnProfile(
+        name=name, kind="code", low=None, high=None, edges=(), shares=shares, missing=1.0 - len(there) / len(values)
+    )

@@ -1,0 +1,209 @@
+"""The columns of a table that are not the outcome: what the model reads, and whom a row belongs to.
+
+A measured feature is a number, or a date that becomes one by being counted from or to another date. A coded
+feature is one of several declared codes. What columns a feature becomes follows from its declaration alone.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from protos.plan.documents import Document
+from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_labels
+
+_PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
+_DATE: Final = date(2001, 12, 31)
+
+
+def _check_pattern(pattern: str) -> str:
+    written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(pattern) if _PATTERN.fullmatch(pattern) else ""
+    if any(pattern.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
+        raise ValueError("a pattern has %Y, %m and %d once, and between them no more than -./ :T and %H, %M, %S")
+    return pattern
+
+
+class MeasuredFeature(Document):
+    """What every number has; see NumericFeature and DateFeature.
+
+    Where a value is missing it is refused, or filled with the training rows' median, with or without a column that
+    says so. `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows'
+    quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
+    """
+
+    name: Name
+    role: Literal["feature"]
+    range: tuple[float, float] | None = None
+    missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    encoding: Literal["standard", "quantile", "piecewise-linear"] = "standard"
+    bins: int = Field(default=10, ge=2, le=100)
+    required: bool = True
+    same_for_patient: bool = False
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MeasuredFeature:
+        if self.range and not self.range[0] < self.range[1]:
+            raise ValueError("range is the lowest and the highest possible value, lowest first")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent needs missing: median or median-and-flag")
+        return self
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns this feature becomes."""
+        name = self.name.lower()
+        values: tuple[str, ...] = (name,)
+        if self.encoding == "piecewise-linear":
+            values = tuple(f"{name} in bin {place} of {self.bins}" for place in range(1, self.bins + 1))
+        return (*values, f"{name} is missing") if self.missing == "median-and-flag" else values
+
+
+class NumericFeature(MeasuredFeature):
+    """A measured number."""
+
+    type: Literal["numeric"]
+    unit: Words | None = None
+
+
+class DateFeature(MeasuredFeature):
+    """A date, read as the time from `since` to it, or from it to `until`, in days or years of 365.25 days.
+
+    `since` and `until` name another date column, or a day written 2020-01-31.
+    """
+
+    type: Literal["date"]
+    pattern: str = "%Y-%m-%d"
+    since: Name | None = None
+    until: Name | None = None
+    unit: Literal["days", "years"] = "days"
+    future: Literal["refuse", "allow"] = "refuse"
+
+    @model_validator(mode="after")
+    def _counted(self) -> DateFeature:
+        _check_pattern(self.pattern)
+        if (self.since is None) == (self.until is None):
+            raise ValueError("give either since or until: a date is read as the time between two days")
+        return self
+
+    @property
+    def other(self) -> str:
+        """The column or day at the other end of the interval."""
+        return self.since or self.until or ""
+
+
+class CategoricalFeature(Document):
+    """One of several declared codes; `ordinal` says that their order means something, `binary` that they are two.
+
+    The encoding `ordinal` gives one z-scored column, the code's position among the declared ones and -1 for
+    unknown; `one-hot` one column of 0 and 1 per code and one for unknown; `embedding` `width` columns, in which
+    codes lie near each other when their training rows are alike in the other features. A code with fewer than
+    `fewest_rows` training rows counts as unknown. `missing` says what unknown becomes: a value of its own, the most
+    common code with or without a column that says so, or an error.
+    """
+
+    name: Name
+    role: Literal["feature"]
+    type: Literal["categorical", "ordinal", "binary"]
+    codes: tuple[Code, ...]
+    labels: tuple[Words, ...] | None = None
+    encoding: Literal["ordinal", "one-hot", "embedding"] = "ordinal"
+    width: int = Field(default=4, ge=1, le=64)
+    missing: Literal["unknown", "refuse", "most-common", "most-common-and-flag"] = UNKNOWN
+    missing_markers: tuple[Code, ...] = ()
+    fewest_rows: int = Field(default=1, ge=1)
+    required: bool = True
+    same_for_patient: bool = False
+    group: bool = False
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> CategoricalFeature:
+        check_codes(self.codes, fewest=1)
+        check_labels(self.labels, self.codes)
+        if UNKNOWN in self.codes:
+            raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
+        if self.type == "binary" and len(self.codes) != 2:
+            raise ValueError("a binary column has exactly two codes")
+        if self.type == "ordinal" and self.encoding != "ordinal":
+            raise ValueError(f"an ordinal column keeps its order; declare it categorical for {self.encoding}")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent cannot refuse missing values")
+        return self
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether unknown is a value of its own."""
+        return self.missing in ("unknown", "refuse")
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns this feature becomes."""
+        name = self.name.lower()
+        values: tuple[str, ...] = (name,)
+        if self.encoding == "one-hot":
+            values = tuple(f"{name}={code}" for code in (*self.codes, *([UNKNOWN] if self.has_unknown else [])))
+        elif self.encoding == "embedding":
+            values = tuple(f"{name} at {place} of {self.width}" for place in range(1, self.width + 1))
+        return (*values, f"{name} is missing") if self.missing == "most-common-and-flag" else values
+
+
+class PatientColumn(Document):
+    """Who a row belongs to. Rows of one patient always stay in the same part of the split."""
+
+    name: Name
+    role: Literal["patient"]
+    one_row_per_patient: bool = False
+    note: Words | None = None
+
+
+class GroupColumn(Document):
+    """A column by which results are told apart, such as the ward; the model does not read it.
+
+    A feature that is a group as well has `group: true` instead.
+    """
+
+    name: Name
+    role: Literal["group"]
+    codes: tuple[Code, ...]
+    labels: tuple[Words, ...] | None = None
+    missing_markers: tuple[Code, ...] = ()
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> GroupColumn:
+        check_codes(self.codes, fewest=1)
+        check_labels(self.labels, self.codes)
+        return self
+
+
+class DayColumn(Document):
+    """A date that other columns are counted from or to; no feature itself. A row without one has no interval."""
+
+    name: Name
+    role: Literal["date"]
+    pattern: str = "%Y-%m-%d"
+    missing_markers: tuple[Code, ...] = ()
+    future: Literal["refuse", "allow"] = "refuse"
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> DayColumn:
+        _check_pattern(self.pattern)
+        return self
+
+
+class IgnoredColumn(Document):
+    """A column that is in the table and never read."""
+
+    name: Name
+    role: Literal["ignore"]
+    note: Words | None = None
+
+
+Feature = NumericFeature | DateFeature | CategoricalFeature
+FeatureChoice = Annotated[Feature, Field(discriminator="type")]

@@ -1,0 +1,113 @@
+"""What is found in single columns and pairs of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.contract import CategoricalFeature, Feature
+from site_agent.trainer.data.disguised import disguised_numbers
+from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.examination.columns_alone import sampled
+from site_agent.trainer.examination.finding import Finding
+
+MOSTLY: Final = 0.5
+SAME: Final = 0.999
+ALIKE: Final = 0.95
+_MOST_PAIRED: Final = 2000
+_MOST_TOLD: Final = 20
+
+
+def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
+    """Which values are missing: NaN, or the position of unknown; bool of shape (rows,)."""
+    return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
+
+
+def column_findings(table: Table) -> Iterator[Finding]:
+    """Columns that are empty, mostly empty, constant, or hold numbers that look like markers."""
+    for feature in table.contract.features:
+        values = table.features[feature.name]
+        absent = absent_in(feature, values)
+        share = float(absent.mean()) if len(absent) else 1.0
+        there = values[~absent]
+        if not len(there):
+            words = f"column {feature.name}: no row has a value; give it the role ignore"
+            yield Finding(level="error", key=f"empty:{feature.name}", words=words)
+            continue
+        if there.min() == there.max():
+            words = f"column {feature.name}: every row that has a value has the same one"
+            yield Finding(level="warning", key=f"constant:{feature.name}", words=words)
+        if share > MOSTLY:
+            words = f"column {feature.name}: {share:.0%} of the rows have no value"
+            yield Finding(level="warning", key=f"mostly-missing:{feature.name}", words=words)
+        if not isinstance(feature, CategoricalFeature):
+            yield from _disguised(table, feature, values)
+
+
+def _disguised(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
+    for marker in disguised_numbers(values):
+        places = np.flatnonzero(values == marker)
+        yield Finding(
+            level="warning",
+            key=f"disguised:{feature.name}:{marker:g}",
+            words=f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?",
+            rows=rows_of(table, places),
+            count=len(places),
+        )
+
+
+def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """The numbers of the first of these rows, as a spreadsheet counts them."""
+    first = places[:KEPT_ROWS]
+    numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
+    return tuple(int(number) for number in numbers)
+
+
+def collinear_findings(table: Table) -> Iterator[Finding]:
+    """Pairs of columns that say the same, by Pearson's correlation where both have a value; the closest ones."""
+    features = [
+        feature
+        for feature in table.contract.features
+        if not isinstance(feature, CategoricalFeature) or len(feature.codes) == 2 or feature.type == "ordinal"
+    ]
+    if len(features) > _MOST_PAIRED:
+        words = f"{len(features)} columns are too many to be compared in pairs; the first {_MOST_PAIRED} were"
+        yield Finding(level="note", key="pairs-left-out", words=words)
+        features = features[:_MOST_PAIRED]
+    rows = sampled(np.arange(table.rows, dtype=np.int64))
+    if len(rows) < 3 or len(features) < 2:
+        return
+    columns = np.stack([table.features[feature.name][rows] for feature in features])
+    absent = np.stack([absent_in(feature, column) for feature, column in zip(features, columns, strict=True)])
+    for one, other, size in _close_pairs(columns, absent):
+        words = f"columns {features[one].name} and {features[other].name}: correlation {size:.3f} in magnitude"
+        key = f"collinear:{features[one].name}:{features[other].name}"
+        yield Finding(level="warning" if size >= SAME else "note", key=key, words=words)
+
+
+def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
+    """Places of two columns and the magnitude of their correlation, the closest first."""
+    there = (~absent).astype(np.float64)
+    counts = np.maximum(there.sum(axis=1), 1.0)
+    filled = np.where(absent, 0.0, columns)
+    centred = np.where(absent, 0.0, filled - (filled.sum(axis=1) / counts)[:, None])
+    spread = np.sqrt((centred**2).sum(axis=1) / counts)
+    scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
+    both = there @ there.T
+    # Over the rows that both have, with each column's own mean and spread: a screen, made exact below.
+    rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
+    ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
+    found = []
+    for one, other in zip(ones.tolist(), others.tolist(), strict=True):
+        together = ~(absent[one] | absent[other])
+        x, y = columns[one][together], columns[other][together]
+        if len(x) >= 10 and x.std() > 0 and y.std() > 0:
+            size = float(abs(((x - x.mean()) * (y - y.mean())).mean() / (x.std() * y.std())))
+            if size >= ALIKE:
+                found.append((one, other, min(size, 1.0)))
+    return sorted(found, key=lambda pair: -pair[2])[:_MOST_TOLD]

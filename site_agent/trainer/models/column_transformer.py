@@ -1,0 +1,135 @@
+"""A transformer over one token per column, read at a token of its own (Gorishniy et al. 2021).
+
+What it computes stands in `protos.plan.networks.transformer_networks`. Parameters are those of
+`protos.plan.architecture.network_tensors`, and there are no buffers; a fresh network holds NaN. Tokens are
+(B, d + 1, w), the deciding one first, or (S, B, d + 1, w) where parameters carry a stack axis.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from protos.plan.architecture import FeatureTokensNetwork
+from site_agent.trainer.models.layers import LayerNormalisation, Linear, parameter
+
+
+class FeatureTokens(nn.Module):
+    """The complete network; `represent` gives the deciding token after the last block."""
+
+    def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
+        super().__init__()
+        self.input = nn.ModuleDict({"tokenizer": Tokenizer(columns, architecture.width)})
+        blocks = range(1, architecture.blocks + 1)
+        self.body = nn.ModuleDict({f"block{number}": Block(architecture) for number in blocks})
+        self.head = nn.ModuleDict({"output": Output(architecture.width, outputs)})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor]:
+        """(B, d) to (B, w)."""
+        tokens = self.input["tokenizer"](rows)
+        for block in self.body.values():
+            tokens = block(tokens)
+        return (tokens[..., 0, :],)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """(B, w) to (B, C)."""
+        (token,) = representations
+        logits: Tensor = self.head["output"](token)
+        return logits
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits (B, C) of encoded rows (B, d)."""
+        return self.decide(self.represent(rows))
+
+
+class Tokenizer(nn.Module):
+    """x_j·W_j + b_j for every column j, after the deciding token, which is the same for every row."""
+
+    def __init__(self, columns: int, width: int) -> None:
+        super().__init__()
+        self.weight = parameter(columns, width)
+        self.bias = parameter(columns, width)
+        self.decision = parameter(width)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(B, d) to (B, d + 1, w)."""
+        # The batch goes between the stack axis, where there is one, and the parameter's own axes.
+        tokens = torch.addcmul(self.bias.unsqueeze(-3), rows.unsqueeze(-1), self.weight.unsqueeze(-3))
+        decision = self.decision[..., None, None, :].expand(*rows.shape[:-1], 1, -1)
+        return torch.cat((decision, tokens), dim=-2)
+
+
+class Block(nn.Module):
+    """x + attention(LN(x)), then x + feedforward(LN(x))."""
+
+    def __init__(self, architecture: FeatureTokensNetwork) -> None:
+        super().__init__()
+        self._dropout = architecture.residual_dropout
+        self.attention = Attention(architecture)
+        self.feedforward = TokenFeedForward(architecture)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, tokens, w) to the same shape."""
+        for part in (self.attention, self.feedforward):
+            tokens = tokens + functional.dropout(part(tokens), self._dropout, self.training)
+        return tokens
+
+
+class Attention(nn.Module):
+    """softmax(q·k / √(w / heads))·v in every head, of normalised tokens. Vaswani et al. 2017, eq. 1."""
+
+    def __init__(self, architecture: FeatureTokensNetwork) -> None:
+        super().__init__()
+        self._heads, self._dropout = architecture.heads, architecture.attention_dropout
+        self.normalisation = LayerNormalisation(architecture.width)
+        self.projections = Linear(architecture.width, 3 * architecture.width, bias=True)
+        self.output = Linear(architecture.width, architecture.width, bias=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, tokens, w) to the same shape."""
+        projections = self.projections(self.normalisation(tokens))
+        # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
+        by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)
+        queries, keys, values = by_head.unbind(-4)
+        dropout = self._dropout if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        output: Tensor = self.output(attended.transpose(-3, -2).flatten(-2))
+        return output
+
+
+class TokenFeedForward(nn.Module):
+    """W2·(ReLU(first half) ⊙ second half) of W1·LN(x), or W2·GELU(W1·LN(x)); dropout before W2."""
+
+    def __init__(self, architecture: FeatureTokensNetwork) -> None:
+        super().__init__()
+        self._dropout, self._is_gated = architecture.feedforward_dropout, architecture.activation == "reglu"
+        self.normalisation = LayerNormalisation(architecture.width)
+        inner = 2 * architecture.hidden if self._is_gated else architecture.hidden
+        self.inner = Linear(architecture.width, inner, bias=True)
+        self.outer = Linear(architecture.hidden, architecture.width, bias=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, tokens, w) to the same shape."""
+        hidden: Tensor = self.inner(self.normalisation(tokens))
+        if self._is_gated:
+            selected, gating = hidden.chunk(2, dim=-1)
+            hidden = functional.relu(selected) * gating
+        else:
+            hidden = functional.gelu(hidden)
+        outer: Tensor = self.outer(functional.dropout(hidden, self._dropout, self.training))
+        return outer
+
+
+class Output(nn.Module):
+    """Linear(ReLU(LN(x)))."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.normalisation = LayerNormalisation(inputs)
+        self.linear = Linear(inputs, outputs, bias=True)
+
+    def forward(self, token: Tensor) -> Tensor:
+        """(B, inputs) to (B, outputs)."""
+        logits: Tensor = self.linear(functional.relu(self.normalisation(token)))
+        return logits

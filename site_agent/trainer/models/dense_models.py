@@ -1,0 +1,91 @@
+"""Chains of linear layers, and the networks made of them: dense, parallel, columns.
+
+Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there
+are no buffers. Rows are (B, d), or (S, B, d) where parameters carry a stack axis. A fresh network
+holds NaN, because first values come from the plan's seed and not from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from protos.plan.architecture import DenseNetwork, ParallelNetwork
+from site_agent.trainer.models.layers import Activation, Linear, activation_of
+
+
+class Chain(nn.Module):
+    """Linear layers, each followed by the activation; without layers it changes nothing."""
+
+    def __init__(self, widths: Sequence[int], activation: Activation, first: int = 1) -> None:
+        """`widths` from the input on; the layers are numbered from `first`."""
+        super().__init__()
+        self._activation = activation
+        for number, (inner, outer) in enumerate(pairwise(widths), start=first):
+            self.add_module(f"layer{number}", Linear(inner, outer, bias=True))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, first width) to (B, last width)."""
+        for layer in self.children():
+            values = self._activation(layer(values))
+        return values
+
+
+class Dense(nn.Module):
+    """Logistic or linear regression, or an MLP; `represent` gives the inputs of the last layer."""
+
+    def __init__(self, architecture: DenseNetwork, columns: int, outputs: int) -> None:
+        super().__init__()
+        self._dropout = architecture.dropout
+        activation, hidden = activation_of(architecture.activation), architecture.hidden
+        self.input = Chain((columns, *hidden[:1]), activation)
+        self.body = Chain(hidden, activation, first=2)
+        last = Linear(hidden[-1] if hidden else columns, outputs, bias=True)
+        self.head = nn.ModuleDict({f"layer{len(hidden) + 1}": last})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor]:
+        """(B, d) to (B, last hidden width), before dropout."""
+        return (self.body(self.input(rows)),)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """The last layer after dropout: (B, last hidden width) to (B, C)."""
+        (values,) = representations
+        values = functional.dropout(values, self._dropout, self.training)
+        for last in self.head.values():
+            values = last(values)
+        return values
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits (B, C) of encoded rows (B, d)."""
+        return self.decide(self.represent(rows))
+
+
+class Parallel(nn.Module):
+    """Two extractors under one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
+
+    def __init__(self, architecture: ParallelNetwork, columns: int, outputs: int, common: int) -> None:
+        super().__init__()
+        self._dropout, self._common_columns = architecture.dropout, common
+        activation = activation_of(architecture.activation)
+        self.common = Chain((common, *architecture.common), activation)
+        self.unique = Chain((columns, *architecture.unique), activation)
+        width = architecture.common[-1] + architecture.unique[-1]
+        self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, d) to the common and the unique extractor's results, (B, width of each)."""
+        return self.common(rows[..., : self._common_columns]), self.unique(rows)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """The head on both results side by side, after dropout: to (B, C)."""
+        together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
+        logits: Tensor = self.head["output"](together)
+        return logits
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits (B, C) of encoded rows (B, d)."""
+        return self.decide(self.represent(rows))

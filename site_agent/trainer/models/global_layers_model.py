@@ -1,0 +1,149 @@
+"""The network of "Global Layers", arranged for fast training of small batches on one thread.
+
+Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there
+are no buffers. Up to the last transformer block the batch is the last axis, so that every head of
+attention runs over contiguous memory; from layer 1 on it is the first, because products of few rows
+with large matrices are then a quarter to a third faster. The rules:
+
+* a fresh network holds NaN, because first values come from the plan's seed and not from here;
+* the normalisation is affine, γ·x/√(1 + 1e-5) + β: it neither measures nor keeps anything about
+  the patients;
+* only dropout behaves differently between training and evaluation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from protos.plan.architecture import GlobalLayersNetwork
+from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Normalisation, parameter
+from site_agent.trainer.models.transformer import TransformerBlock, transform
+
+
+class GlobalLayers(nn.Module):
+    """The complete network; `input`, `body` and `head` may also be called one after the other.
+
+    Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
+    experiment. `input` maps (B, d) to (B, 4s), `body` to (B, 2s), `head` to (B, C); the linear path,
+    where there is one, adds its own (B, C) from the same rows.
+    """
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int, outputs: int) -> None:
+        super().__init__()
+        self._input_dropout = architecture.input_dropout
+        self.input = InputPart(architecture, columns)
+        self.body = BodyPart(architecture)
+        self.head = HeadPart(architecture, outputs)
+        has_path = architecture.linear_path
+        self.unique = nn.ModuleDict({"path": Linear(columns, outputs, bias=True)}) if has_path else None
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """(B, d) to the body's result (B, 2s) and, with a linear path, what it adds to the logits (B, C)."""
+        if self._input_dropout:
+            rows = functional.dropout(rows, self._input_dropout, self.training)
+        inner: Tensor = self.body(self.input(rows))
+        return (inner,) if self.unique is None else (inner, self.unique["path"](rows))
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Logits (B, C) of what `represent` returned."""
+        logits: Tensor = self.head(representations[0])
+        return logits if self.unique is None else logits + representations[1]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits of shape (B, C) for encoded rows of shape (B, d)."""
+        return self.decide(self.represent(rows))
+
+
+class InputPart(nn.Module):
+    """Entities, transformer blocks and layer 1: private, because they know the columns."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, columns: int) -> None:
+        super().__init__()
+        self._heads, self._dropout = architecture.heads, architecture.dropout
+        self.normalisation = Normalisation(columns) if architecture.input_normalisation else None
+        width = architecture.entity_width if architecture.entities else 1
+        self.embedding = Embedding(columns, width) if architecture.entities else None
+        for block in range(1, architecture.transformer_blocks + 1):
+            self.add_module(f"transformer{block}", TransformerBlock(architecture, columns))
+        self.layer1 = FullyConnected(columns * width, 4 * architecture.latent, architecture.dropout)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(B, d) to (B, 4s)."""
+        if self.normalisation is not None:
+            rows = self.normalisation(rows)
+        layer1: Tensor = self.layer1(rows if self.embedding is None else self._transformed(self.embedding, rows))
+        return layer1
+
+    def _transformed(self, embedding: Embedding, rows: Tensor) -> Tensor:
+        """(B, d) to the entities after all blocks, side by side: (B, d·e)."""
+        tokens: Tensor = embedding(rows.mT.contiguous())
+        blocks = [block.tensors() for block in self.children() if isinstance(block, TransformerBlock)]
+        tokens = transform(tokens, blocks, self._heads, self._dropout if self.training else 0.0)
+        return tokens.transpose(-3, -1).flatten(-2)
+
+
+class BodyPart(nn.Module):
+    """Layers 2 to 4, whose shapes are the same at every site."""
+
+    def __init__(self, architecture: GlobalLayersNetwork) -> None:
+        super().__init__()
+        latent, gate, dropout = architecture.latent, architecture.gate, architecture.dropout
+        self.layer2 = FeedForward(4 * latent, 4 * latent, latent, gate=gate, bias=True, dropout=dropout)
+        self.layer3 = FullyConnected(4 * latent, 2 * latent, dropout)
+        self.layer4 = FeedForward(2 * latent, 2 * latent, latent // 2, gate=gate, bias=True, dropout=dropout)
+
+    def forward(self, wide: Tensor) -> Tensor:
+        """(B, 4s) to (B, 2s)."""
+        wide = self.layer2(wide) + wide
+        middle: Tensor = self.layer3(wide)
+        narrow: Tensor = self.layer4(middle)
+        return narrow + middle
+
+
+class HeadPart(nn.Module):
+    """Layer 5 and the logits: private, because they know the outcome."""
+
+    def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
+        super().__init__()
+        self.layer5 = FullyConnected(2 * architecture.latent, architecture.latent, architecture.dropout)
+        self.output = Output(architecture.latent, outputs)
+
+    def forward(self, middle: Tensor) -> Tensor:
+        """(B, 2s) to logits (B, C)."""
+        logits: Tensor = self.output(self.layer5(middle))
+        return logits
+
+
+class Output(nn.Module):
+    """Linear(BN(x))."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.normalisation = Normalisation(inputs)
+        self.linear = Linear(inputs, outputs, bias=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, inputs) to (B, outputs)."""
+        logits: Tensor = self.linear(self.normalisation(values))
+        return logits
+
+
+class Embedding(nn.Module):
+    """For every column its own Linear(1 -> e), then BN over the columns."""
+
+    def __init__(self, columns: int, width: int) -> None:
+        super().__init__()
+        self.weight = parameter(columns, width)
+        self.bias = parameter(columns, width)
+        self.normalisation = Normalisation(columns)
+
+    def forward(self, columns: Tensor) -> Tensor:
+        """(d, B) to (e, d, B)."""
+        # Turned and laid out anew here, 2·d·e numbers, so that the tokens come out contiguous.
+        weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
+        tokens: Tensor = self.normalisation(
+            torch.addcmul(bias.unsqueeze(-1), weight.unsqueeze(-1), columns.unsqueeze(-3))
+        )
+        return tokens

@@ -1,0 +1,66 @@
+"""From the architecture a plan names to a network.
+
+The one place that knows every network. The rules:
+
+* a network's parameters are exactly `network_tensors`, in that order, and it has no buffers;
+* a fresh network holds NaN until the caller has filled every tensor.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from torch import nn
+
+from protos.errors import ConfigurationError
+from protos.plan.architecture import (
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    FeatureTokensNetwork,
+    GlobalLayersNetwork,
+    NamedTensors,
+    ParallelNetwork,
+    network_tensors,
+)
+from site_agent.trainer.models.column_transformer import FeatureTokens
+from site_agent.trainer.models.dense_models import Dense, Parallel
+from site_agent.trainer.models.global_layers_model import GlobalLayers
+from site_agent.trainer.models.two_columns import Columns
+
+
+def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
+    """The network of a plan, float32 on the CPU, mapping rows (B, columns) to logits (B, outputs).
+
+    Every one has `represent` and `decide`, see `site_agent.trainer.models.network`.
+
+    Args:
+        architecture: the plan's choice.
+        columns: d, the number of encoded columns of this site.
+        outputs: C, the number of outputs.
+        common: the first so many columns are those that the plan lists for all sites; None says all.
+
+    Raises:
+        ConfigurationError: the architecture has no network, or its sizes are out of range.
+    """
+    shared = columns if common is None else common
+    network_tensors(architecture, columns=columns, outputs=outputs, common=shared)  # sizes, before memory
+    match architecture:
+        case GlobalLayersNetwork():
+            return GlobalLayers(architecture, columns, outputs)
+        case DenseNetwork():
+            return Dense(architecture, columns, outputs)
+        case ParallelNetwork():
+            return Parallel(architecture, columns, outputs, shared)
+        case ColumnsNetwork():
+            return Columns(architecture, columns, outputs, shared)
+        case FeatureTokensNetwork():
+            return FeatureTokens(architecture, columns, outputs)
+        case NamedTensors():
+            raise ConfigurationError(
+                what="The architecture named-tensors lists tensors and has no network.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Name an architecture with a network in the plan, for example global-layers-network.",
+            )
+        case _:
+            assert_never(architecture)

@@ -1,0 +1,141 @@
+"""The end of a study at this site: the chosen model on disk, and what joining brought.
+
+Both stay here. The model is saved before the site trains alone for comparison, so that an interruption
+of the comparison loses nothing. The report is JSON, mode 0600, beside a line for the operator, which has the
+headline metric and the verdict alone. What each model said of the test rows is kept too, for the page that
+`site-agent report` makes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from protos.plan.gain_sums import GainSums
+from protos.plan.methods import described
+from site_agent.hospital import Hospital
+from site_agent.trainer.alone import train_alone
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.assessment import Assessment, assess
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
+from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
+from site_agent.trainer.placebo import train_placebo
+from site_agent.trainer.saved_model import SavedModel, save_model
+from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.software import versions
+from site_agent.trainer.study import Outcome, Study
+from site_agent.trainer.trainer_files import write_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a study came to at this site.
+
+    Attributes:
+        facts: the report as it was written.
+        gain: the only part of it that may leave, for sums over all sites.
+    """
+
+    facts: dict[str, Json]
+    gain: GainSums
+
+
+def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
+    """Save the chosen model, compare it, write and log the site's report.
+
+    `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
+    are null. `differences` are the federated model's figures minus each other one's. Where the plan has an
+    expert, it stands among the simple models, and `expert` says how its two models were joined.
+
+    Raises:
+        OperatorError: no finite model is left, or the disk does not take what is saved.
+    """
+    outcome = study.conclude()
+    rows, facts = held_out_rows(study.own, preprocessing), _facts(hospital, study, run)
+    models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
+    metrics = rows.evaluate(models[FEDERATED]).metrics
+    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
+    advice = study.advice
+    save_model(hospital.state_path, run, _saved(study, preprocessing, outcome, facts | reached))
+    if advice is not None:
+        models["expert"], facts["expert"] = scores_of(preprocessing, advice.test), advice.fitted.evidence
+    reason = "this site did not train alone"
+    if hospital.training.siloed_baseline:
+        reason = "the network trained alone diverged"
+        facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
+        alone = train_alone(study)
+        if alone is not None:
+            models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
+    placebo = train_placebo(study) if hospital.training.placebo_baseline else None
+    if placebo is not None:
+        models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
+    seeds = Seeds(study.plan.seed, study.site)
+    if hospital.training.simple_models:
+        models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+    keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))
+    assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
+    facts |= _compared(assessment, choices)
+    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
+    _log(run, assessment.gain)
+    return Report(facts=facts, gain=assessment.sums)
+
+
+def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
+    return SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values=outcome.values,
+        report=reached,
+        expert=study.advice.fitted.expert if study.advice is not None else None,
+        profile=study.own.profile,
+    )
+
+
+def _scored(study: Study, preprocessing: Preprocessing, outcome: Outcome, models: Mapping[str, Scores]) -> ScoredRows:
+    return ScoredRows(
+        test=held_out_rows(study.own, preprocessing),
+        scores=models,
+        validation=validation_rows(study.own, preprocessing),
+        validation_scores=scores_of(preprocessing, outcome.validation_outputs),
+        dataset=study.own.digest,
+    )
+
+
+def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:
+    dataset = study.own
+    return {
+        "site": hospital.site,
+        "run": run,
+        "plan_digest": study.plan.digest.hex(),
+        "method": described(study.plan.method),
+        "task": dataset.task,
+        "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
+        "columns": list(dataset.columns),
+        "versions": dict[str, Json](versions()),
+    }
+
+
+def _compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
+    """What each model reached, the network's beside the evidence of their checkpoints, and the comparison."""
+    networks: dict[str, Json] = {
+        name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
+    }
+    simple: dict[str, Json] = {name: assessment.model(name) for name in assessment.names if name not in choices}
+    return networks | {
+        "simple_models": simple,
+        "differences": assessment.differences(),
+        "gain": assessment.gain.to_json(),
+        "resamples": assessment.compared.resamples,
+    }
+
+
+def _log(run: str, gain: Gain) -> None:
+    figures = {FEDERATED: gain.federated, SILOED: gain.siloed}
+    headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
+    structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

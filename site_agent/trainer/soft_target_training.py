@@ -1,0 +1,120 @@
+"""How the site's own expert takes part in a training: targets, a column, a share of the result.
+
+The rules:
+
+* of a training row the network hears what the expert says without having seen the row's patient, of any
+  other row what it says after all training rows; so a training row is never better known than a new one;
+* labels of validation and test rows stay as they are, and checkpoints are chosen by the network alone;
+* the network trained alone, the placebo and a prediction hear the same expert in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from protos.plan.plan import Plan
+from protos.plan.soft_targets import ExpertUse
+from site_agent.trainer.baselines import FittedExpert, fit_expert
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.bridge import FlatNetwork
+
+Opinions: TypeAlias = npt.NDArray[np.float32]
+_PATH: Final = "unique.path.weight"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Advice:
+    """An expert's opinions on all rows of its site, float32 of shape (rows, outputs), and what a plan does with them.
+
+    Attributes:
+        fitted: the expert.
+        use: the plan's.
+        training: out of fold.
+        validation, test: after all training rows.
+    """
+
+    fitted: FittedExpert
+    use: ExpertUse
+    training: Opinions
+    validation: Opinions
+    test: Opinions
+
+
+def advise(plan: Plan, dataset: Dataset, seeds: Seeds) -> Advice | None:
+    """Fit the site's expert where the plan wants one.
+
+    Args:
+        plan: its key expert.
+        dataset: the site's own columns.
+        seeds: of the plan and the site.
+
+    Raises:
+        DataError: the training rows are too few.
+    """
+    if plan.expert is None:
+        return None
+    fitted = fit_expert(dataset, seeds.own("expert"))
+    validation, test = (fitted.expert.opinions(part.features) for part in (dataset.validation, dataset.test))
+    return Advice(
+        fitted=fitted,
+        use=plan.expert,
+        training=fitted.out_of_fold.astype(np.float32),
+        validation=validation.astype(np.float32),
+        test=test.astype(np.float32),
+    )
+
+
+def added_columns(plan: Plan, outputs: int) -> int:
+    """How many columns the expert adds to those that the network reads."""
+    return outputs if plan.expert is not None and plan.expert.path_start else 0
+
+
+def taught(rows: Rows, opinions: Opinions, task: Task, share: float) -> Rows:
+    """The rows with a share of the expert's opinion in each target: probabilities for classes, else a number."""
+    said, targets = torch.from_numpy(opinions), rows.targets
+    if not share:
+        return rows
+    match task:
+        case "binary":
+            said = torch.sigmoid(said.squeeze(-1))
+        case "multi-class":
+            said = said.exp()
+            targets = functional.one_hot(targets, said.shape[-1]).float()
+        case "regression":
+            said = said.squeeze(-1)
+        case _:
+            assert_never(task)
+    return Rows(rows.features, torch.lerp(targets, said, share))
+
+
+def beside(features: Tensor, opinions: Opinions) -> Tensor:
+    """The opinions as further columns: float32 of shape (rows, columns + outputs)."""
+    return torch.cat((features, torch.from_numpy(opinions)), dim=1)
+
+
+def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
+    """Let each output's linear path begin with this weight on the expert's opinion on that output.
+
+    Args:
+        flat: a network that reads the opinions as its last columns, of one copy or of many.
+        start: above 0; at 0 there are no such columns.
+        outputs: of the network.
+        copy: of a stack.
+    """
+    weight = flat.network.get_parameter(_PATH).data
+    (weight if copy is None else weight[copy])[:, -outputs:] = start * torch.eye(outputs)
+
+
+def joined(outputs: Opinions, opinions: Opinions, share: float) -> Opinions:
+    """The network's outputs and the expert's opinions at their shares, float32 of the shape of both."""
+    return np.float32(1.0 - share) * outputs + np.float32(share) * opinions

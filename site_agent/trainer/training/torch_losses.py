@@ -1,0 +1,169 @@
+"""The loss of a batch: cross-entropy, binary cross-entropy, focal, squared error; with class weights.
+
+One callable serves training, validation and distillation. The rules:
+
+* a loss is a mean over rows. With class weights it is the weighted mean over the sum of weights, as in
+  torch's cross_entropy for class numbers; a batch whose rows all weigh nothing has loss 0;
+* a target may be a share of each class (a probability, as a teacher's): the row then counts as that
+  many rows of each class. Torch divides weighted shares by the number of rows instead;
+* it is finite, and so is its gradient, for any logit up to 1e4 in size;
+* of a stack of S copies it is the sum of their S means, so that each copy's gradient is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from protos.errors import ConfigurationError
+from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
+from site_agent.trainer.data.contract import Task
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossFunction:
+    """A plan's loss for this site's target.
+
+    Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for
+    multi-class, or of shape (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,)
+    class numbers or float (rows, classes) shares, or float (rows,) values; for a stack (S, rows, ...),
+    or as for one copy where all have the same.
+
+    Attributes:
+        gamma: of the focal loss, 0 for none.
+        weights: float32 (classes,), or (S, classes) where each copy of a stack has its own; None for equal ones.
+    """
+
+    task: Task
+    gamma: float = 0.0
+    weights: Tensor | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss, shape (); of a stack the sum over its copies."""
+        means = self.per_copy(outputs, targets)
+        return means.sum() if means.dim() else means
+
+    def per_copy(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of each copy, shape (S,); shape () where outputs are no stack."""
+        if self.task == "regression":
+            values = outputs.squeeze(-1)
+            return (values - targets.expand_as(values)).square().mean(-1)
+        if self.gamma or self.weights is not None:
+            return self._by_class(outputs, targets)
+        if self.task == "binary":
+            logits = outputs.squeeze(-1)
+            losses = functional.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none")
+            return losses.mean(-1)
+        return functional.cross_entropy(outputs, targets) if outputs.dim() == 2 else self._by_class(outputs, targets)
+
+    def _by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """As `per_copy`, from the share that each row has of each class.
+
+        Inside, classes are the first axis, (classes, ..., rows), or (1, ..., rows) where a row is of one
+        class alone: torch takes a softmax over the first axis five times as fast as over a short last one.
+        """
+        if self.task == "binary":
+            logits = outputs.squeeze(-1)
+            logs = functional.logsigmoid(torch.stack((-logits, logits)))
+        else:
+            logs = functional.log_softmax(outputs.movedim(-1, 0).contiguous(), dim=0)
+        weights = self._weights_for(outputs)
+        shares: Tensor | None
+        if not targets.is_floating_point():
+            index = targets.expand(outputs.shape[:-1]).unsqueeze(0)
+            logs = logs.gather(0, index)
+            shares = None if weights is None else weights.gather(0, index)
+        else:
+            shares = self._shares(outputs, targets)
+            shares = shares if weights is None else shares * weights
+        if self.gamma:
+            # Lin et al. 2017, eq. 4 and 5, but for their division by the number of assigned anchors.
+            # Of 0 the power's slope would be infinite for a gamma below 1, and infinity times 0 is no number.
+            misses = (-torch.expm1(logs)).clamp_min(torch.finfo(logs.dtype).tiny)
+            logs = logs * misses**self.gamma
+        sums = (logs if shares is None else logs * shares).sum((0, -1))
+        if weights is None or shares is None:
+            return sums / -outputs.shape[-2]
+        return -sums / shares.sum((0, -1)).clamp_min(torch.finfo(logs.dtype).tiny)
+
+    def _shares(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.task == "binary":
+            ones = targets.expand(outputs.shape[:-1])
+            return torch.stack((1.0 - ones, ones))
+        return targets.expand(outputs.shape).movedim(-1, 0)
+
+    def _weights_for(self, outputs: Tensor) -> Tensor | None:
+        """The weights, repeated for each row: a view of shape (classes, ..., rows)."""
+        if self.weights is None:
+            return None
+        return self.weights.unsqueeze(-2).expand(*outputs.shape[:-1], -1).movedim(-1, 0)
+
+
+def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
+    """The loss that a plan names, for this site's target and training rows.
+
+    Args:
+        loss: the plan's.
+        task: of this site's data contract.
+        outputs: of the network: 1, or the number of classes for multi-class.
+        training_targets: of all training rows, as `LossFunction` takes them; balanced weights are counted
+            from them, for each copy of a stack where they are (S, rows, ...). A class that no training row
+            has gets weight 0, also where other rows have it.
+
+    Raises:
+        ConfigurationError: the loss does not fit the target.
+    """
+    gamma = loss.gamma if isinstance(loss, Focal) else 0.0
+    if task == "regression":
+        if loss != TaskDefault(name="task-default"):
+            raise _unfit(
+                "The plan's loss is for classes, and this site's target is a number.",
+                "Agree on the loss task-default without class_weights, or train on a target with classes.",
+            )
+        return LossFunction(task=task)
+    classes = 2 if task == "binary" else outputs
+    return LossFunction(
+        task=task, gamma=gamma, weights=_class_weights(loss.class_weights, task, classes, training_targets)
+    )
+
+
+def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tensor) -> Tensor | None:
+    match wanted:
+        case "none":
+            return None
+        case "balanced":
+            return _balanced_weights(task, classes, targets)
+        case tuple():
+            if len(wanted) != classes:
+                raise _unfit(
+                    f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} classes.",
+                    f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced ones.",
+                )
+            return torch.tensor(wanted, dtype=torch.float32)
+        case _:
+            assert_never(wanted)
+
+
+def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
+    """rows / (classes * rows of the class), 0 for a class without rows: (classes,), or (S, classes) for a stack.
+
+    Differs from scikit-learn's "balanced" in that classes without rows count among the classes.
+    """
+    if task == "binary":
+        ones = targets.double().sum(-1)
+        rows = torch.stack((targets.shape[-1] - ones, ones), dim=-1)
+    elif targets.is_floating_point():
+        rows = targets.double().sum(-2)
+    else:
+        empty = torch.zeros(*targets.shape[:-1], classes, dtype=torch.float64)
+        rows = empty.scatter_add(-1, targets, torch.ones_like(targets, dtype=torch.float64))
+    weights = rows.sum(-1, keepdim=True) / (classes * rows)
+    return torch.where(rows > 0, weights, 0.0).float()
+
+
+def _unfit(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)

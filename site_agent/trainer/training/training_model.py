@@ -1,0 +1,98 @@
+"""One network with its optimiser: the gradient of a batch, and the step along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from protos.plan.optimisers import Optimiser
+from site_agent.trainer.models.network import Represents
+from site_agent.trainer.training.batches import Rows
+from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.torch_losses import LossFunction
+from site_agent.trainer.training.torch_optimisers import (
+    build_optimiser,
+    load_optimiser_tensors,
+    optimiser_tensors,
+    set_learning_rate,
+)
+
+# A term beside the loss, from the network's representations of the batch.
+Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recipe:
+    """What every model of a site's training shares.
+
+    Attributes:
+        build: another network of the plan's architecture in the same layout, its numbers not yet set.
+        loss: of a batch.
+        optimiser: the plan's.
+    """
+
+    build: Callable[[], FlatNetwork]
+    loss: LossFunction
+    optimiser: Optimiser
+
+
+def as_representing(network: nn.Module) -> Represents:
+    """The network as one that says what it decides on; plans let no other one meet a contrast."""
+    if not isinstance(network, Represents):
+        raise TypeError("a contrast needs a network that says what it decides on")
+    return network
+
+
+class Model:
+    """A network in training."""
+
+    def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
+        """`stretches` are what the optimiser moves; left out, every number."""
+        self.flat, self._recipe = flat, recipe
+        moved = flat.stretches if stretches is None else [stretch for stretch in stretches if stretch.numel()]
+        self._optimiser = build_optimiser(recipe.optimiser, moved) if moved else None
+        self._factor = 1.0
+
+    def gradient(self, batch: Rows, term: Term | None = None) -> None:
+        """Set the gradients of all numbers to those of the batch's loss, plus the term's."""
+        self.flat.zero_gradients()
+        network = self.flat.network
+        if term is None:
+            value = self._recipe.loss(network(batch.features), batch.targets)
+        else:
+            representing = as_representing(network)
+            representations = representing.represent(batch.features)
+            value = self._recipe.loss(representing.decide(representations), batch.targets) + term(representations)
+        torch.autograd.backward(value)
+
+    def step(self, factor: float) -> None:
+        """Move along the gradients, at the plan's learning rate times this factor."""
+        if self._optimiser is None:
+            return
+        if factor != self._factor:
+            set_learning_rate(self._optimiser, self._recipe.optimiser.learning_rate * factor)
+            self._factor = factor
+        self._optimiser.step()
+
+    def state(self) -> State:
+        """A copy of the numbers and the optimiser's memory."""
+        return self.flat.state() | self.optimiser_state()
+
+    def optimiser_state(self) -> State:
+        """A copy of the optimiser's memory alone."""
+        return {} if self._optimiser is None else prefixed("optimiser", optimiser_tensors(self._optimiser))
+
+    def restore(self, state: State) -> None:
+        """Go back to a state of this model."""
+        self.flat.restore(state)
+        self.restore_optimiser(state)
+
+    def restore_optimiser(self, state: State) -> None:
+        """Go back to what `optimiser_state` returned."""
+        if self._optimiser is not None:
+            load_optimiser_tensors(self._optimiser, part_of(state, "optimiser"))

@@ -1,0 +1,323 @@
+"""The one door out of a site: what it refuses, and that the log is written before a byte leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from blake3 import blake3
+
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Bind, SiteReason, Stage
+from site_agent.gate.door import Contribution, Gate, GateRefusal
+from site_agent.gate.site_log import AuditError, AuditLog
+from tests.rehearsal.gates import gate_for
+from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
+
+POSITION = bytes(32)
+BIND = Bind(0, 0, tuple(SITES), 0)
+ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    """An empty audit log."""
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    yield log
+    log.close()
+
+
+def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, layers: bytes = b"") -> Exchange:
+    """What travels in a round."""
+    return Exchanges(plan, manifest_of(plan)).of(number, stage, layers)
+
+
+def built(gate: Gate, plan: Plan, change: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
+    """The contribution for a change in a round without scalars of the trainer's."""
+    return gate.build(POSITION, exchange_of(plan), memoryview(change.astype("<f4")).cast("B"), rows=rows, redraw=0)
+
+
+def answer(change: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
+    """What a trainer hands out."""
+    return memoryview(np.asarray(change, "<f4").tobytes() + np.asarray(scalars, "<i8").tobytes())
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The facts in a log."""
+    return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("index", "tensor"), [(0, "first"), (2, "first"), (3, "second"), (131_072, "second"), (THREE_CHUNKS - 1, "second")]
+)
+def test_a_value_that_is_not_finite_never_leaves(
+    tmp_path: Path, audit: AuditLog, value: float, index: int, tensor: str
+) -> None:
+    """One such value anywhere refuses the whole vector and names its tensor, not its value."""
+    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
+    gate = gate_for(plan, audit, tmp_path)
+    change = np.ones(THREE_CHUNKS, np.float32)
+    change[index] = value
+
+    with pytest.raises(GateRefusal) as refusal:
+        built(gate, plan, change)
+
+    assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.VALUE_NOT_FINITE, tensor)
+    assert tensor in refusal.value.what
+    assert "nan" not in refusal.value.what
+
+
+@pytest.mark.parametrize("parameters", [0, 9, 11, 20])
+def test_a_change_of_another_length_is_refused_not_padded(tmp_path: Path, audit: AuditLog, parameters: int) -> None:
+    """What is not exactly as long as the manifest says does not leave."""
+    plan = plan_with(made_up_identities())
+    gate = gate_for(plan, audit, tmp_path)
+
+    with pytest.raises(GateRefusal) as refusal:
+        built(gate, plan, np.zeros(parameters, np.float32))
+
+    assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
+
+
+@pytest.mark.parametrize(("clipped", "is_refused"), [(0, False), (100, False), (101, True), (1000, True)])
+def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clipped: int, is_refused: bool) -> None:
+    """Up to the agreed share values are clipped and counted; one more stops this site."""
+    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
+    plan = plan_with(made_up_identities(), parameters=1000, changes=encoding)
+    gate = gate_for(plan, audit, tmp_path)
+    change = np.ones(1000, np.float32)
+    change[:clipped] = 9.0
+
+    if is_refused:
+        with pytest.raises(GateRefusal) as refusal:
+            built(gate, plan, change)
+        assert refusal.value.reason is SiteReason.TOO_MUCH_CLIPPED
+    else:
+        assert built(gate, plan, change).clipped == clipped
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: AuditLog, seed: int) -> None:
+    """Whatever a trainer computes, the sum over all sites stays in 32 bits."""
+    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
+    plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
+    gate = gate_for(plan, audit, tmp_path)
+    generator = np.random.default_rng(seed)
+    change = (generator.standard_normal(5000) * 10.0 ** generator.integers(-3, 28)).astype(np.float32)
+    layout = Layout(5000, 0)
+
+    contribution = built(gate, plan, change)
+
+    values = layout.changes(layout.body(contribution.buffer, 0), 0).astype(np.int64)
+    assert np.abs(values).max() * len(SITES) <= 2**31 - 1
+    assert contribution.clipped == int((np.abs(change) > 8).sum())
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 65, 1 << 40])
+def test_a_row_count_outside_the_manifest_is_refused(tmp_path: Path, audit: AuditLog, rows: int) -> None:
+    """A count that the manifest's bound does not cover could overflow the sum; it does not leave."""
+    plan = plan_with(made_up_identities(), changes=ROWS)
+    gate = gate_for(plan, audit, tmp_path)
+
+    with pytest.raises(GateRefusal):
+        built(gate, plan, np.zeros(10, np.float32), rows=rows)
+
+
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
+FIGURES = ("validation weight", "validation loss", "still improving")
+
+
+def words(contribution: Contribution) -> list[int]:
+    """The scalars as they lie in the vector's last chunk."""
+    layout = contribution.exchange.layout
+    body = layout.body(contribution.buffer, layout.chunks - 1)
+    return [int(word) for word in layout.words(body, layout.chunks - 1)[1:]]
+
+
+def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path, audit: AuditLog) -> None:
+    """The row count is put where the exchange has it; the trainer's numbers follow as it gave them."""
+    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
+    exchange = exchange_of(plan, number=1)
+    assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
+
+    contribution = gate_for(plan, audit, tmp_path).build(
+        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=0
+    )
+
+    assert words(contribution) == [16, 8, 1 << 33, 1]
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
+def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog, place: int, beyond: int) -> None:
+    """Below 0 or above the agreed bound it could wrap the sum or stand for something else; it is named, not told."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=1)
+    scalars = [0, 0, 0]
+    scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
+
+    with pytest.raises(GateRefusal) as refusal:
+        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0)
+
+    assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
+    assert FIGURES[place] in refusal.value.what
+    assert str(scalars[place]) not in refusal.value.what
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: int) -> None:
+    """The bound itself is allowed."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=1)
+    scalars = [0, 0, 0]
+    scalars[place] = exchange.scalars[place].bound
+
+    contribution = gate_for(plan, audit, tmp_path).build(
+        POSITION, exchange, answer(np.ones(10), scalars), rows=0, redraw=0
+    )
+
+    assert words(contribution) == scalars
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
+def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog, count: int) -> None:
+    """What a trainer hands out beyond the exchange does not leave, whatever its length would fit."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+
+    with pytest.raises(GateRefusal) as refusal:
+        gate_for(plan, audit, tmp_path).build(
+            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, redraw=0
+        )
+
+    assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
+
+
+def test_another_draw_does_not_repeat_what_was_measured(tmp_path: Path, audit: AuditLog) -> None:
+    """What a second draw would give again goes out as 0: over two sets of sites it would single one out."""
+    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
+
+    contribution = gate_for(plan, audit, tmp_path).build(
+        POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, redraw=3
+    )
+
+    assert words(contribution) == [16, 0, 0, 0]
+
+
+def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog) -> None:
+    """In a validation round even a single number behind the scalars is refused."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
+    gate = gate_for(plan, audit, tmp_path)
+
+    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0)
+
+    assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
+    with pytest.raises(GateRefusal):
+        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, redraw=0)
+
+
+def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog) -> None:
+    """Under FedLAMA a round for the first layer takes three numbers; a whole vector is refused."""
+    plan = plan_with(made_up_identities(), rounds=2, changes={"method": {"name": "fedlama"}})
+    exchange = exchange_of(plan, layers=b"\x01")
+    gate = gate_for(plan, audit, tmp_path)
+
+    contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, redraw=0)
+
+    assert len(contribution.buffer) == 8 + 3 * 4
+    with pytest.raises(GateRefusal):
+        gate.build(POSITION, exchange, answer(np.ones(10), ()), rows=0, redraw=0)
+
+
+def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
+    """A release names the stage, how many layers and tensors, the layers offered, and every scalar."""
+    plan = plan_with(made_up_identities(), changes=MEASURING)
+    gate = gate_for(plan, audit, tmp_path)
+    exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
+
+    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, redraw=0), Bind(3, 0, tuple(SITES), 0))
+
+    (record,) = records(tmp_path / "audit.log")
+    wanted = {
+        "stage": "validation",
+        "layers": 0,
+        "offered_layers": "",
+        "tensors": 0,
+        "scalars": list(FIGURES),
+        "bytes": 32,
+    }
+    assert record | wanted == record
+
+
+def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, audit: AuditLog) -> None:
+    """Numerator and denominator hold the same rows: the change times rows / cap, and the rows."""
+    plan = plan_with(made_up_identities(), changes=ROWS)
+    layout = Layout(10, 1)
+
+    contribution = built(gate_for(plan, audit, tmp_path), plan, np.ones(10, np.float32), rows=16)
+
+    body = layout.body(contribution.buffer, 0)
+    assert list(layout.words(body, 0)) == [1, 16]
+    assert set(layout.changes(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
+
+
+def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
+    """When the first chunk can be taken, the record of the release is on the disk already."""
+    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
+    gate = gate_for(plan, audit, tmp_path)
+    contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
+    assert records(tmp_path / "audit.log") == []
+
+    chunks = gate.release(contribution, BIND)
+
+    (record,) = records(tmp_path / "audit.log")
+    assert record["event"] == "contribution_released"
+    assert record["bytes"] == sum(len(chunk.body) for chunk in chunks)
+    assert (record["contributors"], record["masked"], record["tensors"]) == (list(SITES), False, 2)
+
+
+@pytest.mark.parametrize("failing", ["write", "fdatasync"])
+def test_a_full_disk_lets_nothing_out(
+    audit: AuditLog, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the record cannot be written or synced, there is no chunk, and the log is as it was."""
+    plan = plan_with(made_up_identities())
+    gate = gate_for(plan, audit, tmp_path)
+    contribution = built(gate, plan, np.ones(10, np.float32))
+    audit.write("run_joined")
+    before = (tmp_path / "audit.log").read_bytes()
+
+    def full(*_: object) -> int:
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        with pytest.raises(AuditError, match="No space left on device"):
+            gate.release(contribution, BIND)
+    assert (tmp_path / "audit.log").read_bytes() == before
+
+    (chunk,) = gate.release(contribution, BIND)  # there is room again
+    *_, released, handed_over = records(tmp_path / "audit.log")
+    assert (released["event"], handed_over["event"]) == ("contribution_released", "contribution_handed_over")
+    assert released["bytes"] == handed_over["bytes"] == len(chunk.body)
+    assert handed_over["payload_blake3"] == blake3(chunk.body).hexdigest()
+
+
+def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:
+    """A gate in the clear cannot be made for a plan that asks for masking, nor the other way round."""
+    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+
+    with pytest.raises(ValueError, match="masked"):
+        gate_for(plan, audit, tmp_path)

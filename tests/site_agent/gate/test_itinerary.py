@@ -1,0 +1,233 @@
+"""Which rounds a site accepts from its coordinator: those that plan, probe and earlier rounds leave room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protos.plan.exchange import stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
+from site_agent.gate.itinerary import Itinerary
+from tests.rehearsal.study import made_up_identities, plan_with
+
+PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+DIGEST = bytes(32)
+CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2, 2]}, "columns": ["x"], "outputs": 1}
+
+
+def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
+    """So many training rounds of one step."""
+    schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1}
+    return plan_with(made_up_identities(), changes={"method": {"name": method}, "schedule": schedule} | changes)
+
+
+MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
+PLANS = {
+    "plain": a_plan(),
+    "measuring": a_plan(**MEASURING),
+    "stopping": a_plan(**MEASURING | STOPPING),
+    "stopping at once": a_plan(**STOPPING),
+    "probing": a_plan("player-fl", **CHAIN),
+    "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING | STOPPING),
+    "waiting": a_plan("fedlama"),
+}
+
+
+def begun(plan: Plan, *offers: Offer, released: tuple[dict[str, Any], ...] = ()) -> Itinerary:
+    """A site that was offered these rounds."""
+    itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), released)
+    for offer in offers:
+        itinerary.accept(offer)
+    return itinerary
+
+
+def offer(number: int, stage: Stage = TRAINING, layers: bytes = b"", best: int | None = None) -> Offer:
+    """A first attempt."""
+    return Offer(number, 0, DIGEST, stage, layers, best)
+
+
+def honest(plan: Plan, training_rounds: int | None = None, layers: bytes = b"") -> list[Offer]:
+    """Every round that an honest coordinator offers, its layers after a probe being these."""
+    made = []
+    while (stage := stage_at(plan, len(made), training_rounds)) is not None:
+        made.append(offer(len(made), stage, b"" if stage is PROBE else layers))
+    return made
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_an_honest_run_is_accepted_to_its_end(name: str) -> None:
+    """Every round of every kind of plan is accepted, and then the result."""
+    plan = PLANS[name]
+    rounds = honest(plan, layers=b"\x01" if plan.has_probe else b"")
+
+    itinerary = begun(plan, *rounds)
+
+    assert itinerary.accept_result(Finish(len(rounds), DIGEST, b"\x01" if plan.has_probe else b""))
+
+
+@pytest.mark.parametrize("training_rounds", [1, 2, 3])
+@pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.early_stopping])
+def test_training_may_end_early_where_the_plan_says_so(name: str, training_rounds: int) -> None:
+    """What measures comes after however many rounds, and the result after it."""
+    plan = PLANS[name]
+    layers = b"\x03" if plan.has_probe else b""
+    rounds = honest(plan, training_rounds, layers)
+
+    itinerary = begun(plan, *rounds)
+
+    assert itinerary.accept_result(Finish(len(rounds), DIGEST, layers))
+
+
+LIES: dict[str, tuple[str, list[Offer], str]] = {
+    "a round beyond the last": ("plain", [offer(4)], "the plan does not have"),
+    "a validation that the plan does not have": ("plain", [offer(4, VALIDATION)], "the plan does not have"),
+    "a probe that the plan does not have": ("plain", [offer(0, PROBE)], "the plan does not have"),
+    "a validation instead of training": ("measuring", [offer(2, VALIDATION)], "the plan does not have"),
+    "a report instead of the validation": ("measuring", [offer(4, REPORT)], "the plan does not have"),
+    "training instead of the probe": ("probing", [offer(0)], "the plan does not have"),
+    "a second probe": ("probing", [offer(0, PROBE), offer(1, PROBE)], "the plan does not have"),
+    "a validation before anything was trained": ("stopping", [offer(0, VALIDATION)], "the plan does not have"),
+    "training after the validation": ("stopping", [offer(2, VALIDATION), offer(3)], "a stage that is over"),
+    "a second validation": ("stopping", [offer(2, VALIDATION), offer(3, VALIDATION)], "a stage that is over"),
+    "a second report": ("stopping", [offer(3, REPORT), offer(4, REPORT)], "a stage that is over"),
+    "a validation after the report": ("stopping", [offer(3, REPORT), offer(4, VALIDATION)], "a stage that is over"),
+    "a round that is over": ("plain", [offer(2), offer(1)], "a round that is over"),
+    "the same round as another stage": ("stopping", [offer(2), offer(2, VALIDATION)], "other parameters"),
+    "the same round with another best": ("measuring", [offer(2, best=1), offer(2)], "other parameters"),
+    "layers where all take part": ("plain", [offer(0, layers=b"\x01")], "does not choose"),
+    "layers that there are not": ("plain", [offer(0, layers=b"\x04")], "does not have"),
+    "layers in another spelling": ("plain", [offer(0, layers=b"\x03")], "does not have"),
+    "layers with trailing bytes": ("probing", [offer(1, layers=b"\x01\x00")], "does not have"),
+    "layers of the probe": ("probing", [offer(0, PROBE, b"\x01")], "does not choose"),
+    "a hole among the first layers": ("probing", [offer(1, layers=b"\x05")], "does not choose"),
+    "the last layers instead of the first": ("probing", [offer(1, layers=b"\x06")], "does not choose"),
+    "other layers than before": ("probing", [offer(1, layers=b"\x01"), offer(2, layers=b"\x03")], "probe has chosen"),
+    "all layers after some": ("probing", [offer(1, layers=b"\x01"), offer(2)], "probe has chosen"),
+    "some layers after all": ("probing", [offer(1), offer(2, layers=b"\x03")], "probe has chosen"),
+    "some layers where all are due": ("waiting", [offer(1, layers=b"\x01")], "does not choose"),
+    "no layers at all": ("waiting", [offer(0, layers=b"\x00")], "does not choose"),
+    "a best round that nobody measured": ("plain", [offer(2, best=1)], "no site has measured"),
+    "the first round as the best": ("measuring", [offer(2, best=0)], "no site has measured"),
+    "the probe as the best": ("probing and measuring", [offer(2, best=0)], "no site has measured"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_what_plan_and_past_leave_no_room_for_is_refused(name: str) -> None:
+    """Such an offer is a MalformedMessage; what came before it was fine."""
+    plan, (*before, lie), reason = PLANS[LIES[name][0]], LIES[name][1], LIES[name][2]
+    itinerary = begun(plan, *before)
+
+    with pytest.raises(MalformedMessage, match=reason):
+        itinerary.accept(lie)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_result_before_the_last_round_is_refused(name: str) -> None:
+    """Whatever the plan, a result is refused before it has made the rounds that come after training."""
+    plan = PLANS[name]
+    rounds = honest(plan)
+
+    for made in range(len(rounds)):
+        if plan.early_stopping is not None and not plan.has_validation_round and made > 0:
+            continue  # its training may end with any round
+        with pytest.raises(MalformedMessage, match="before the last round"):
+            begun(plan, *rounds[:made]).accept_result(Finish(made, DIGEST))
+        with pytest.raises(MalformedMessage, match="before the last round"):
+            begun(plan, *rounds[:made]).accept_result(Finish(len(rounds), DIGEST))
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 5, 1 << 31])
+def test_a_result_counts_the_rounds_that_were_made(rounds: int) -> None:
+    """Even where training may end early, a result names the round after the last that was offered."""
+    itinerary = begun(PLANS["stopping at once"], offer(0), offer(1), offer(2), offer(3))
+
+    with pytest.raises(MalformedMessage, match="before the last round"):
+        itinerary.accept_result(Finish(rounds, DIGEST))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "best", "reason"),
+    [
+        ("plain", b"\x01", None, "does not choose"),
+        ("waiting", b"\x01", None, "does not choose"),
+        ("plain", b"", 3, "no site has measured"),
+        ("probing", b"", None, "probe has chosen"),
+        ("probing", b"\x01", None, "probe has chosen"),
+    ],
+)
+def test_a_result_names_what_was_made(name: str, layers: bytes, best: int | None, reason: str) -> None:
+    """Other layers than those of the run, or a best round that there was not, are refused in a result too."""
+    plan = PLANS[name]
+    rounds = honest(plan, layers=b"\x03" if plan.has_probe else b"")
+
+    with pytest.raises(MalformedMessage, match=reason):
+        begun(plan, *rounds).accept_result(Finish(len(rounds), DIGEST, layers, best))
+
+
+def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
+    """What the audit log holds of a release."""
+    return {"round": number, "attempt": 0, "stage": stage, "offered_layers": layers}  # as an earlier version did
+
+
+def test_what_was_released_is_remembered_over_a_restart() -> None:
+    """A site that was started again holds the coordinator to the layers and stages of before."""
+    before = (released(0, "probe"), released(1, "training", "03"), released(2, "validation", "03"))
+    plan = PLANS["probing and measuring"]
+
+    with pytest.raises(MalformedMessage, match="probe has chosen"):
+        begun(plan, released=before).accept(offer(3, REPORT, b"\x01"))
+    with pytest.raises(MalformedMessage, match="a stage that is over"):
+        begun(plan, released=before).accept(offer(3, TRAINING, b"\x03"))
+    assert begun(plan, released=before).accept(offer(2, VALIDATION, b"\x03")).up == ()
+    assert begun(plan, released=before).accept(offer(3, REPORT, b"\x03")).up == ()
+
+
+def test_the_result_is_taken_in_after_a_restart() -> None:
+    """A site that released its last contribution and was started again gets the result all the same."""
+    itinerary = begun(PLANS["plain"], released=(released(2, "training"), released(3, "training")))
+
+    assert itinerary.accept_result(Finish(4, DIGEST)) == manifest_of(PLANS["plain"]).tensors
+
+
+def test_a_step_may_come_again_in_another_attempt() -> None:
+    """The same step, byte for byte, is accepted as often as its attempts rise."""
+    plan = PLANS["measuring"]
+    itinerary = begun(plan, offer(4, VALIDATION))
+
+    for attempt in (0, 1, 5):
+        assert itinerary.accept(Offer(4, attempt, DIGEST, VALIDATION)).stage is VALIDATION
+    with pytest.raises(MalformedMessage, match="a round that is over"):
+        itinerary.accept(Offer(4, 4, DIGEST, VALIDATION))
+
+
+def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was() -> None:
+    """An earlier round comes again byte for byte and under no earlier attempt, until the run says that it is over."""
+    plan = PLANS["measuring"]
+    itinerary = begun(plan, offer(0), offer(1), Offer(2, 3, DIGEST), offer(3))
+
+    for again in (Offer(1, 1, DIGEST, oldest=1), Offer(2, 3, DIGEST, oldest=1), Offer(3, 1, DIGEST, oldest=1)):
+        assert itinerary.accept(again).stage is TRAINING
+    for lie, reason in (
+        (Offer(0, 1, DIGEST), "a round that is over"),
+        (Offer(1, 0, DIGEST), "a round that is over"),
+        (Offer(2, 2, DIGEST), "a round that is over"),
+        (Offer(2, 4, b"another digest".ljust(32)), "other parameters"),
+        (Offer(2, 4, DIGEST, best_round=1), "other parameters"),
+    ):
+        with pytest.raises(MalformedMessage, match=reason):
+            itinerary.accept(lie)
+    assert itinerary.accept(offer(4, VALIDATION)).stage is VALIDATION
+
+
+def test_a_site_that_comes_late_takes_what_it_finds() -> None:
+    """Who was not there for the probe or the first rounds is held to what it is offered first."""
+    itinerary = begun(PLANS["probing and measuring"], offer(3, layers=b"\x01"))
+
+    assert {tensor.layer for tensor in itinerary.accept(offer(4, layers=b"\x01")).up} == {"input.layer1"}
+    with pytest.raises(MalformedMessage, match="probe has chosen"):
+        itinerary.accept(offer(5, VALIDATION, b"\x03"))

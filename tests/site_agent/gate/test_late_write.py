@@ -1,0 +1,56 @@
+"""A write that fails after its stream has ended, as gRPC's do, is not taken for an end of the next stream."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from protos.errors import UnavailableError
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import MOST_CHUNKS_AT_ONCE, Bind
+from site_agent.gate.consent import Consent
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_rounds import Rounds, Surroundings
+from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.gate.test_spent import nothing, spawned
+
+# So many sites that an upload begins with a word of its own, which is the write that fails here.
+NAMES = [f"site-{number:02}" for number in range(MOST_CHUNKS_AT_ONCE + 1)]
+PLAN = plan_with(made_up_identities(NAMES))
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_ended: bool) -> None:
+    """Whose stream is still there ends it; whose stream has ended says nothing more."""
+
+    async def scene() -> None:
+        failing = asyncio.Event()
+
+        async def fails(_: object) -> None:
+            await failing.wait()
+            raise UnavailableError(what="It broke.", consequence="Nothing is lost.", remedy="Wait.")
+
+        rounds = Rounds(
+            run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site=NAMES[0], policy=policy_with(),
+            consent=Consent(tmp_path, PLAN, approvers=1, now=lambda: NOON), audit=audit, masking=None,
+            around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(),
+        )  # fmt: skip
+        bind = Bind(0, 0, tuple(NAMES), 0)
+        contribution: object = None  # is not come to
+        upload = asyncio.create_task(rounds._upload_all(contribution, bind, rounds._upload_number))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        if has_ended:
+            rounds.stream_ended()
+        failing.set()
+        if has_ended:
+            await upload
+        else:
+            with pytest.raises(UnavailableError):
+                await upload
+
+    audit = AuditLog(tmp_path / "audit.log", site=NAMES[0], now=lambda: NOON)
+    asyncio.run(scene())
+    audit.close()

@@ -1,0 +1,78 @@
+"""The page of a site's agent: what has left, from the audit log, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_page import LogView, SitePage
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A site's state: an approval, and three contributions of one run in its log."""
+    log = AuditLog(tmp_path / "audit.log", site="st-mary", now=lambda: NOW)
+    log.write("plan_approved", plan="00", by="A. <Jones>")
+    for number in range(3):
+        log.write("contribution_handed_over", run="heart-v1-01", round=number, attempt=0, bytes=5560)
+    log.close()
+    return tmp_path
+
+
+def test_the_page_tells_what_has_left_and_who_agreed(state: Path) -> None:
+    """Contributions, bytes, rounds and the approval are on the page, and names are text."""
+    html = asyncio.run(SitePage("st-mary", state).main())
+
+    assert "heart-v1-01" in html
+    assert "16.7" in html  # kilobytes
+    assert "plan approved" in html
+    assert "A. &lt;Jones&gt;" in html
+    assert "is not running" in html
+
+
+def test_what_is_written_later_is_counted_once(state: Path) -> None:
+    """Looking again takes in what was added, and nothing twice."""
+    view = LogView(state / "audit.log")
+    view.look()
+    log = AuditLog(state / "audit.log", site="st-mary", now=lambda: NOW)
+    log.write("contribution_handed_over", run="heart-v1-01", round=3, attempt=0, bytes=40)
+    log.close()
+
+    view.look()
+    view.look()
+
+    assert view.runs["heart-v1-01"].contributions == 4
+    assert view.runs["heart-v1-01"].handed_bytes == 3 * 5560 + 40
+
+
+def test_a_damaged_line_is_told(state: Path) -> None:
+    """A line that is no record is counted and said on the page, and the rest is shown."""
+    with (state / "audit.log").open("ab") as file:
+        file.write(b"{}\n")
+
+    html = asyncio.run(SitePage("st-mary", state).main())
+
+    assert "1 lines of it cannot be read" in html
+    assert "heart-v1-01" in html
+
+
+@pytest.mark.parametrize("request_line", ["POST / HTTP/1.1", "DELETE / HTTP/1.1"])
+def test_nothing_can_be_changed_over_it(state: Path, request_line: str) -> None:
+    """Whatever is not a question is refused."""
+    request = f"{request_line}\r\nHost: localhost\r\n\r\n".encode()
+
+    assert asyncio.run(SitePage("st-mary", state).respond(request)).startswith(b"HTTP/1.1 405")
+
+
+def test_another_hosts_name_gets_nothing(state: Path) -> None:
+    """A request that names another host, as a page elsewhere could cause one, is refused."""
+    answer = asyncio.run(SitePage("st-mary", state).respond(b"GET / HTTP/1.1\r\nHost: evil.example.org\r\n\r\n"))
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"heart" not in answer

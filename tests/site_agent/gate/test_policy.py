@@ -1,0 +1,99 @@
+"""What a hospital's own file allows, whatever a plan says and whoever approved it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from site_agent.gate.policy import refuse_plan
+from site_agent.hospital import Policy
+from tests.rehearsal.study import made_up_identities, plan_with
+
+IDENTITIES = made_up_identities()
+ALLOWED: dict[str, Any] = {
+    "methods": ("fedavg", "fedprox", "fedlp"),
+    "secure_aggregation": "not-required",
+    "smallest_sites": 3,
+    "largest_rounds": 5,
+    "largest_megabytes": 1.0,
+    "largest_clipping_range": 8.0,
+}
+MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+
+
+def asked(changes: dict[str, Any], parameters: int = 10, **policy: Any) -> str | None:
+    """Why a plan of three training rounds with these changes is refused under this policy."""
+    plan = plan_with(IDENTITIES, parameters=parameters, changes=changes)
+    return answer(plan, **policy)
+
+
+def answer(plan: Plan, **policy: Any) -> str | None:
+    """What the policy says to a plan."""
+    rules = Policy(**(ALLOWED | policy))
+    return refuse_plan(rules, plan, manifest_of(plan), site="a", identity=IDENTITIES["a"])
+
+
+def composed(*names: str) -> dict[str, Any]:
+    """A plan of a composition."""
+    return {"method": {"name": "composition", "of": [{"name": name} for name in names]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        (composed("fedprox", "fedlp"), None),
+        (composed("fedprox", "ditto"), "the policy does not allow the method ditto"),
+        (composed("moon", "fedadam"), "the policy does not allow the method moon or fedadam"),
+        ({"method": {"name": "ditto"}}, "the policy does not allow the method ditto"),
+    ],
+)
+def test_every_method_of_a_composition_has_to_be_allowed(changes: dict[str, Any], reason: str | None) -> None:
+    """A hospital allows methods one by one; a composition needs all of its own, and the others are named."""
+    named = {"architecture": {"name": "dense", "hidden": [2]}, "columns": ["x"], "outputs": 1}
+
+    assert asked(changes | named) == reason
+
+
+@pytest.mark.parametrize(("largest", "is_refused"), [(5, False), (4, True)])
+def test_rounds_that_measure_count_as_rounds(largest: int, is_refused: bool) -> None:
+    """Three rounds of training, a validation and a report are five."""
+    reason = asked(MEASURING, largest_rounds=largest)
+
+    assert (reason == "the plan has more rounds than the policy allows") is is_refused
+
+
+@pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])
+def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
+    """Three training rounds of 1,000 numbers, with three figures in two of them, in the validation and in the report
+    of three sites: 3 * (4,000 + 8) + 2 * 24 + 2 * (8 + 24) bytes, and a policy of one byte less refuses."""
+    total = 3 * (4000 + 8) + 2 * 24 + 2 * (8 + 24)
+
+    reason = asked(MEASURING, parameters=1000, largest_megabytes=(total + spare) / 1e6)
+
+    assert (reason is not None and "MB would leave" in reason) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy", "reason"),
+    [
+        ({}, {"secure_aggregation": "required"}, "the policy requires secure aggregation, and the plan has it off"),
+        ({"quorum": 2}, {}, "the plan adds up 2 sites, the policy wants more"),
+        ({"encoding": {"clipping_range": 16.0}}, {}, "the plan's clipping range is wider than the policy allows"),
+    ],
+)
+def test_the_first_rule_that_a_plan_breaks_is_the_answer(
+    changes: dict[str, Any], policy: dict[str, Any], reason: str
+) -> None:
+    """Each rule of the policy refuses in one clause."""
+    assert asked(changes, **policy) == reason
+
+
+def test_another_key_under_this_sites_name_is_refused_first() -> None:
+    """A plan that lists this site with another identity key is none that it takes part in."""
+    plan = plan_with(made_up_identities("abd") | {"a": IDENTITIES["b"], "b": IDENTITIES["a"]})
+
+    assert answer(plan) == "the plan does not list this site with this identity key"

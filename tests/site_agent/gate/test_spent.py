@@ -1,0 +1,179 @@
+"""What has left in a run and that it was finished hold also where the audit log no longer says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from protos.errors import RefusedError
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Bind, MalformedMessage, Offer, Stage
+from site_agent.approvals import approve
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent, refuse_replay
+from site_agent.gate.site_log import AuditError, AuditLog
+from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.site_rounds import Rounds, Surroundings
+from site_agent.gate.spent import Release, Spent
+from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.study import SITES, made_up_identities, plan_with
+
+PLAN = plan_with(made_up_identities())
+MASKED = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+LAST = Release(round=5, attempt=1, position="ab" * 32, stage="training", offered_layers="")
+
+
+def allowance_of(state: Path, plan: Plan, **rules: Any) -> Allowance:
+    """What is still allowed to site a when its log begins anew."""
+    spent = Spent(state, plan.run_name)
+    return Allowance(policy_with(**rules), plan, site="a", local_time=lambda: NOON, released=(), spent=spent)
+
+
+async def nothing(*_: object) -> Any:
+    """Send, ask or deliver to nobody."""
+
+
+def spawned(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin beside the test."""
+    return asyncio.create_task(work)
+
+
+def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) -> None:
+    """A plan that is still approved is not followed again after the log was begun anew or its files deleted."""
+    approve(tmp_path, PLAN, by="A. Jones", at=NOON)
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    rounds = Rounds(
+        run=PLAN.run_name,
+        plan=PLAN,
+        manifest=manifest_of(PLAN),
+        site="a",
+        policy=policy_with(),
+        consent=Consent(tmp_path, PLAN, approvers=1, now=lambda: NOON),
+        audit=audit,
+        masking=None,
+        around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
+        saved=(),
+    )
+
+    asyncio.run(rounds.concluded(3))
+
+    audit.close()
+    (tmp_path / "audit.log").unlink()
+    patience = timedelta(seconds=PLAN.deadlines.return_seconds + PLAN.deadlines.join_seconds)
+    assert refuse_replay(tmp_path, PLAN, [], NOON + patience) is None
+    late = refuse_replay(tmp_path, PLAN, [], NOON + patience + timedelta(seconds=1))
+    assert late == "its run was finished here on 2026-03-01"
+
+
+def test_limits_count_what_left_before_the_log_began_anew(tmp_path: Path) -> None:
+    """Rounds and bytes that have left count in the next process too, whatever its log still knows."""
+    exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
+    size = exchange.layout.total_bytes
+    first, second = Bind(0, 0, tuple(SITES), 0), Bind(1, 0, tuple(SITES), 0)
+    allowance_of(tmp_path, PLAN).take(exchange, first, bytes(32))
+
+    few_rounds = allowance_of(tmp_path, PLAN, largest_rounds=1)
+    few_bytes = allowance_of(tmp_path, PLAN, largest_megabytes=1.5e-6 * size)
+
+    assert few_rounds.refuse(exchange, first, masked=False) is None
+    assert few_rounds.refuse(exchange, second, masked=False) == "more rounds than the policy allows"
+    assert "MB would have left" in str(few_bytes.refuse(exchange, second, masked=False))
+
+
+def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk ends a release before its first byte; a file that is none is not taken for an unused run."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    spent = Spent(tmp_path, "run")
+    spent.finish(datetime.now(UTC))
+    monkeypatch.setattr("site_agent.gate.spent.require_room", full)
+    with pytest.raises(AuditError, match="No space left"):
+        spent.take(48, LAST)
+    (tmp_path / "spent" / "run.json").write_text("{")
+    with pytest.raises(RefusedError, match="cannot be read"):
+        Spent(tmp_path, "run")
+
+
+def rounds_of(state: Path, audit: AuditLog, masking: SiteMasking | None) -> Rounds:
+    """The rounds of a process that starts again."""
+    plan = MASKED if masking else PLAN
+    return Rounds(
+        run=plan.run_name,
+        plan=plan,
+        manifest=manifest_of(plan),
+        site="a",
+        policy=policy_with(),
+        consent=Consent(state, plan, approvers=1, now=lambda: NOON),
+        audit=audit,
+        masking=masking,
+        around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
+        saved=(),
+    )
+
+
+def test_a_log_that_was_begun_anew_lets_no_step_come_again_with_other_parameters(tmp_path: Path) -> None:
+    """What left last is remembered beside the log: earlier rounds are over, and the same one keeps its parameters."""
+    Spent(tmp_path, PLAN.run_name).take(48, LAST)
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+
+    def offered(number: int, attempt: int) -> Offer:
+        return Offer(number, attempt, bytes(32), Stage.TRAINING, b"", None)
+
+    for offer, why in ((offered(1, 0), "a round that is over"), (offered(5, 2), "other parameters for the same step")):
+        with pytest.raises(MalformedMessage, match=why):
+            rounds_of(tmp_path, audit, None)._itinerary.accept(offer)
+    with pytest.raises(MalformedMessage, match="a round that is over"):
+        rounds_of(tmp_path, audit, None)._itinerary.accept(offered(5, 0))
+    audit.close()
+
+
+def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_path: Path) -> None:
+    """Deleted or older than what left last, it masks nothing, although the log was begun anew in between."""
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+
+    def masking() -> SiteMasking:
+        return SiteMasking(
+            run=MASKED.run_name,
+            plan=MASKED,
+            manifest=manifest_of(MASKED),
+            site="a",
+            identity_key=Ed25519PrivateKey.generate(),
+            quorum=3,
+            budget=0,
+            ledger_path=tmp_path / "masking" / "run.json",
+            audit=audit,
+        )
+
+    rounds_of(tmp_path, audit, masking())
+    Spent(tmp_path, MASKED.run_name).take(48, LAST)
+
+    with pytest.raises(MaskingRefused) as refused:
+        rounds_of(tmp_path, audit, masking())
+
+    assert refused.value.reason is Reason.RECORD_OLDER
+    audit.close()
+
+
+def test_what_the_log_knows_better_is_taken_from_the_log(tmp_path: Path) -> None:
+    """A record is written before this file is: where the log goes further, nothing is added to it."""
+    spent = Spent(tmp_path, "run")
+    spent.take(48, LAST)
+
+    assert Spent(tmp_path, "run").newest == LAST
+    assert spent.beyond([]) == [LAST.model_dump()]
+    assert spent.beyond([{"round": 5, "attempt": 1}]) == []
+    assert spent.beyond([{"round": 6, "attempt": 0}]) == []
+    assert spent.beyond([{"round": 5, "attempt": 0}]) == [LAST.model_dump()]
