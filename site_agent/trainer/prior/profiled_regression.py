@@ -1,0 +1,135 @@
+"""One site's part of a regression that all sites fit together: H, g and what these may reveal.
+
+The site's own intercept never leaves: it is solved at the site for every coefficients that come down, and H and g are
+those of the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one
+is told apart from all others by a regression of its own.
+
+The rules against a coordinator that chooses coefficients (each has its attack in tests/hostile):
+
+* the rows that count in H are many: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
+* a site with one class only, or without an outcome, contributes zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.newton_sums import NewtonSums
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+_SMALLEST_SHARE: Final = 0.25  # of the rows, by the weights' effective number; honest runs: at least .43
+_LARGEST_RATIO: Final = 10.0  # of one weight to the mean weight; honest runs: at most 4.8
+_STEPS: Final = 200
+
+
+class Concentrated(ValueError):
+    """At these coefficients H would be that of a few rows."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Rows:
+    """One site's standardised training rows.
+
+    Attributes:
+        design: float64 of shape (rows, columns); 0 where a value is missing.
+        targets: float64 of shape (rows, outputs): 0 and 1, or standardised numbers.
+        is_number: whether the targets are numbers, and the regression a linear one.
+    """
+
+    design: Float64
+    targets: Float64
+    is_number: bool = False
+
+    @property
+    def largest_weight(self) -> float:
+        """Of one row in H."""
+        return 1.0 if self.is_number else 0.25
+
+
+def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
+    """H and g of a site's rows, its intercepts profiled out.
+
+    Args:
+        rows: of this site.
+        coefficients: float64 of shape (outputs, columns).
+
+    Raises:
+        Concentrated: too few rows would decide H.
+    """
+    outputs, columns = coefficients.shape
+    found = NewtonSums.zeros(columns, outputs)
+    for output in range(outputs):
+        targets, line = rows.targets[:, output], rows.design @ coefficients[output]
+        if not len(targets) or targets.min() == targets.max():
+            continue  # the intercept would be infinite, and every weight 0
+        fitted, weights = _fitted(line, targets, is_number=rows.is_number)
+        require_spread(weights)
+        centred = rows.design - (weights @ rows.design) / weights.sum()
+        found.hessian[output] = centred.T @ (centred * weights[:, None])
+        found.gradient[output] = rows.design.T @ (fitted - targets)
+    # A matrix product may differ from its transpose in the last bit.
+    return NewtonSums(hessian=(found.hessian + found.hessian.transpose(0, 2, 1)) / 2, gradient=found.gradient)
+
+
+def require_spread(weights: Float64) -> None:
+    """Refuse weights with which few rows decide.
+
+    Args:
+        weights: float64 of shape (rows,), of each row in H.
+
+    Raises:
+        Concentrated: see the module's rules.
+    """
+    total = float(weights.sum())
+    if total <= 0.0:
+        raise Concentrated("no row has a weight")
+    if total**2 / float(weights @ weights) < _SMALLEST_SHARE * len(weights):
+        raise Concentrated("the weights of few rows are as large as those of all others")
+    if float(weights.max()) * len(weights) > _LARGEST_RATIO * total:
+        raise Concentrated("one row has more than ten times the mean weight")
+
+
+def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
+    """The intercept with the largest likelihood, given everything else.
+
+    Args:
+        line: float64 of shape (rows,), the linear part without an intercept.
+        targets: float64 of shape (rows,), of both classes or numbers.
+        is_number: whether the targets are numbers.
+    """
+    if is_number:
+        return float((targets - line).mean())
+    share = float(targets.mean())
+    centre = float(np.log(share / (1.0 - share)))
+    low, high = centre - float(line.max()), centre - float(line.min())
+    guess = (low + high) / 2
+    for _ in range(_STEPS):
+        fitted = logistic(guess + line)
+        error, slope = float((fitted - targets).sum()), float((fitted * (1.0 - fitted)).sum())
+        low, high = (low, guess) if error > 0 else (guess, high)
+        step = guess - error / slope if slope > 0 else low - 1.0
+        following = step if low <= step <= high else (low + high) / 2
+        if following == guess:
+            break
+        guess = following
+    return guess
+
+
+def logistic(logits: Float64) -> Float64:
+    """Probabilities of logits, stable for any size."""
+    small = np.exp(-np.abs(logits))  # the exponent is never positive, so nothing overflows
+    return np.asarray(np.where(logits >= 0, 1.0, small) / (1.0 + small))
+
+
+def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
+    """What the regression says of each row, and each row's weight in H; both of shape (rows,)."""
+    values = profiled_intercept(line, targets, is_number=is_number) + line
+    if is_number:
+        return values, np.ones_like(values)
+    fitted = logistic(values)
+    return fitted, fitted * (1.0 - fitted)
