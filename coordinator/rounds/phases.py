@@ -38,7 +38,8 @@ class Terms:
     the keys of a key session. `on_lost_site`: whether a run goes on without a site that stays away. `past`: the rounds
     that are repeated since the run went back. `is_paused`: a person lets no further round begin. `first_attempt`: the
     number that attempts at a round begin with; more than 0 after a backup was restored, since earlier ones may be used.
-    `first_key_session`: keys were agreed on up to this key session before the first round was offered, by a process that is gone.
+    `first_key_session`: keys were agreed on up to this key session before the first round was offered, by a process
+    that is gone.
     `away`: begin and end of the windows in which sites said that they may be away; nobody counts them as lost then.
     """
 

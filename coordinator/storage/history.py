@@ -19,8 +19,8 @@ _TOLD: Final = (
     "maintenance", "given_up",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
-# What was decided after the backup that was restored is not known here, and sites take no attempt and no key session twice.
-# So both go on this much higher; should more have been used, sites refuse, and nothing is masked a second time.
+# What was decided after the backup that was restored is not known here, and sites take no attempt and no key session
+# twice. So both go on this much higher; should more have been used, sites refuse, and nothing is masked a second time.
 RESTORED_STEP: Final = 1 << 12
 
 

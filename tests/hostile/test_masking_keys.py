@@ -253,7 +253,7 @@ def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp
 
 @pytest.mark.parametrize("is_weak", [True, False])
 def test_a_key_session_that_comes_again_is_refused(tmp_path: Path, is_weak: bool) -> None:
-    """Keys are fresh in every key session, and a key session's number is used once; a sealed one is not opened again."""
+    """Keys are fresh in every key session, and its number is used once; a sealed one is not opened again."""
     plan = masked_plan("abc")
 
     async def scene() -> None:

@@ -121,7 +121,7 @@ OPENERS = {
 
 
 def test_nothing_near_the_patients_opens_a_connection() -> None:
-    """Beside the trainer socket no module that a trainer reaches names a function that connects, of whatever library."""
+    """Beside the trainer socket no module that a trainer reaches names a function that connects, of any library."""
     near = {
         name for entry in modules() if entry.startswith("site_agent.trainer") for name in reachable(entry, lazily=True)
     }

@@ -119,8 +119,8 @@ ONE_PLACE = {
     "protos.wire.generated": {"protos.wire.codec", "protos.wire.upkeep_codec"},
     "protos.wire.generated.federation_pb2": {"protos.wire.codec", "protos.wire.upkeep_codec"},
 }
-# Who may open a socket. The trainer socket is a pair between the two processes of a site; a doctor looks who answers at an
-# address with host.address_checks.
+# Who may open a socket. The trainer socket is a pair between the two processes of a site; a doctor looks who answers at
+# an address with host.address_checks.
 SOCKET_FILES = {
     "site_agent.trainer_socket",
     "site_agent.agent.joining",
