@@ -1,16 +1,12 @@
 """The run as a pure state machine: a state and an event in, the next state and effects out.
 
-It owns no clock, no socket and no number of the model. Time comes in with every event, in seconds
-of the caller's monotonic clock; a deadline that has passed is an event like any other.
+It owns no clock, no socket and no number of the model. A deadline that has passed is an event like any other.
 
     Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
                      ^            ^            |
-                     +------------+-- Interrupted   a site was lost: the sums are dropped, the same
-                                                    step comes again; or, where somebody's memory
-                                                    was lost, an earlier one that all have on disk
+                     +------------+-- Interrupted   a site was lost: the same step comes again, or an earlier one
 
-Who contributes is fixed before anyone sends (`bound`); it is never "those that happened to arrive".
-Under masking the contributors agree on keys first, and again after every loss, return or entry.
+Who contributes is fixed before anyone sends (`bound`). Under masking they agree on keys first, and after every change.
 """
 
 from __future__ import annotations
