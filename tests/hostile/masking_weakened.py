@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -40,13 +40,6 @@ _CHECKING = (
     protos.masking.mask_stream,
     site_agent.gate.site_masking,
 )
-WEAK = pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
-Weakened = Callable[[], AbstractContextManager[Any]]
-
-
-def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:
-    """Our program, or the copy that lacks a protection."""
-    return weakened() if is_weak else nullcontext()
 
 
 @contextmanager

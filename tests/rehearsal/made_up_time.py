@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -32,7 +34,7 @@ class _Loop(asyncio.SelectorEventLoop):
         return self._jumping.seconds
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    """Run a scene to its end in made-up time."""
+def play(scene: Coroutine[Any, Any, Result]) -> Result:
+    """Run a scene to its end in made-up time; what it returns."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
-        runner.run(scene)
+        return runner.run(scene)

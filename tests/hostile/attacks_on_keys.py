@@ -7,10 +7,10 @@ identity keys in the plan that each hospital approved.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -18,10 +18,10 @@ from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknow
 from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, KeySessionOpen, KeySessionRoster, KeySessionSeal
+from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, ask_for, enter, found, strip, total
-from tests.hostile.masking_federation import Integers, Site, encoded, identity_key, masked_plan, of_kind, sites_of
+from tests.hostile.masking_federation import Integers, Site, identity_key, masked_plan, of_kind, sites_of
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
-from tests.rehearsal.made_up_time import play
 
 LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))  # 0 and 1: their product with any secret is zero
 
@@ -77,74 +77,49 @@ def refused(site: Site, reason: Reason) -> bool:
     return site.error is not None and because == [str(reason)] and not site.chunks
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-@pytest.mark.parametrize("count", [3, 5])
-def test_keys_in_other_sites_places_are_refused(tmp_path: Path, count: int, is_weak: bool) -> None:
-    """A coordinator that re-issues every other site's name with keys of its own sees a bare change only where
-    certificates are believed; against the plan's list it sees nothing."""
+def substituted_keys(weakened: bool, count: int) -> bool:
+    """Put keys of the coordinator's own in every other site's place, and take the masks off the victim's upload."""
     plan = masked_plan("abcdefg"[:count])
 
-    async def scene() -> None:
-        victim = Site("a", plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        victim = Site("a", plan, folder)
         await enter([victim])
         names = plan.site_names
         impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names if name != "a"]
-
         recovered = await surround(victim, impostors)
-
-        if is_weak:
-            assert recovered is not None
-            assert found(recovered, victim.change())
-        else:
-            assert recovered is None
+        if recovered is None:
             assert refused(victim, Reason.WRONG_IDENTITY_KEY)
+        return recovered is not None and found(recovered, victim.change())
 
-    if is_weak:
-        with without_the_plans_list():
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, without_the_plans_list)
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-def test_sites_that_the_coordinator_invents_are_refused(tmp_path: Path, is_weak: bool) -> None:
-    """Invented sites with valid certificates hide nobody; an agent knows the plan's sites and no others."""
+def invented_sites(weakened: bool) -> bool:
+    """Surround the victim with invented sites that have valid certificates."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        victim = Site("a", plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        victim = Site("a", plan, folder)
         await enter([victim])
         names = ("a", "invented-1", "invented-2")
         impostors = [Impostor(plan, names, name, Ed25519PrivateKey.generate()) for name in names[1:]]
-
         recovered = await surround(victim, impostors)
-
-        if is_weak:
-            assert recovered is not None
-            assert found(recovered, victim.change())
-        else:
-            assert recovered is None
-            assert (
-                victim.records("coordinator_refused")[0]["reason"]
-                == "a key session with sites that the plan does not list"
-            )
+        if recovered is None:
+            reasons = [record["reason"] for record in victim.records("coordinator_refused")]
+            assert reasons == ["a key session with sites that the plan does not list"]
             assert victim.error is not None
             assert victim.chunks == []
+        return recovered is not None and found(recovered, victim.change())
 
-    if is_weak:
-        with without_the_plans_list():
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, without_the_plans_list)
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-def test_an_advert_that_its_site_did_not_sign_is_refused(tmp_path: Path, is_weak: bool) -> None:
-    """With the right identity keys shown, but exchange keys of the coordinator's own, only signatures tell."""
+def unsigned_adverts(weakened: bool) -> bool:
+    """Show the right identity keys beside exchange keys that their sites did not sign."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        victim = Site("a", plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        victim = Site("a", plan, folder)
         await enter([victim])
         impostors = [Impostor(plan, plan.site_names, name, Ed25519PrivateKey.generate()) for name in "bc"]
         for impostor in impostors:
@@ -152,31 +127,20 @@ def test_an_advert_that_its_site_did_not_sign_is_refused(tmp_path: Path, is_weak
             impostor.advert = KeyAdvert(
                 impostor.own, 1, impostor.advert.exchange_key, bytes(32), public, impostor.advert.signature
             )
-
         recovered = await surround(victim, impostors)
-
-        if is_weak:
-            assert recovered is not None
-            assert found(recovered, victim.change())
-        else:
-            assert recovered is None
+        if recovered is None:
             assert refused(victim, Reason.ADVERT_NOT_SIGNED)
+        return recovered is not None and found(recovered, victim.change())
 
-    if is_weak:
-        with without(Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED):
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, lambda: without(Reason.ADVERT_NOT_SIGNED, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-def test_keys_of_low_order_are_refused(tmp_path: Path, is_weak: bool) -> None:
-    """Sites whose keys have low order, by malice or by a broken generator, would let any onlooker take off
-    the masks of the third."""
+def small_order_keys(weakened: bool) -> bool:
+    """Have the other two sites show keys of low order, so that any onlooker takes off the masks of the third."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        victim = Site("a", plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        victim = Site("a", plan, folder)
         await enter([victim])
         others = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
         for other, point in zip(others, LOW_ORDER, strict=True):
@@ -187,20 +151,15 @@ def test_keys_of_low_order_are_refused(tmp_path: Path, is_weak: bool) -> None:
         roster = (own, *(other.advert for other in others))
         (signed,) = of_kind(await victim.tell(KeySessionRoster(1, roster)), KeySessionAcknowledgement)
         await victim.tell(KeySessionSeal(1, (signed, *(other.acknowledge(roster) for other in others))))
-
-        if not is_weak:
+        if victim.error is not None:
             assert refused(victim, Reason.LOW_ORDER_KEY)
-            return
+            return False
         upload = await ask_for(victim, 0, 0, plan.site_names)
         seen = transcript(others[0].terms, roster)
         keys = {name: key_of_zero(seen, "a", name) for name in "bc"}  # nobody's secret is needed
-        assert found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.change())
+        return found(strip(plan, "a", plan.site_names, keys, seen, upload), victim.change())
 
-    if is_weak:
-        with with_a_careless_exchange():
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, with_a_careless_exchange)
 
 
 class _Fixed(KeySessionSecret):
@@ -214,14 +173,16 @@ class _Fixed(KeySessionSecret):
         return self._point, bytes(32)
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp_path: Path, is_weak: bool) -> None:
-    """A site of two faces signs two keys in one key session; sites that were shown different ones refuse. Where nobody
-    compares transcripts they send, yet nothing is learnt: the transcript is in the salt of every pair's key."""
+def different_rosters(weakened: bool) -> bool:
+    """Show sites different rosters, with a site of two faces among them, and have them send all the same.
+
+    The attacker wants masked chunks of sites that do not agree on who takes part. Even these chunks do not add up,
+    because the transcript is in the salt of every pair's key. The attack asserts that as well.
+    """
     plan = masked_plan("abcd", quorum=4)
 
-    async def scene() -> None:
-        sites = [Site(name, plan, tmp_path / name) for name in "abc"]
+    async def scene(folder: Path) -> bool:
+        sites = [Site(name, plan, folder / name) for name in "abc"]
         await enter(sites)
         faces = [Impostor(plan, plan.site_names, "d", identity_key("d")) for _ in range(2)]
         adverts = [of_kind(await site.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)[0] for site in sites]
@@ -234,60 +195,101 @@ def test_different_rosters_for_different_sites_end_before_anything_is_masked(tmp
         for site in sites:
             face = shown[site.name]
             await site.tell(KeySessionSeal(1, (*signed, faces[face].acknowledge(rosters[face]))))
-
-        if not is_weak:
+        if any(site.error is not None for site in sites):
             assert all(refused(site, Reason.ANOTHER_TRANSCRIPT) for site in sites)
-            return
+            return False
         uploads = {site.name: await ask_for(site, 0, 0, plan.site_names) for site in sites}
-        assert all(uploads.values())
         changes, is_consistent = total(plan, uploads.values())
         assert not is_consistent
         assert not any(found(changes, site.change()) for site in sites)
+        return all(uploads.values())
 
-    if is_weak:
-        with without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED):
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, lambda: without(Reason.ANOTHER_TRANSCRIPT, Reason.ACKNOWLEDGEMENT_NOT_SIGNED))
 
 
-@pytest.mark.parametrize("is_weak", [True, False])
-def test_a_key_session_that_comes_again_is_refused(tmp_path: Path, is_weak: bool) -> None:
-    """Keys are fresh in every key session, and its number is used once; a sealed one is not opened again."""
+def reopened_key_session(weakened: bool) -> bool:
+    """Open a sealed key session again, so that its number stands for two sets of keys."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        sites = sites_of(plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
         await enter(sites)
         await agree(sites)
         victim = sites[0]
-
         again = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
-
-        first = of_kind(victim.said, KeyAdvert)[0]
-        if is_weak:
-            assert again[0].exchange_key != first.exchange_key  # even so no key serves twice
-        else:
-            assert again == []
+        if not again:
             assert refused(victim, Reason.WRONG_KEY_SESSION)
+            return False
+        assert again[0].exchange_key != of_kind(victim.said, KeyAdvert)[0].exchange_key  # no key serves twice
+        return True
 
-    if is_weak:
-        with without(Reason.WRONG_KEY_SESSION):
-            play(scene())
-    else:
-        play(scene())
+    return played(scene, weakened, lambda: without(Reason.WRONG_KEY_SESSION))
 
 
-def test_what_a_coordinator_can_strip_is_what_a_site_trained(tmp_path: Path) -> None:
-    """The comparison that these attacks end in is with the change itself, not with zeros."""
+def replayed_advert(weakened: bool) -> bool:
+    """Replay an advert of an earlier key session, whose secret the attacker has since obtained."""
     plan = masked_plan("abc")
 
-    async def scene() -> None:
-        victim = Site("a", plan, tmp_path)
+    async def scene(folder: Path) -> bool:
+        victim = Site("a", plan, folder)
         await enter([victim])
+        # The keys of b and c of key session 1 were honest and are known now. b and c do not sign again.
+        old = [Impostor(plan, plan.site_names, name, identity_key(name)) for name in "bc"]
+        (own,) = of_kind(await victim.tell(KeySessionOpen(2, plan.site_names)), KeyAdvert)
+        replayed = [replace(other.advert, key_session=2) for other in old]
+        roster = (own, *replayed)
+        answer = of_kind(await victim.tell(KeySessionRoster(2, roster)), KeySessionAcknowledgement)
+        if not answer:
+            assert refused(victim, Reason.ADVERT_NOT_SIGNED)
+        return bool(answer)
 
-        assert np.count_nonzero(victim.change()) == victim.change().size
-        assert not found(victim.change(0), victim.change(1))
-        assert not found(encoded(plan, np.zeros(10, np.float32)), victim.change())
+    return played(scene, weakened, lambda: without(Reason.ADVERT_NOT_SIGNED))
 
-    play(scene())
+
+ATTACKS = (
+    *(
+        Attack(
+            name=f"substituted-keys-{count}-sites",
+            tries="the coordinator puts keys of its own in every other site's place and unmasks the victim's update",
+            without="the plan's list of identity keys",
+            run=partial(substituted_keys, count=count),
+        )
+        for count in (3, 5)
+    ),
+    Attack(
+        name="invented-sites",
+        tries="the coordinator surrounds a site with invented sites that have valid certificates",
+        without="the plan's list of identity keys",
+        run=invented_sites,
+    ),
+    Attack(
+        name="unsigned-adverts",
+        tries="the coordinator shows the right identity keys beside exchange keys of its own",
+        without="the signatures on key adverts",
+        run=unsigned_adverts,
+    ),
+    Attack(
+        name="replayed-adverts",
+        tries="the coordinator replays key adverts of an earlier key session whose secrets it has obtained",
+        without="the signatures on key adverts, which cover the key session",
+        run=replayed_advert,
+    ),
+    Attack(
+        name="reopened-key-session",
+        tries="the coordinator opens a sealed key session again",
+        without="the rule that a key session's number is used once",
+        run=reopened_key_session,
+    ),
+    Attack(
+        name="small-order-keys",
+        tries="two sites show keys of low order, so that any onlooker unmasks the third site's update",
+        without="the refusal of an all-zero shared secret",
+        run=small_order_keys,
+    ),
+    Attack(
+        name="different-rosters",
+        tries="the coordinator shows sites different rosters and has them send all the same",
+        without="the comparison of transcripts",
+        run=different_rosters,
+    ),
+)

@@ -1,0 +1,54 @@
+"""An attack on the real programs: what somebody tries, and whether it succeeded.
+
+An attack is a plain function `attack(weakened) -> bool`. It plays the attacker against the real code and
+returns whether the attacker got what it wanted. With `weakened` true, it runs against a copy that lacks one real
+check. The copy is made by a context manager that replaces that check and puts it back (`masking_weakened.py` has
+examples). An attack that is refused for the wrong reason fails by an assertion.
+
+Each file of attacks has a tuple ATTACKS. `wall.py` collects these tuples, and `test_wall.py` runs each attack.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.made_up_time import play
+
+Weakened = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """An attack of the wall.
+
+    `name` is unique and has no spaces. `tries` is one sentence without a full stop. `without` names what the
+    weakened copy lacks: "the plan's list of identity keys".
+    """
+
+    name: str
+    tries: str
+    without: str
+    run: Callable[[bool], bool]
+
+
+def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:
+    """Return a context with our program, or with the copy that lacks a protection."""
+    return weakened() if is_weak else nullcontext()
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Make an empty folder and remove it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+        yield Path(folder)
+
+
+def played(scene: Callable[[Path], Coroutine[Any, Any, bool]], is_weak: bool, weakened: Weakened) -> bool:
+    """Play a scene in made-up time, in our program or in its weakened copy; what the scene returns."""
+    with scratch() as folder, in_copy(is_weak, weakened):
+        return play(scene(folder))

@@ -1,0 +1,266 @@
+"""A coordinator that plays sums off against each other: other sets, other attempts, other runs, other bytes.
+
+Two sums over sets that differ by one site differ by that site's change. Each site remembers what it
+masked, on disk, and trusts nobody else's memory.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from protos.masking.masking_refusals import Reason
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import Bind, Chunk
+from tests.hostile.attack import Attack, played
+from tests.hostile.masking_coordinator import (
+    agree,
+    all_refuse,
+    ask_for,
+    collect,
+    enter,
+    found,
+    masking_of,
+    restart,
+    strip,
+    total,
+)
+from tests.hostile.masking_federation import (
+    DEAD,
+    MadeUpTrainer,
+    Site,
+    Vector,
+    change_of,
+    masked_plan,
+    of_kind,
+    sites_of,
+)
+from tests.hostile.masking_weakened import (
+    without,
+    without_a_memory,
+    without_a_quorum,
+    without_being_a_contributor,
+    without_the_position,
+)
+
+
+def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
+    """Ask for a step with and without d: the two sums differ by d's change."""
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+        if when == "after a restart":
+            await restart(sites[:3])
+        if when != "at once":
+            await agree(sites[:3], key_session=2)
+        again = await collect(sites[:3], 0, 1, "abc")
+        if not all(again):
+            assert again == [[], [], []]
+            assert all_refuse(sites[:3], Reason.OTHER_SET, chunks=1)
+            return False
+        second, is_consistent = total(plan, again)
+        return is_consistent and found(first - second, sites[3].change())
+
+    return played(scene, weakened, without_a_memory)
+
+
+def next_step_for_a_smaller_set(weakened: bool) -> bool:
+    """Send the same parameters again as the next step, without d, where training follows from the parameters alone."""
+    plan = masked_plan("abcd", on_lost_site="continue")
+
+    def whole_batches(site: str, number: int, redraw: int, parameters: Vector) -> Vector:
+        return change_of(site, 0, redraw, parameters)
+
+    async def scene(folder: Path) -> bool:
+        sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, whole_batches)) for name in "abcd"]
+        await enter(sites)
+        await agree(sites)
+        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+        again = await collect(sites, 1, 0, "abc")
+        if not all(again):
+            assert again == [[], [], []]
+            assert all_refuse(sites[:3], Reason.BUDGET_SPENT, chunks=1)
+            return False
+        second, is_consistent = total(plan, again)
+        return is_consistent and found(first - second, sites[3].change())
+
+    return played(scene, weakened, lambda: without(Reason.BUDGET_SPENT))
+
+
+def two_sets_in_one_attempt(weakened: bool) -> bool:
+    """Bind a second set of contributors in the same attempt, after the first has been answered."""
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
+        again = [of_kind(await site.tell(Bind(0, 0, ("a", "b", "c"), 0)), Chunk) for site in sites[:3]]
+        if not all(again):
+            for site in sites[:3]:
+                assert site.error is not None
+                reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
+                assert reasons == ["two sets of contributors for one attempt"]
+                assert len(site.chunks) == 1
+            return False
+        second, _ = total(plan, again)
+        return found(first - second, sites[3].change())
+
+    return played(scene, weakened, without_a_memory)
+
+
+def _refused_the_set(site: Site) -> None:
+    (record,) = site.records("coordinator_refused")
+    assert record["reason"] == "contributors that the plan or the policy does not allow"
+    assert site.chunks == []
+
+
+def two_disjoint_sets(weakened: bool) -> bool:
+    """Split the round in pairs, one with a colluding site, whose partner is then alone.
+
+    A quorum is more than half of the sites, so the second set cannot exist. It also has more sites than the
+    colluders and one.
+    """
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        halves = await collect(sites, 0, 0, "ab"), await collect(sites, 0, 0, "cd")
+        if not all(halves[0]):
+            assert halves == ([[], []], [[], []])
+            for site in sites:
+                _refused_the_set(site)
+            return False
+        pair, is_consistent = total(plan, halves[0])
+        other_is_consistent = total(plan, halves[1])[1]
+        alone = found(pair - sites[1].change(), sites[0].change())  # b reports its own change
+        return is_consistent and other_is_consistent and alone
+
+    return played(scene, weakened, without_a_quorum)
+
+
+def set_without_the_site_itself(weakened: bool) -> bool:
+    """Have a mask for a set that it is not in: the others can take off all its masks."""
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        upload = await ask_for(sites[0], 0, 0, "bcd")
+        if not upload:
+            _refused_the_set(sites[0])
+            return False
+        # b, c and d each report the key that they share with a.
+        keys = {site.name: masking_of(site)._secret.pair_keys["a"] for site in sites[1:]}
+        seen = masking_of(sites[0])._transcript
+        return found(strip(plan, "a", ("b", "c", "d"), keys, seen, upload), sites[0].change())
+
+    return played(scene, weakened, without_being_a_contributor)
+
+
+def other_parameters_for_other_sites(weakened: bool) -> bool:
+    """Send all but the victim parameters with dead units: their changes are zero, and the sum is the victim's.
+
+    Source: Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, 2022.
+    """
+    plan = masked_plan("abcd")
+    dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        uploads = [await ask_for(sites[0], 0, 0, "abcd")]
+        uploads += [await ask_for(site, 0, 0, "abcd", dead) for site in sites[1:]]
+        sums, is_consistent = total(plan, uploads)
+        if not is_consistent:  # the round is void, and what arrived is noise
+            near = np.abs((sums - sites[0].change()).astype(np.int64)) < 1 << 20
+            assert np.count_nonzero(near) < sums.size / 2
+        return is_consistent and found(sums, sites[0].change())
+
+    return played(scene, weakened, without_the_position)
+
+
+def other_parameters_for_the_same_step(weakened: bool) -> bool:
+    """After the real sum, repeat the step with dead units, at once and after a restart."""
+    plan = masked_plan("abcd")
+    dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        await collect(sites, 0, 0, "abcd")
+        uploads = [await ask_for(site, 0, 1, "abcd", dead) for site in sites]
+        if all(uploads):
+            return not total(plan, uploads)[0].any()  # the coordinator chose what each site sent
+        assert uploads == [[], [], [], []]
+        await restart(sites)
+        await agree(sites, key_session=2)
+        assert [await ask_for(site, 0, 1, "abcd", dead) for site in sites] == [[], [], [], []]
+        for site in sites:
+            reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
+            assert reasons == ["other parameters for the same step"] * 2
+            assert len(site.chunks) == 1
+        return False
+
+    return played(scene, weakened, without_a_memory)
+
+
+ATTACKS = (
+    *(
+        Attack(
+            name=f"smaller-set-{when.replace(' ', '-')}",
+            tries=f"the coordinator repeats a step without one site, {when}, and subtracts the two sums",
+            without="the memory of what was masked",
+            run=partial(same_step_for_a_smaller_set, when=when),
+        )
+        for when in ("at once", "after new keys", "after a restart")
+    ),
+    Attack(
+        name="smaller-set-at-the-next-step",
+        tries="the coordinator sends the same parameters as the next step without one site, and subtracts",
+        without="the price of a smaller set",
+        run=next_step_for_a_smaller_set,
+    ),
+    Attack(
+        name="two-sets-in-one-attempt",
+        tries="the coordinator binds a second set of contributors in the same attempt",
+        without="the memory of what was masked",
+        run=two_sets_in_one_attempt,
+    ),
+    Attack(
+        name="two-disjoint-sets",
+        tries="the coordinator splits a round in pairs, so that one site is alone with a colluding site",
+        without="the quorum",
+        run=two_disjoint_sets,
+    ),
+    Attack(
+        name="set-without-the-site-itself",
+        tries="the coordinator and the other sites have a site mask for a set that it is not in",
+        without="the check that a site is among the contributors",
+        run=set_without_the_site_itself,
+    ),
+    Attack(
+        name="other-parameters-for-other-sites",
+        tries="the coordinator sends dead units to all sites but one, so that the sum is that site's update",
+        without="the position in the masks",
+        run=other_parameters_for_other_sites,
+    ),
+    Attack(
+        name="other-parameters-for-the-same-step",
+        tries="the coordinator repeats a step with other parameters, also after a restart",
+        without="the memory of what was masked",
+        run=other_parameters_for_the_same_step,
+    ),
+)
