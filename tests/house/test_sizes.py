@@ -14,7 +14,7 @@ import pytest
 from tests.house.imports import HOUSE, modules
 
 FILES = {name: path for name, path in modules().items() if not name.startswith("protos.wire.generated")}
-LONGEST_FILE, LONGEST_FUNCTION = 400, 40
+LONGEST_FILE, LONGEST_FUNCTION = 600, 40
 LEFT_OVERS = {"utils", "util", "common", "base", "helpers", "helper", "misc", "tools", "shared"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 # Ways by which bytes become code, or by which a file could name what is imported.
@@ -66,7 +66,7 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(HOUSE)))
 def test_no_file_has_two_subjects(path: Path) -> None:
-    """A file above 400 lines has two subjects and is parted."""
+    """A file above 600 lines has two subjects and is split."""
     assert len(path.read_text().splitlines()) <= LONGEST_FILE
 
 
