@@ -71,7 +71,7 @@ class Step:
     """One attempt at one round, shared by the phases that work on it.
 
     `present` are the connected sites, bound or entering; `entering` become contributors with the
-    next round. `agreed` are the sites that hold the masking keys of `key session`. `corruptions` counts
+    next round. `agreed` are the sites that hold the masking keys of `key_session`. `corruptions` counts
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
     attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
     all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
@@ -180,7 +180,7 @@ State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | 
 
 @dataclass(frozen=True)
 class Joined:
-    """A site agreed to the plan, or is back and holds the keys of `key session` (0: none).
+    """A site agreed to the plan, or is back and holds the keys of `key_session` (0: none).
 
     `is_current`: what it has in memory or on disk can go on with the step that is under way.
     """

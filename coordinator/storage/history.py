@@ -28,7 +28,7 @@ class History:
     """The memory of one run's journal.
 
     Attributes:
-        key session: the newest one of masking keys.
+        key_session: the newest one of masking keys.
         past: for each round that may come again how it was offered last.
         digests: of what was sent down for it.
         first_attempt: the number that attempts at a round begin with; see phases.Terms.

@@ -59,7 +59,7 @@ PACKAGES: Final = (
         name="global-layers-coordinator",
         short="coordinator",
         requirement="global-layers",
-        programs={"coordinator": "coordinator.cli:main", "pki": "pki.pki_cli:main"},
+        programs={"coordinator": "coordinator.coordinator_cli:main", "pki": "pki.pki_cli:main"},
         commands=("coordinator",),
         units=(
             "coordinator.service",

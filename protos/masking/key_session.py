@@ -40,7 +40,7 @@ class KeySessionTerms:
 
     Attributes:
         run: the run's name.
-        key session: from 1, increasing within a run.
+        key_session: from 1, increasing within a run.
         plan_digest: 32 bytes; what the hospital approved.
         candidates: the sites expected in this key session, sorted.
         identities: (site, fingerprint of its identity key) for every site that the plan lists, sorted.

@@ -128,7 +128,7 @@ class Join:
     """The site agrees to a plan and to what it will send, and says what it can go on from.
 
     Attributes:
-        key session: the one whose masking keys it holds, 0 for none.
+        key_session: the one whose masking keys it holds, 0 for none.
         next_round: the round that the training in its memory goes on with; None where that was lost.
         saved: the states on its disk, in order of their rounds.
     """

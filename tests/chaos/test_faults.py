@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
-import coordinator.engine
 import numpy as np
 import pytest
 import structlog
 import yaml
 
+import coordinator.rounds.engine
 from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
@@ -295,7 +295,7 @@ def test_a_wall_clock_that_jumps_an_hour_changes_nothing(tmp_path: Path, monkeyp
         "fedavg", secure_aggregation="required", deadlines={"grace_seconds": 60.0, "contribute_seconds": 600.0}
     )
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
-    monkeypatch.setattr(coordinator.engine, "datetime", Jumping)
+    monkeypatch.setattr(coordinator.rounds.engine, "datetime", Jumping)
     monkeypatch.setattr(in_process, "datetime", Jumping)
 
     found, network, _ = to_the_end(tmp_path / "jumping", plan, 0)

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import coordinator.cli
 import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
+import coordinator.coordinator_cli
 import site_agent.site_cli
 from pki.site_keys import SiteKeys
 from protos.plan.manifest import manifest_of
@@ -34,7 +34,7 @@ def type_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     def typed(program: str, *words: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", [program, *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            (site_agent.site_cli if program == "site-agent" else coordinator.cli).main()
+            (site_agent.site_cli if program == "site-agent" else coordinator.coordinator_cli).main()
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
         return (ended.value.code if isinstance(ended.value.code, int) else 0), out + err

@@ -151,7 +151,7 @@ def chunks_held(
     folder: Path, sites: int, monkeypatch: pytest.MonkeyPatch, *, says_ready: bool = True
 ) -> dict[str, int]:
     """The most chunks under way at one moment, in each direction, of two rounds with so many sites at once."""
-    monkeypatch.setattr("coordinator.service.Turns", lambda: Turns(MOST_CHUNKS_AT_ONCE, FOR_EVER))
+    monkeypatch.setattr("coordinator.network.service.Turns", lambda: Turns(MOST_CHUNKS_AT_ONCE, FOR_EVER))
     names = [f"site-{number:02d}" for number in range(sites)]
     for name in names:
         monkeypatch.setitem(study.NUMBERS, name, 3.0)
@@ -217,7 +217,7 @@ def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
 
 _THREADS = """
 import ctypes, sys, tempfile, threading
-from coordinator.heap import use_one_arena
+from coordinator.network.heap import use_one_arena
 if len(sys.argv) > 1 and not use_one_arena():
     sys.exit("no mallopt")
 library, start, hold = ctypes.CDLL(None), threading.Barrier(9), threading.Event()

@@ -163,7 +163,7 @@ def test_imports_point_downwards(module: str) -> None:
     [
         ("protos.plan.plan", "import grpc"),
         ("protos.plan.plan", "from torch import nn"),
-        ("protos.plan.plan", "import coordinator.round"),
+        ("protos.plan.plan", "import coordinator.rounds.round"),
         ("pki.store", "import numpy"),
         ("pki.store", "from site_agent import config"),
         ("coordinator.rounds.round", "import site_agent.trainer_socket"),

@@ -164,7 +164,7 @@ class BehavingSite:
                 # What it adds depends on nothing, so it can go on from any round of this run.
                 saved = tuple(Saved(number) for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
                 digests = (self.plan.digest, manifest_of(self.plan).digest)
-                return [Join(run, *digests, epoch=0, next_round=following, saved=saved if following else ())]
+                return [Join(run, *digests, key_session=0, next_round=following, saved=saved if following else ())]
             case Offer() | Finish():
                 self._announced, self._arrived = message, []
                 return self._take_vector()
