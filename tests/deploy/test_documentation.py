@@ -138,7 +138,7 @@ def test_the_methods_in_the_readme_are_the_catalogue() -> None:
 def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:
     """The class on the contributor's page, put where the page says, is a method that a plan may name."""
     (example,) = fenced(ROOT / "docs" / "contributor.md", "python")
-    catalogue = (ROOT / "protos" / "methods.py").read_text()
+    catalogue = (ROOT / "protos" / "plan" / "methods.py").read_text()
     place, last = "\n\nSingleMethod: TypeAlias", "    | LocalOnly,\n"
     assert (catalogue.count(place), catalogue.count(last)) == (1, 1)
     ingredients = "from protos.plan.architecture import Part\nfrom protos.plan.ingredients import Parts\n"

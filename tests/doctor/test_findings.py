@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from computer_checks.diagnosis import (
+
+from host import computer_checks
+from host.diagnosis import (
     AILMENTS,
     Finding,
     Severity,
@@ -22,9 +24,7 @@ from computer_checks.diagnosis import (
     judge_disk,
     warning,
 )
-from computer_checks.message_catalogue import Entry
-
-from host import computer_checks
+from host.message_catalogue import Entry
 from pki import key_checks
 from pki.enrolment_decisions import invite_site
 from pki.names import SiteName
