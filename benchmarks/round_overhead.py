@@ -3,6 +3,9 @@
 A coordinator, site agents and trainers as processes of their own, mutual TLS on loopback. The
 trainers return their input plus one, so after n rounds every shared parameter has to be exactly n. A
 round lasts from one closing in the coordinator's log to the next, so the first is not counted.
+
+The floor is measured in the same run, half before and half after: a bare exchange of the same bytes over gRPC with
+mutual TLS, one addition for each contribution and one synced journal line. `ratio` is our median over the floor's.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from benchmarks.rehearsal.federation import (
     wait_for,
 )
 from benchmarks.rehearsal.observation import bytes_sent_to, memory_mib, processor_seconds
+from benchmarks.rehearsal.wire_floor import floor_seconds
 
 PAUSE_SECONDS = 0.1
 PAUSE_AT_END_SECONDS = 0.005
@@ -73,14 +77,17 @@ def main(
         setting = Setting(
             folder=folder, sites=sites, parameters=parameters, rounds=rounds, is_masked=masked, is_early=early
         )
+        half = max(3, rounds // 8)
         try:
+            floor = floor_seconds(sites, parameters, half)
             prepare(setting)
             figures = _measure(setting, time.monotonic() + limit_seconds)
+            floor += floor_seconds(sites, parameters, half)
         except Unfinished as reason:
             for log in sorted(folder.glob("*.log")):
                 click.echo(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-10:]), err=True)
             sys.exit(f"round_overhead: the federation did not finish: {reason}")
-    _report(setting, figures)
+    _report(setting, figures, float(np.median(floor)))
     sys.exit(0 if figures.is_exact else 1)
 
 
@@ -167,7 +174,7 @@ def _is_exact(setting: Setting) -> bool:
     return numbers == setting.parameters and all(bool((tensor == setting.rounds).all()) for tensor in tensors)
 
 
-def _report(setting: Setting, figures: Figures) -> None:
+def _report(setting: Setting, figures: Figures, floor: float) -> None:
     for name, peak in figures.peaks_mib.items():
         click.echo(f"{name:24} peak {peak:8.1f} MiB")
     model_mib = 4 * setting.parameters / 2**20
@@ -190,6 +197,8 @@ def _report(setting: Setting, figures: Figures) -> None:
         "bytes_per_parameter": f"{each / setting.parameters:.4f}",
         "early": str(setting.is_early).lower(),
         "result_is_exact": str(figures.is_exact).lower(),
+        "floor_s": f"{floor:.4f}",
+        "ratio": f"{np.median(figures.seconds) / floor:.2f}",
     }
     click.echo(" ".join(f"{key}={value}" for key, value in facts.items()))
 
