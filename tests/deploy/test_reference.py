@@ -22,7 +22,7 @@ from protos.errors import OperatorError
 from site_agent.hospital import INVITATION_VARIABLE, Hospital, read_hospital
 from site_agent.site_cli import cli as site_agent
 from tests.deploy.test_examples import models_in
-from tests.protos.test_catalogue import error_kinds
+from tests.host.test_message_catalogue import error_kinds
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS: dict[str, click.Command] = {"coordinator": coordinator, "pki": pki, "site-agent": site_agent}

@@ -14,7 +14,7 @@ from site_agent.desk.export.export_folder import description_of
 from site_agent.desk.export.written import written_down
 from site_agent.trainer.data.cells import UNDECLARED, UNKNOWN_POSITION, Spelling, feature_parser
 from site_agent.trainer.data.contract_columns import CategoricalFeature
-from tests.site_agent.trainer.export.test_parity import model
+from tests.site_agent.desk.export.test_parity import model
 
 
 def test_a_row_without_a_required_column_has_no_answer() -> None:

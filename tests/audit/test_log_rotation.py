@@ -13,7 +13,7 @@ from audit.log_commands import Desk
 from audit.log_files import full_files
 from audit.log_verification import KnownKeys
 from protos.errors import ConfigurationError
-from tests.protos.audit_sides import PUBLIC, SITE, Side, desk
+from tests.audit.audit_sides import PUBLIC, SITE, Side, desk
 
 
 @pytest.fixture

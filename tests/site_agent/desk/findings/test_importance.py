@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from site_agent.desk.findings.importance import MOST_FEATURES, MOST_ROWS, cuts, importances
 from site_agent.trainer.evaluation import HeldOutRows, Scores
-from tests.site_agent.trainer.export.test_parity import contract
+from tests.site_agent.desk.export.test_parity import contract
 
 
 def test_rows_sorted_by_outcome_have_importance() -> None:

@@ -24,7 +24,7 @@ from site_agent.site_cli import main
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
 from site_agent.trainer.examination.admission import admit, examined
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).parent / "site-agent"
 
 

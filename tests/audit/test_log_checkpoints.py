@@ -31,7 +31,7 @@ from protos.wire.log_checkpoints import (
     sign_head,
 )
 from protos.wire.upkeep_messages import LogGrowth
-from tests.protos.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
+from tests.audit.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
 
 
 @pytest.fixture

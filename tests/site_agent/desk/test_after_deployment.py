@@ -37,8 +37,8 @@ from site_agent.trainer.data.column_profile import rounded_outward
 from site_agent.trainer.drift_chance import stability_index
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.saved_model import load_model
+from tests.site_agent.desk.findings.test_site_report import REQUEST
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
-from tests.site_agent.trainer.findings.test_site_report import REQUEST
 
 
 @pytest.fixture(scope="module")

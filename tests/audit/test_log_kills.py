@@ -16,7 +16,7 @@ from audit.log_commands import Desk
 from audit.log_files import all_files
 from audit.log_verification import KnownKeys, verify_log
 from protos.wire.log_chain import Head, append
-from tests.protos import audit_writer
+from tests.audit import audit_writer
 
 REPOSITORY = Path(__file__).parents[2]
 
