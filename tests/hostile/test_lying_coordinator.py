@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +32,6 @@ from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stream, evidence_of, hospital_for
 from tests.rehearsal.study import (
     THREE_CHUNKS,
-    made_up_identities,
     offer,
     parameter_chunks,
     plan_document,
@@ -72,36 +69,14 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
 # Lies about the plan
 
 
-PLAN_LIES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
-    "a method that is not allowed": ({}, {"methods": ["global-layers"]}, "does not allow the method fedavg"),
-    "masking off where it is required": ({}, {"secure_aggregation": "required"}, "requires secure aggregation"),
-    "more rounds": ({}, {"largest_rounds": 2}, "more rounds than the policy allows"),
-    "more bytes": ({}, {"largest_megabytes": 3.5}, "MB would leave, more than the policy allows"),
-    "a wider clipping range": ({}, {"largest_clipping_range": 4.0}, "clipping range is wider"),
-    "fewer sites": ({"quorum": 2}, {}, "the policy wants more"),
-    "this site's place taken by another key": (
-        {"sites": [{"name": name, "identity": text} for name, text in made_up_identities().items()]},
-        {},
-        "does not list this site with this identity key",
-    ),
-    "without this site": (
-        {"sites": [{"name": name, "identity": text} for name, text in made_up_identities("bcd").items()]},
-        {},
-        "does not list this site with this identity key",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PLAN_LIES)
-def test_a_plan_against_the_policy_is_refused_even_if_approved(tmp_path: Path, office: Office, name: str) -> None:
-    """The hospital's own file decides: the plan is refused, the trainer never hears of it, the log says why."""
-    changes, policy, reason = PLAN_LIES[name]
-    plan = plan_with(office.identities, parameters=THREE_CHUNKS, changes=changes)
+def test_a_plan_against_the_policy_is_refused_even_if_approved(tmp_path: Path, office: Office, plan: Plan) -> None:
+    """The plan is refused, the trainer receives nothing of it, the log has the reason, and the exit status is 77."""
+    reason = "more rounds than the policy allows"
 
     async def announce(stream: Stream) -> None:
         await stream.send(Announcement(plan.run_name, plan.canonical))
 
-    hospital = hospital_for(tmp_path, policy=policy)
+    hospital = hospital_for(tmp_path, policy={"largest_rounds": 2})
     evidence = evidence_of(office, tmp_path, announce, approved=(plan,), hospital=hospital)
 
     assert_nothing_left(evidence)

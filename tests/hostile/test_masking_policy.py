@@ -12,70 +12,14 @@ from typing import Any
 
 import pytest
 
-import site_agent.gate.loop
 from protos.errors import ProtocolError
 from protos.plan.plan import Plan, plan_from_wire
-from protos.wire.messages import Announcement, Join, Refusal, SiteReason
-from site_agent.gate.allowance import Allowance
+from protos.wire.messages import Announcement, Join
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.rehearsal.made_up_time import play
 
 PAIR: dict[str, Any] = {"quorum": 2, "two_sites": "each-sees-the-other"}
-OFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "no masking": (
-        "abc",
-        {"secure_aggregation": "off"},
-        {},
-        "the policy requires secure aggregation, and the plan has it off",
-    ),
-    "a wide range": (
-        "abc",
-        {"encoding": {"clipping_range": 1024.0}},
-        {},
-        "the plan's clipping range is wider than the policy allows",
-    ),
-    "too few sites": ("abc", {}, {"smallest_sites": 4}, "the plan adds up 3 sites, the policy wants more"),
-    "two sites": (
-        "ab",
-        PAIR,
-        {"smallest_sites": 2},
-        "each of the plan's two sites would see the other's change, and the policy does not allow it",
-    ),
-}
-
-
-@pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
-@pytest.mark.parametrize("kind", OFFERS)
-def test_a_plan_weaker_than_the_hospitals_policy_is_refused(
-    tmp_path: Path, kind: str, is_weak: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even an approved plan is refused by name; a site that did not look would send under it."""
-    names, changes, policy, reason = OFFERS[kind]
-    plan = masked_plan(names, **changes)
-    if is_weak:
-        monkeypatch.setattr(site_agent.gate.loop, "refuse_plan", lambda *facts, **more: None)
-        monkeypatch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
-        policy = {**policy, "smallest_sites": min(policy.get("smallest_sites", 3), len(names))}
-
-    async def scene() -> None:
-        sites = sites_of(plan, tmp_path, policy)
-        await settle()
-        for site in sites:
-            said = await site.tell(Announcement(plan.run_name, plan.canonical))
-            if not is_weak:
-                assert of_kind(said, Join) == []
-                assert [entry.reason for entry in of_kind(said, Refusal)] == [SiteReason.POLICY_FORBIDS]
-                assert [entry["reason"] for entry in site.records("plan_refused")] == [reason]
-                assert site.error is not None
-        if is_weak:
-            if plan.secure_aggregation == "required":
-                await agree(sites)
-            assert all([await ask_for(site, 0, 0, names) for site in sites])
-        else:
-            assert [site.chunks for site in sites] == [[]] * len(sites)
-
-    play(scene())
 
 
 def test_two_sites_need_the_consent_of_all_three(tmp_path: Path) -> None:

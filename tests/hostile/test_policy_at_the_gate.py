@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 
 from protos.errors import RefusedError
-from protos.plan.exchange import Exchanges
-from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason, Stage
+from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason
 from site_agent.approvals import approve, withdraw
 from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import ConsentEnded, refuse_replay
-from site_agent.gate.door import GateRefusal, OutsideHours, PolicyForbids
-from site_agent.gate.site_log import AuditError, AuditLog
+from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.rehearsal.federation import Office
-from tests.rehearsal.gates import NOON, gate_for, policy_with
+from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
 from tests.rehearsal.study import SITES, made_up_identities, offer, plan_with
 
@@ -36,20 +32,12 @@ MEASURING: dict[str, Any] = {"checkpoint": "global"}
 
 
 REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
-    "a tensor that is not allowed": (NETWORK, {"federated": ["input.*", "body.*"]}, "does not allow head."),
-    "a tensor that is private": (NETWORK, {"private": ["head.*"]}, "keeps head."),
     "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}, "pattern haed.* matches no tensor"),
     "an allowed pattern that matches nothing": (
         NETWORK, {"federated": ["*", "boddy.*"]}, "pattern boddy.* matches no tensor",
     ),
     "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}, "the number validation weight"),
     "training at a site that only evaluates": ({}, {"tier": "evaluation"}, "the policy allows evaluation at most"),
-    "training at a site for statistics": ({}, {"tier": "statistics"}, "the policy allows statistics at most"),
-    "cells that are too small": (
-        {"method": {"name": "local"}, "statistics": {"smallest_cell": 3, "columns": [{"name": "sex", "codes": ["F"]}]}},
-        {"smallest_cell": 4},
-        "smallest cell is 3, the policy wants 4",
-    ),
 }  # fmt: skip
 
 
@@ -108,57 +96,14 @@ def evidence_joins(folder: Path) -> bool:
     return log.exists() and "run_joined" in log.read_text()
 
 
-# What the gate itself refuses, whatever the rest of the agent was talked into
-
-
-def gated(folder: Path, plan: Plan, bind: Bind = BIND, *, released: Any = (), **rules: Any) -> AuditLog:
-    """Let a gate under these rules release a round of ones; its audit log."""
-    with_log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
-    gate = gate_for(plan, with_log, folder / "state", policy=policy_with(**rules), released=released)
-    exchange = Exchanges(plan, manifest_of(plan)).of(bind.round, Stage.TRAINING, b"")
-    numbers = sum(scalar.name != "rows" for scalar in exchange.scalars)
-    payload = np.ones(exchange.layout.parameters, "<f4").tobytes() + bytes(8 * numbers)
-    built = gate.build(bytes(32), exchange, memoryview(payload), rows=1, redraw=0)
-    try:
-        list(gate.release(built, bind))
-    finally:
-        with_log.close()
-    return with_log
-
-
-GATE_LIES: dict[str, tuple[Mapping[str, Any], Bind, list[dict[str, int]], str]] = {
-    "no masks": ({"secure_aggregation": "required"}, BIND, [], "has none"),
-    "fewer sites": ({"smallest_sites": 3}, Bind(0, 0, ("a", "b"), 0), [], "2 sites would be added up"),
-    "without this site": ({}, Bind(0, 0, ("b", "c"), 0), [], "with this one among them"),
-    "a site that nobody listed": ({}, Bind(0, 0, ("a", "b", "c", "d"), 0), [], "not sites of the plan"),
-    "more rounds": ({"largest_rounds": 1}, Bind(1, 0, ALL, 0), [{"round": 0, "bytes": 48}], "more rounds"),
-    "more bytes": ({"largest_megabytes": 90e-6}, Bind(1, 0, ALL, 0), [{"round": 0, "bytes": 48}], "MB would have"),
-    "a wider range": ({"largest_clipping_range": 4.0}, BIND, [], "clipping range"),
-    "more tensors": ({"federated": ["first"]}, BIND, [], "does not allow second"),
-    "a private tensor": ({"private": ["sec*"]}, BIND, [], "keeps second private"),
-    "no training here": ({"tier": "evaluation"}, BIND, [], "does not train by its policy"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", GATE_LIES)
-def test_the_gate_itself_holds_each_contribution_against_the_policy(tmp_path: Path, name: str) -> None:
-    """Even where nothing before it has looked, nothing leaves and a record says why."""
-    rules, bind, released, reason = GATE_LIES[name]
-    plan = plan_with(NAMES)
-
-    with pytest.raises(PolicyForbids, match=reason):
-        gated(tmp_path, plan, bind, released=released, **rules)
-
-    log = (tmp_path / "audit.log").read_text()
-    assert log.count('"release_refused"') == 1
-    assert "contribution_released" not in log
+# What the gate lets out (what it refuses: attacks_at_the_gate.py)
 
 
 def test_a_repeated_round_counts_once(tmp_path: Path) -> None:
     """The same bytes sent again after a broken line use up no allowance."""
-    plan = plan_with(NAMES)
+    spent = {"largest_rounds": 1, "largest_megabytes": 48e-6}
 
-    gated(tmp_path, plan, released=[{"round": 0, "bytes": 48}], largest_rounds=1, largest_megabytes=48e-6)
+    assert contributed(tmp_path, Contribution(policy=spent, released=({"round": 0, "bytes": 48},)))
 
 
 @pytest.mark.parametrize(
@@ -176,44 +121,6 @@ def test_nothing_leaves_outside_the_hours(tmp_path: Path, begin: str, end: str, 
     allowance = Allowance(rules, plan, site="a", local_time=lambda: NOON.replace(hour=hour), released=())
 
     assert allowance.is_open is is_open
-    if not is_open and hour == 12:
-        with pytest.raises(OutsideHours):
-            gated(tmp_path, plan, hours={"begin": begin, "end": end})
-
-
-def test_an_upload_ends_with_the_hours(tmp_path: Path) -> None:
-    """A contribution whose release began within the hours stays here from the chunk at which they are over."""
-    plan, times = plan_with(NAMES), iter([NOON])
-    with_log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
-    rules = policy_with(hours={"begin": "08:00", "end": "18:00"})
-    gate = gate_for(plan, with_log, tmp_path / "state", policy=rules)
-    gate._allowance._local_time = lambda: next(times, NOON.replace(hour=18))
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
-    numbers = sum(scalar.name != "rows" for scalar in exchange.scalars)
-    payload = np.ones(exchange.layout.parameters, "<f4").tobytes() + bytes(8 * numbers)
-    built = gate.build(bytes(32), exchange, memoryview(payload), rows=1, redraw=0)
-
-    chunks = gate.release(built, BIND)
-
-    with pytest.raises(OutsideHours):
-        next(chunks)
-    assert list(with_log.records("contribution_handed_over")) == []
-    with_log.close()
-
-
-@pytest.mark.parametrize("rows", [15, 0])
-def test_too_few_rows_do_not_leave(tmp_path: Path, rows: int) -> None:
-    """Where the row count travels, the gate holds it against the policy too."""
-    weighting = {"weighting": {"name": "rows", "largest_rows": 64}}
-    plan = plan_with(NAMES, changes=weighting)
-    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
-    gate = gate_for(plan, log, tmp_path / "state", policy=policy_with(smallest_training_rows=16))
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
-
-    with pytest.raises(GateRefusal):
-        gate.build(bytes(32), exchange, memoryview(bytes(40)), rows=rows, redraw=0)
-    gate.build(bytes(32), exchange, memoryview(bytes(40)), rows=16, redraw=0)
-    log.close()
 
 
 # People who take back their yes
@@ -256,23 +163,6 @@ def test_a_withdrawal_stops_an_agent_that_only_waits(tmp_path: Path, office: Off
 
     assert isinstance(evidence.error, ConsentEnded)
     assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
-
-
-def test_no_chunk_follows_a_withdrawal_in_the_middle_of_a_vector(tmp_path: Path) -> None:
-    """Between two chunks of one contribution the gate looks again."""
-    plan = plan_with(NAMES, parameters=300_000)
-    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
-    gate = gate_for(plan, log, tmp_path / "state")
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
-    built = gate.build(bytes(32), exchange, memoryview(bytes(4 * 300_000)), rows=0, redraw=0)
-    chunks = gate.release(built, BIND)
-    assert next(chunks).index == 0
-
-    withdraw(tmp_path / "state", plan, by="A. Jones", at=NOON)
-
-    with pytest.raises(ConsentEnded):
-        next(chunks)
-    log.close()
 
 
 @pytest.mark.parametrize("approvers", [2, 3])
@@ -324,20 +214,6 @@ def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> N
     assert refuse_replay(tmp_path, plan, finished, NOON + patience) is None
     reason = refuse_replay(tmp_path, plan, finished, NOON + patience + timedelta(seconds=1))
     assert reason == "its run was finished here on 2026-03-01"
-
-
-def test_a_full_disk_lets_nothing_out_although_the_policy_allows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record of a release comes first, after policy and approval."""
-    plan = plan_with(NAMES)
-
-    def full(*_: object, **__: object) -> None:
-        raise AuditError(what="The audit log cannot be written: full.", consequence="Nothing left.", remedy="Room.")
-
-    monkeypatch.setattr(AuditLog, "write", full)
-    with pytest.raises(AuditError):
-        gated(tmp_path, plan)
 
 
 def test_evidence_has_the_parts_that_these_tests_read() -> None:

@@ -29,6 +29,8 @@ MODULES = (
     "attacks_on_keys",
     "attacks_on_sets",
     "attacks_on_memory",
+    "attacks_by_plans",
+    "attacks_at_the_gate",
 )
 
 

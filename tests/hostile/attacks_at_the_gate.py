@@ -1,0 +1,377 @@
+"""A taken-over trainer, or a coordinator that got past the agent's checks, at the one door out of a site.
+
+The gate looks again at each contribution: limits, contributors, hours, numbers, rows. The attacker wants a chunk
+that must not leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from protos.errors import OperatorError
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchanges, Occasion
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Bind, Chunk, Stage
+from site_agent.approvals import withdraw
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent
+from site_agent.gate.door import Builder
+from site_agent.gate.site_log import AuditError, AuditLog
+from tests.hostile.attack import Attack, in_copy, scratch
+from tests.rehearsal.gates import NOON, gate_for, policy_with
+from tests.rehearsal.study import SITES, made_up_identities, plan_with
+
+ALL = tuple(SITES)
+BIND = Bind(0, 0, ALL, 0)
+NAMES = made_up_identities()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What a trainer hands out, and what the gate is asked to do with it; by default, nothing is wrong with it."""
+
+    plan: Plan = field(default_factory=lambda: plan_with(NAMES))
+    bind: Bind = BIND
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    released: Sequence[Mapping[str, Any]] = ()
+    value: float = 1.0
+    number: int = 0
+    rows: int = 16
+    redraw: int = 0
+
+
+def contributed(folder: Path, made: Contribution, between: Callable[[int], None] = lambda index: None) -> list[Chunk]:
+    """The chunks that leave through a gate; `between` acts after each of them."""
+    plan, bind = made.plan, made.bind
+    log = AuditLog(folder / "audit.log", site="a", now=lambda: NOON)
+    try:
+        gate = gate_for(plan, log, folder, policy=policy_with(**made.policy), released=made.released)
+        exchange = Exchanges(plan, manifest_of(plan)).of(bind.round, Stage.TRAINING, b"")
+        scalars = sum(scalar.name != "rows" for scalar in exchange.scalars)
+        changes = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
+        payload = memoryview(changes + np.full(scalars, made.number, "<i8").tobytes())
+        built = gate.build(bytes(32), exchange, payload, rows=made.rows, redraw=made.redraw)
+        chunks = []
+        for chunk in gate.release(built, bind):
+            chunks.append(chunk)
+            between(chunk.index)
+        return chunks
+    finally:
+        log.close()
+
+
+@contextmanager
+def without_limits_at_the_gate() -> Iterator[None]:
+    """The gate does not hold a contribution against the policy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)
+        yield
+
+
+BEYOND: Mapping[str, tuple[Contribution, str]] = {
+    "no masks": (Contribution(policy={"secure_aggregation": "required"}), "has none"),
+    "fewer sites": (
+        Contribution(policy={"smallest_sites": 3}, bind=Bind(0, 0, ("a", "b"), 0)),
+        "2 sites would be added up",
+    ),
+    "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "with this one among them"),
+    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not sites of the plan"),
+    "more rounds": (
+        Contribution(policy={"largest_rounds": 1}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)),
+        "more rounds",
+    ),
+    "more bytes": (
+        Contribution(
+            policy={"largest_megabytes": 90e-6}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)
+        ),
+        "MB would have",
+    ),
+    "a wider range": (Contribution(policy={"largest_clipping_range": 4.0}), "clipping range"),
+    "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow second"),
+    "a private tensor": (Contribution(policy={"private": ["sec*"]}), "keeps second private"),
+    "no training here": (Contribution(policy={"tier": "evaluation"}), "does not train by its policy"),
+}
+
+
+def beyond_the_limits(weakened: bool, kind: str) -> bool:
+    """Release a contribution that breaks the policy, as if nothing before the gate had looked."""
+    made, reason = BEYOND[kind]
+    with scratch() as folder, in_copy(weakened, without_limits_at_the_gate):
+        try:
+            return bool(contributed(folder, made))
+        except OperatorError as error:
+            refused = error
+        assert reason in refused.what
+        log = (folder / "audit.log").read_text()
+        assert log.count('"release_refused"') == 1
+        assert "contribution_released" not in log
+        return False
+
+
+def refused_at_the_gate(
+    weakened: bool, made: Contribution, without: Callable[[], AbstractContextManager[None]], reason: str
+) -> bool:
+    """Hand out what must not leave; the gate refuses it for this reason."""
+    with scratch() as folder, in_copy(weakened, without):
+        try:
+            return bool(contributed(folder, made))
+        except OperatorError as error:
+            refused = error
+        assert reason in refused.what, refused.what
+        return False
+
+
+@contextmanager
+def without_opening_hours() -> Iterator[None]:
+    """The gate is open at every hour."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Allowance, "is_open", property(lambda self: True))
+        yield
+
+
+@contextmanager
+def without_checked_values() -> Iterator[None]:
+    """The gate encodes whatever the trainer hands out, and does not count what it clips."""
+    honest = FixedPoint.encode
+
+    def encode(self: FixedPoint, change: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
+        honest(self, np.nan_to_num(change), weight, out)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FixedPoint, "encode", encode)
+        yield
+
+
+@contextmanager
+def without_bounds_of_numbers() -> Iterator[None]:
+    """The gate takes every number that the trainer has measured."""
+
+    def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int, redraw: int) -> list[int]:
+        given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
+        return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Builder, "_scalars", scalars)
+        yield
+
+
+@contextmanager
+def without_fewest_rows() -> Iterator[None]:
+    """The gate takes every row count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Builder, "_weigh", lambda self, exchange, rows: 1.0)
+        yield
+
+
+@contextmanager
+def without_the_tier() -> Iterator[None]:
+    """The gate lets a site that only evaluates train."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Allowance, "trains", property(lambda self: True))
+        yield
+
+
+def _evaluating() -> Plan:
+    sites = [
+        {"name": name, "identity": text, "tier": "evaluation" if name == "a" else "training"}
+        for name, text in made_up_identities("abcd").items()
+    ]
+    return plan_with({}, changes={"sites": sites, "quorum": 4, "checkpoint": "global"})
+
+
+def upload_into_the_night(weakened: bool) -> bool:
+    """Begin an upload of three chunks within the hours and go on after them."""
+    made = Contribution(plan=plan_with(NAMES, parameters=300_000), policy={"hours": {"begin": "08:00", "end": "18:00"}})
+    times = iter([NOON, NOON])  # the release begins, and the first chunk leaves
+    with scratch() as folder, in_copy(weakened, without_opening_hours), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "tests.rehearsal.gates.Allowance",
+            lambda *facts, **more: Allowance(
+                *facts, **more | {"local_time": lambda: next(times, NOON.replace(hour=18))}
+            ),
+        )
+        sent: list[int] = []
+        try:
+            return len(contributed(folder, made, sent.append)) == 3
+        except OperatorError as error:
+            refused = error
+        assert "at this time of day" in refused.what
+        assert sent == [0]
+        return False
+
+
+def upload_after_a_withdrawal(weakened: bool) -> bool:
+    """Go on with an upload of three chunks after the persons have withdrawn in its middle."""
+    made = Contribution(plan=plan_with(NAMES, parameters=300_000))
+
+    @contextmanager
+    def without_the_approval() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Consent, "why_not", lambda self: None)
+            yield
+
+    with scratch() as folder, in_copy(weakened, without_the_approval):
+        sent: list[int] = []
+
+        def take_back(index: int) -> None:
+            sent.append(index)
+            if index == 0:
+                withdraw(folder, made.plan, by="A. Jones", at=NOON)
+
+        try:
+            return len(contributed(folder, made, take_back)) == 3
+        except OperatorError:
+            assert sent == [0]  # the chunks that left, not the error
+            return False
+
+
+def release_without_a_record(weakened: bool) -> bool:
+    """Have a contribution leave while the audit log cannot be written."""
+    honest = AuditLog.write
+
+    def full(self: AuditLog, event: str, **facts: Any) -> Any:
+        if event != "contribution_released":
+            return honest(self, event, **facts)
+        raise AuditError(what="The audit log cannot be written: full.", consequence="Nothing left.", remedy="Room.")
+
+    def lenient(self: AuditLog, event: str, **facts: Any) -> None:
+        return None
+
+    with scratch() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AuditLog, "write", lenient if weakened else full)
+        try:
+            return bool(contributed(folder, Contribution()))
+        except AuditError:
+            return False
+
+
+def numbers_of_a_second_draw(weakened: bool) -> bool:
+    """Have a step drawn again send what it measured once more: over two sets it singles out one site's numbers."""
+    made = Contribution(plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 1, ALL, 0), number=1)
+
+    @contextmanager
+    def without_once() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Occasion, "travels_once", property(lambda self: False))
+            yield
+
+    with scratch() as folder, in_copy(weakened, without_once):
+        redrawn = Contribution(plan=made.plan, bind=made.bind, number=1, redraw=1)
+        (chunk,) = contributed(folder, redrawn)
+        exchange = Exchanges(made.plan, manifest_of(made.plan)).of(1, Stage.TRAINING, b"")
+        return bool(exchange.layout.words(chunk.body, 0)[1:].any())
+
+
+_ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
+ATTACKS = (
+    *(
+        Attack(
+            name=f"gate-{kind.replace(' ', '-')}",
+            tries=f"what got past all checks before the gate asks it for a release beyond the policy: {kind}",
+            without="the gate's own look at the policy",
+            run=partial(beyond_the_limits, kind=kind),
+        )
+        for kind in BEYOND
+    ),
+    Attack(
+        name="gate-outside-hours",
+        tries="the coordinator asks for a contribution outside the hospital's hours",
+        without="the hours",
+        run=partial(
+            refused_at_the_gate,
+            made=Contribution(policy={"hours": {"begin": "20:00", "end": "06:00"}}),
+            without=without_opening_hours,
+            reason="at this time of day",
+        ),
+    ),
+    Attack(
+        name="gate-upload-into-the-night",
+        tries="an upload that began within the hours goes on after them",
+        without="the hours",
+        run=upload_into_the_night,
+    ),
+    Attack(
+        name="gate-upload-after-a-withdrawal",
+        tries="an upload goes on after the persons have withdrawn in its middle",
+        without="the approval",
+        run=upload_after_a_withdrawal,
+    ),
+    Attack(
+        name="gate-release-without-a-record",
+        tries="a contribution leaves while the audit log cannot be written",
+        without="the rule that a record comes before the act",
+        run=release_without_a_record,
+    ),
+    *(
+        Attack(
+            name=f"gate-{name}",
+            tries=f"a taken-over trainer hands out {what}",
+            without=missing,
+            run=partial(refused_at_the_gate, made=made, without=without, reason=reason),
+        )
+        for name, what, made, without, missing, reason in (
+            (
+                "values-not-finite",
+                "values that are not numbers",
+                Contribution(value=float("nan")),
+                without_checked_values,
+                "the check of each value",
+                "infinite or not a number",
+            ),
+            (
+                "values-beyond-the-range",
+                "values beyond the clipping range",
+                Contribution(value=1e6),
+                without_checked_values,
+                "the check of each value",
+                "outside the agreed clipping range",
+            ),
+            (
+                "numbers-beyond-their-bounds",
+                "a measured number far beyond its bound",
+                Contribution(
+                    plan=plan_with(NAMES, changes={"checkpoint": "global"}),
+                    bind=Bind(1, 0, ALL, 0),
+                    number=1 << 62,
+                ),
+                without_bounds_of_numbers,
+                "the bounds of numbers",
+                "outside its agreed bounds",
+            ),
+            (
+                "too-few-rows",
+                "an update of fewer rows than the policy allows",
+                Contribution(plan=plan_with(NAMES, changes=_ROWS), policy={"smallest_training_rows": 16}, rows=1),
+                without_fewest_rows,
+                "the fewest rows",
+                "no valid row count",
+            ),
+            (
+                "update-of-an-evaluating-site",
+                "an update at a site that only evaluates",
+                Contribution(plan=_evaluating(), bind=Bind(0, 0, ("a", "b", "c", "d"), 0)),
+                without_the_tier,
+                "the tier",
+                "only evaluates",
+            ),
+        )
+    ),
+    Attack(
+        name="gate-numbers-of-a-second-draw",
+        tries="a step drawn again sends what it measured once more",
+        without="the rule that a measured number travels once",
+        run=numbers_of_a_second_draw,
+    ),
+)

@@ -1,0 +1,303 @@
+"""A coordinator that offers what the hospital does not allow: weaker plans, old plans, plans that nobody approved.
+
+The plan is the coordinator's to write and each hospital's to refuse. The hospital's own file decides, whatever a
+person has approved. The attacker wants a site's contribution under such a plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import site_agent.gate.loop
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, Join, Refusal, SiteReason
+from site_agent.approvals import approve, withdraw
+from site_agent.gate.allowance import Allowance
+from site_agent.gate.consent import Consent
+from tests.hostile.attack import Attack, played
+from tests.hostile.masking_coordinator import agree, ask_for
+from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
+from tests.rehearsal.study import made_up_identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeakPlan:
+    """A plan that breaks one rule of the policy.
+
+    `reason` is what the site's record says of it. `trains` is false if the plan has no round of training to ask for.
+    """
+
+    reason: str
+    sites: str = "abc"
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    trains: bool = True
+
+
+_NETWORK: Mapping[str, Any] = {
+    "architecture": {"name": "dense", "hidden": [4, 3]},
+    "columns": ["a", "b"],
+    "outputs": 1,
+}
+_TWO_SITES: Mapping[str, Any] = {"quorum": 2, "two_sites": "each-sees-the-other"}
+_STATISTICS: Mapping[str, Any] = {
+    "method": {"name": "local"},
+    "statistics": {"smallest_cell": 3, "columns": [{"name": "sex", "codes": ["F"]}]},
+}
+
+
+WEAK_PLANS: Mapping[str, WeakPlan] = {
+    "no masking": WeakPlan(
+        plan={"secure_aggregation": "off"},
+        reason="the policy requires secure aggregation, and the plan has it off",
+    ),
+    "a wide range": WeakPlan(
+        plan={"encoding": {"clipping_range": 1024.0}},
+        reason="the plan's clipping range is wider than the policy allows",
+    ),
+    "too few sites": WeakPlan(policy={"smallest_sites": 4}, reason="the plan adds up 3 sites, the policy wants more"),
+    "two sites": WeakPlan(
+        sites="ab",
+        plan=_TWO_SITES,
+        policy={"smallest_sites": 2},
+        reason="each of the plan's two sites would see the other's change, and the policy does not allow it",
+    ),
+    "another method": WeakPlan(
+        policy={"methods": ("global-layers",)}, reason="the policy does not allow the method fedavg"
+    ),
+    "more rounds": WeakPlan(policy={"largest_rounds": 2}, reason="the plan has more rounds than the policy allows"),
+    "more bytes": WeakPlan(
+        policy={"largest_megabytes": 1e-5}, reason="0.0 MB would leave, more than the policy allows"
+    ),
+    "a tensor that is not allowed": WeakPlan(
+        plan=_NETWORK,
+        policy={"federated": ("input.*", "body.*")},
+        reason="the policy does not allow head.layer3.weight, head.layer3.bias to leave",
+    ),
+    "a private tensor": WeakPlan(
+        plan=_NETWORK,
+        policy={"private": ("head.*",)},
+        reason="the policy keeps head.layer3.weight, head.layer3.bias private",
+    ),
+    "a number that is not allowed": WeakPlan(
+        plan={"checkpoint": "global"},
+        policy={"scalars": ("rows",)},
+        reason="the policy does not allow the number validation weight to leave",
+    ),
+    "training at a site for evaluation": WeakPlan(
+        policy={"tier": "evaluation"},
+        reason="the plan asks this site for training, the policy allows evaluation at most",
+    ),
+    "small cells": WeakPlan(
+        plan=_STATISTICS,
+        policy={"smallest_cell": 4},
+        reason="the plan's smallest cell is 3, the policy wants 4",
+        trains=False,
+    ),
+}
+
+
+@contextmanager
+def without_the_policy() -> Iterator[None]:
+    """A site holds no plan and no contribution against its policy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_agent.gate.loop, "refuse_plan", lambda *facts, **more: None)
+        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        yield
+
+
+def weak_plan(weakened: bool, kind: str) -> bool:
+    """Announce a plan that breaks the policy and ask for a round; a person has approved it."""
+    weak = WEAK_PLANS[kind]
+    plan = masked_plan(weak.sites, **weak.plan)
+    policy = dict(weak.policy)
+    if weakened:  # which sets are large enough is also the masking's question, and no part of this attack
+        policy["smallest_sites"] = min(policy.get("smallest_sites", 3), len(weak.sites))
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder, policy)
+        await settle()
+        said = [await site.tell(Announcement(plan.run_name, plan.canonical)) for site in sites]
+        if any(of_kind(answer, Join) for answer in said):
+            return await _contribute(plan, sites) if weak.trains else True
+        for site, answer in zip(sites, said, strict=True):
+            assert [entry.reason for entry in of_kind(answer, Refusal)] == [SiteReason.POLICY_FORBIDS]
+            (record,) = site.records("plan_refused")
+            assert weak.reason in record["reason"], record["reason"]
+            assert site.error is not None
+            assert site.chunks == []
+        return False
+
+    return played(scene, weakened, without_the_policy)
+
+
+def another_key_in_the_sites_place(weakened: bool) -> bool:
+    """Announce an approved plan that lists another identity key under the site's name."""
+    document = json.loads(masked_plan("abc").canonical)
+    document["sites"][0]["identity"] = made_up_identity("somebody else")
+    plan = Plan.model_validate_json(json.dumps(document))
+
+    async def scene(folder: Path) -> bool:
+        site = Site("a", plan, folder)
+        await settle()
+        if of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join):
+            return True
+        (record,) = site.records("plan_refused")
+        assert record["reason"] == "the plan does not list this site with this identity key"
+        return False
+
+    return played(scene, weakened, without_the_policy)
+
+
+async def _contribute(plan: Plan, sites: list[Site]) -> bool:
+    if plan.secure_aggregation == "required":
+        await agree(sites)
+    return all([await ask_for(site, 0, 0, plan.site_names) for site in sites])
+
+
+@contextmanager
+def without_the_approval() -> Iterator[None]:
+    """A site does not look for the approval of its persons."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Consent, "why_not", lambda self: None)
+        yield
+
+
+def unapproved_plan(weakened: bool) -> bool:
+    """Announce another plan under the study's name and version: it has a tensor more, and nobody has approved it."""
+    approved, other = masked_plan("abc"), masked_plan("abc", parameters=20)
+    assert (other.study, other.version) == (approved.study, approved.version)
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(approved, folder)
+        await settle()
+        for site in sites:
+            site.plan = other
+            await site.tell(Announcement(other.run_name, other.canonical))
+            if not of_kind(site.said, Join):
+                (awaited,) = site.records("approval_awaited")
+                assert awaited["plan"] == other.digest.hex()
+                assert awaited["another_of_this_name"] == approved.digest.hex()
+                assert site.trainer.trained == []
+                return False
+        return await _contribute(other, sites)
+
+    return played(scene, weakened, without_the_approval)
+
+
+def one_approver_of_two(weakened: bool) -> bool:
+    """Have a plan followed that one person has approved, where the policy requires two."""
+    plan = masked_plan("abc")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder, {"approvers": 2})
+        await settle()
+        for site in sites:
+            await site.tell(Announcement(plan.run_name, plan.canonical))
+            if not of_kind(site.said, Join):
+                (record,) = site.records("approval_awaited")
+                assert record["because"] == "1 of 2 persons have approved it"
+                return False
+        return await _contribute(plan, sites)
+
+    return played(scene, weakened, without_the_approval)
+
+
+def round_after_withdrawal(weakened: bool) -> bool:
+    """Ask for a contribution after the persons at the sites have withdrawn."""
+    plan = masked_plan("abc")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await settle()
+        for site in sites:
+            await site.tell(Announcement(plan.run_name, plan.canonical))
+        await agree(sites)
+        for site in sites:
+            withdraw(site.directory, plan, by="A. Jones", at=datetime.now(UTC))
+        uploads = [await ask_for(site, 0, 0, plan.site_names) for site in sites]
+        if not all(uploads):
+            assert uploads == [[], [], []]
+            assert all(site.records("participation_ended")[0]["reason"] == "withdrawn" for site in sites)
+        return all(uploads)
+
+    return played(scene, weakened, without_the_approval)
+
+
+@contextmanager
+def without_the_age_of_a_plan() -> Iterator[None]:
+    """A site follows an old plan again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_agent.gate.loop, "refuse_replay", lambda *facts: None)
+        yield
+
+
+def old_version(weakened: bool) -> bool:
+    """Announce version 1 again, after the persons have approved version 2."""
+    old, new = masked_plan("abc"), masked_plan("abc", version=2)
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(old, folder)
+        for site in sites:
+            approve(site.directory, new, by="A. Jones", at=datetime(2026, 1, 2, tzinfo=UTC))
+        await settle()
+        for site in sites:
+            if not of_kind(await site.tell(Announcement(old.run_name, old.canonical)), Join):
+                (record,) = site.records("plan_refused")
+                assert record["reason"] == "version 2 of this study was approved here since"
+                return False
+        return await _contribute(old, sites)
+
+    return played(scene, weakened, without_the_age_of_a_plan)
+
+
+ATTACKS = (
+    *(
+        Attack(
+            name=f"weak-plan-{kind.replace(' ', '-').replace(chr(39), '')}",
+            tries=f"the coordinator announces an approved plan that breaks the policy: {kind}",
+            without="the policy",
+            run=partial(weak_plan, kind=kind),
+        )
+        for kind in WEAK_PLANS
+    ),
+    Attack(
+        name="another-key-in-the-sites-place",
+        tries="the coordinator announces an approved plan with another identity key under the site's name",
+        without="the policy",
+        run=another_key_in_the_sites_place,
+    ),
+    Attack(
+        name="unapproved-plan",
+        tries="the coordinator announces another plan under an approved plan's name and version",
+        without="the approval",
+        run=unapproved_plan,
+    ),
+    Attack(
+        name="one-approver-of-two",
+        tries="the coordinator has a plan followed that one person has approved where two must",
+        without="the approval",
+        run=one_approver_of_two,
+    ),
+    Attack(
+        name="round-after-withdrawal",
+        tries="the coordinator asks for a contribution after the persons have withdrawn",
+        without="the approval",
+        run=round_after_withdrawal,
+    ),
+    Attack(
+        name="old-version-of-a-plan",
+        tries="the coordinator replays version 1 of a plan after version 2 was approved",
+        without="the age of a plan",
+        run=old_version,
+    ),
+)
