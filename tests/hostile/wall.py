@@ -31,6 +31,8 @@ MODULES = (
     "attacks_on_memory",
     "attacks_by_plans",
     "attacks_at_the_gate",
+    "attacks_on_rounds",
+    "attacks_on_sums",
 )
 
 

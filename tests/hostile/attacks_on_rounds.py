@@ -1,0 +1,254 @@
+"""A coordinator that asks out of turn, for other layers, for rounds that the plan does not have, or with other bytes.
+
+The attacker wants a site to train, measure or take in what the approved plan does not have at this place. The
+plans are in the clear, so that nothing but the order of rounds protects the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import protos.wire.messages
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.plan import Plan
+from protos.wire.codec import decode_coordinator_message, encode_coordinator_message
+from protos.wire.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Farewell,
+    Join,
+    MalformedMessage,
+    Offer,
+    Stage,
+)
+from protos.wire.positions import parameters_digest
+from site_agent.gate.download import Download
+from site_agent.gate.itinerary import Itinerary
+from site_agent.gate.site_rounds import Rounds
+from tests.hostile.attack import Attack, in_copy, played
+from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
+from tests.rehearsal.study import parameter_chunks
+
+NOTHING, ZEROS, FIRST_LAYER = np.zeros(0, np.float32), np.zeros(10, np.float32), np.zeros(4, np.float32)
+ALL = ("a", "b", "c")
+TRAINING, VALIDATION, REPORT = Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+PLANS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "measuring": {
+        "checkpoint": "global",
+        "gain": "sums",
+        "early_stopping": {"signal": "local", "patience": 1},
+        "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1},
+    },
+    "probing": {
+        "method": {"name": "player-fl"},
+        "architecture": {"name": "dense", "hidden": [2, 2]},
+        "columns": ["x"],
+        "outputs": 1,
+        "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1},
+    },
+}
+
+
+def asked(
+    number: int, stage: Stage = TRAINING, vector: Any = ZEROS, layers: bytes = b"", **more: Any
+) -> list[CoordinatorMessage]:
+    """A round in all its parts, from the offer to the contributors."""
+    offer = Offer(number, 0, parameters_digest(vector), stage, layers, **more)
+    return [offer, *parameter_chunks(vector, number), Bind(number, 0, ALL, 0)]
+
+
+def plan_of(kind: str) -> Plan:
+    """A plan in the clear that the hospital has approved."""
+    return masked_plan("abc", secure_aggregation="off", **PLANS[kind])
+
+
+async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None) -> Site:
+    """A site that has joined the run of a plan in the clear."""
+    site = Site("a", plan, folder, trainer=trainer, secure_aggregation="not-required")
+    await settle()
+    assert of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join)
+    return site
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """One check replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, value)
+        yield
+
+
+def _accept_any_round(self: Any, offer: Offer) -> Exchange:
+    return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
+
+
+@contextmanager
+def without_the_plans_rounds() -> Iterator[None]:
+    """A site makes more rounds than the plan has."""
+    honest = Exchanges.of
+
+    def of(self: Exchanges, number: int, stage: Stage, layers: bytes) -> Exchange:
+        return honest(self, number % 3, stage, layers)
+
+    with patched(Exchanges, "of", of):
+        yield
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """The check that is missing."""
+
+
+def out_of_turn(
+    weakened: bool,
+    kind: str,
+    steps: Sequence[Sequence[CoordinatorMessage]],
+    reason: str,
+    without: Callable[[], AbstractContextManager[Any]],
+) -> bool:
+    """Ask for some steps in their turn, and then for one that is not; its contribution is what the attacker wants."""
+    plan = plan_of(kind)
+
+    async def scene(folder: Path) -> bool:
+        site = await joined(folder, plan)
+        for step in steps[:-1]:
+            assert of_kind(await site.tell(*step), Chunk), site.error
+        left = len(site.chunks)
+        answer = of_kind(await site.tell(*steps[-1]), Chunk)
+        if not answer:
+            (record,) = site.records("coordinator_refused")
+            assert record["reason"] == reason, record["reason"]
+            assert site.error is not None
+            assert len(site.chunks) == left
+        return bool(answer)
+
+    return played(scene, weakened, without)
+
+
+TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Callable[[], Any]]] = {
+    "round-that-is-over": (
+        "asks for an earlier round that it has passed over",
+        "plain",
+        [asked(1), asked(0)],
+        "a round that is over",
+        "the order of rounds",
+        lambda: patched(Itinerary, "accept", _accept_any_round),
+    ),
+    "round-beyond-the-plan": (
+        "asks for a round more than the plan has",
+        "plain",
+        [asked(0), asked(1), asked(2), asked(3)],
+        "a round that the plan does not have",
+        "the plan's number of rounds",
+        without_the_plans_rounds,
+    ),
+    "parameters-of-another-digest": (
+        "sends other parameters than it has announced",
+        "plain",
+        [[Offer(0, 0, parameters_digest(ZEROS)), *parameter_chunks(ZEROS + 9, 0), Bind(0, 0, ALL, 0)]],
+        "parameters that are not what was announced",
+        "the digest of what came down",
+        lambda: patched(Download, "check", _nothing),
+    ),
+    "second-validation": (
+        "has the same model measured twice",
+        "measuring",
+        [asked(0), asked(1, VALIDATION), asked(2, VALIDATION)],
+        "a stage that is over",
+        "the order of stages",
+        lambda: patched(Itinerary, "_check_stage", _nothing),
+    ),
+    "training-after-the-validation": (
+        "trains on after the final validation",
+        "measuring",
+        [asked(0), asked(1, VALIDATION), asked(2)],
+        "a stage that is over",
+        "the order of stages",
+        lambda: patched(Itinerary, "_check_stage", _nothing),
+    ),
+    "best-round-that-nobody-measured": (
+        "names a best round that no site has measured, so that a site reports on a model of its choice",
+        "measuring",
+        [asked(0), asked(1, best_round=0)],
+        "a best round that no site has measured",
+        "the check of the best round",
+        lambda: patched(Itinerary, "_check_best", _nothing),
+    ),
+    "other-layers-than-chosen": (
+        "asks for layers that the probe has not chosen",
+        "probing",
+        [asked(1, TRAINING, FIRST_LAYER, b"\x01"), asked(2)],
+        "other layers than those that the probe has chosen",
+        "the memory of the chosen layers",
+        lambda: patched(Itinerary, "_check_layers", _nothing),
+    ),
+}
+
+
+def contributor_that_nobody_listed(weakened: bool) -> bool:
+    """Bind a set in which an unlisted site stands in a listed one's place."""
+
+    @contextmanager
+    def without_listing() -> Iterator[None]:
+        from site_agent.gate.allowance import Allowance
+
+        with patched(Rounds, "_are_listed", lambda self, sites: True), patched(Allowance, "refuse", _nothing):
+            yield
+
+    async def scene(folder: Path) -> bool:
+        site = await joined(folder, plan_of("plain"))
+        *before, _ = asked(0)
+        answer = of_kind(await site.tell(*before, Bind(0, 0, ("a", "b", "d"), 0)), Chunk)
+        if not answer:
+            (record,) = site.records("coordinator_refused")
+            assert record["reason"] == "contributors that the plan or the policy does not allow"
+        return bool(answer)
+
+    return played(scene, weakened, without_listing)
+
+
+def terminal_codes_in_a_farewell(weakened: bool) -> bool:
+    """Send a farewell with terminal codes, which an operator's screen would obey."""
+    raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
+    with in_copy(weakened, lambda: patched(protos.wire.messages, "_require_line", _nothing)):
+        try:
+            message = decode_coordinator_message(raw)
+        except MalformedMessage:
+            return False
+        assert isinstance(message, Farewell)
+        return "\x1b" in message.detail
+
+
+ATTACKS = (
+    *(
+        Attack(
+            name=name,
+            tries=f"the coordinator {tries}",
+            without=missing,
+            run=partial(out_of_turn, kind=kind, steps=steps, reason=reason, without=without),
+        )
+        for name, (tries, kind, steps, reason, missing, without) in TURNS.items()
+    ),
+    Attack(
+        name="contributor-that-nobody-listed",
+        tries="the coordinator binds a set in which an unlisted site stands in a listed site's place",
+        without="the plan's list of sites",
+        run=contributor_that_nobody_listed,
+    ),
+    Attack(
+        name="terminal-codes-in-a-farewell",
+        tries="the coordinator sends terminal codes in the text that an operator reads",
+        without="the check of texts",
+        run=terminal_codes_in_a_farewell,
+    ),
+)

@@ -1,0 +1,62 @@
+"""Chunks that are wrong, and the model that a run ends in without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Chunk, SiteMessage
+from tests.hostile.masking_federation import change_of, encoded
+
+THREE_CHUNKS = 300_000
+Meddle = Callable[[Chunk], list[SiteMessage]]
+
+
+def undisturbed(plan: Plan) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What one round among these sites ends in."""
+    zeros = np.zeros(manifest_of(plan).parameters, np.float32)
+    total = np.sum([encoded(plan, change_of(site, 0, 0, zeros)) for site in plan.site_names], axis=0, dtype=np.int64)
+    scale = 2.0 ** np.floor(np.log2(((1 << 31) - 1) // len(plan.sites) / plan.encoding.clipping_range))
+    mean: np.ndarray[Any, np.dtype[np.float32]] = (total / (scale * len(plan.sites))).astype(np.float32)
+    return mean
+
+
+def flipped(chunk: Chunk) -> Chunk:
+    """The chunk with one bit of its last number changed."""
+    body = bytearray(chunk.body)
+    body[-1] ^= 1
+    return replace(chunk, body=bytes(body))
+
+
+def swapped() -> Meddle:
+    """The first two chunks change places."""
+    held: list[Chunk] = []
+
+    def meddle(chunk: Chunk) -> list[SiteMessage]:
+        if chunk.index == 0:
+            held.append(chunk)
+            return []
+        return [chunk, held.pop()] if held else [chunk]
+
+    return meddle
+
+
+def wrong_masks(chunk: Chunk) -> Chunk:
+    """As a site that forgot a pair: noise of its own on every number."""
+    generator = np.random.default_rng(chunk.index)
+    return replace(chunk, body=generator.bytes(len(chunk.body)))
+
+
+def shifted(chunk: Chunk) -> Chunk:
+    """As a site whose vector lies four bytes further on."""
+    return replace(chunk, body=bytes(chunk.body[4:]) + bytes(chunk.body[:4]))
+
+
+def first_word(chunk: Chunk) -> Chunk:
+    """One bit of the first number in a chunk."""
+    return replace(chunk, body=bytes([chunk.body[0] ^ 1]) + bytes(chunk.body[1:]))
