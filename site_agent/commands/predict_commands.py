@@ -35,9 +35,12 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     check_place(output, "--output", hospital, [path, table])
     run_name = latest_run(hospital.state_path) if run_name is None else run_name
     predicted = predict_table(hospital, table, output, run_name)
-    click.echo(f"{predicted.rows} rows predicted into {output} by the model of the run {run_name}.")
+    done = predicted.rows - predicted.abstained
+    click.echo(f"{done} of {predicted.rows} rows predicted into {output} by the model of the run {run_name}.")
     if predicted.abstained:
-        click.echo(f"Nothing was predicted for {predicted.abstained} of them; the column abstained says why.")
+        click.echo(f"{predicted.abstained} rows have no prediction. The column abstained_because names the reason:")
+        for line in predicted.why:
+            click.echo(f"  {line}")
 
 
 @click.command()

@@ -17,13 +17,14 @@ _READING: Final = (
     " chance, the more the fewer rows they have: an index is told as a drift only beyond the one that chance exceeds,"
     " in any column, in 5 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
     " what they tell beside each other.",
-    "Shares are of all new rows. Missing: no value, or a code that is not declared. Outside of the training rows:"
-    " beyond their rounded limits. Not allowed: beyond the contract's range, in the future, or a refused code; such a"
-    " value is counted nowhere else.",
+    "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"
+    " allowed: another code than the declared ones, beyond the contract's range, in the future, or no number where one"
+    " is declared. Such a value is counted nowhere else.",
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
     "abstained_rows": "Rows for which the model predicts nothing.",
+    "off_contract_rows": "Rows with a value that the contract does not allow.",
     "stability_index": "Population stability index of a column against the training rows.",
     "stability_index_by_chance": "What that index exceeds by chance, in any column, in 5 of 100 tables without drift.",
     "missing_share": "Share of rows in which a column has no value.",
@@ -41,7 +42,8 @@ _HELP: Final = {
 
 def monitor_lines(facts: Facts) -> Iterator[str]:
     """Rows, warnings, then a line for each column and for the headline metric."""
-    yield f"{facts['site']}: run {facts['run']} on {facts['rows']} new rows, {facts['abstained']} abstained"
+    abstained = f"{facts['abstained']} abstained, {facts['off_contract']} of them off contract"
+    yield f"{facts['site']}: run {facts['run']} on {facts['rows']} new rows, {abstained}"
     for warning in facts["warnings"]:
         yield f"Warning: {warning}"
     for one in facts["columns"]:
@@ -122,6 +124,7 @@ def monitor_metrics(facts: Facts) -> str:
 
     add("rows", facts["rows"])
     add("abstained_rows", facts["abstained"])
+    add("off_contract_rows", facts["off_contract"])
     for one in facts["columns"]:
         add("stability_index", one["stability_index"], column=one["name"])
         add("stability_index_by_chance", one["by_chance"], column=one["name"])

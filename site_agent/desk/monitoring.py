@@ -47,8 +47,12 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     quality = _quality(hospital, model, name, new, scores)
     rows, abstained = new.table.rows, new.table.rows - len(new.usable)
     warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
+    off_contract = int(new.off_contract().sum())
     if abstained:
         warnings.append(f"The model abstains from {abstained} of the {rows} rows.")
+    if off_contract:
+        why = "; ".join(one.line for one in new.left_out if one.is_off_contract)
+        warnings.append(f"{off_contract} of the {rows} rows are off contract: {why}.")
     warnings += [text for column in columns for text in column.warnings]
     warnings += [] if quality is None else list(quality_warnings(quality, contract.target.task))
     return {
@@ -58,6 +62,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "rows": rows,
         "patients": None if new.table.patients is None else len(set(new.table.patients)),
         "abstained": abstained,
+        "off_contract": off_contract,
         "training_rows": model.profile.rows,
         "columns": [column.to_json() for column in columns],
         "quality": quality,

@@ -5,11 +5,12 @@ was fitted then, and computed as the model's own test was; where the site has re
 probabilities are mapped. The rules:
 
 * rows keep their order; one row in, one row out;
-* of a row that lacks what the contract requires, or leaves what the training rows had, nothing is predicted, and
-  the reason stands in its place;
+* of a row with a value that the contract does not allow, without one that it requires, or beyond what the training
+  rows had, nothing is predicted, and the reason stands in its place;
+* columns that the contract ignores or does not name are copied to the output as they are, and never read;
 * the output is whole or not there at all, readable by its owner only, and replaces an earlier one;
   it never replaces this site's table, its contract, or the table that is read;
-* an identifier that a spreadsheet would take for a formula gets an apostrophe in front;
+* a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
 * a row whose prediction is no finite number stops everything: nobody acts on half a table.
 
 Torch is loaded only when the table was read without a mistake.
@@ -17,10 +18,9 @@ Torch is loaded only when the table was read without a mistake.
 
 from __future__ import annotations
 
-import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
@@ -37,27 +37,28 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
-_OTHER_SEPARATORS: Final = re.compile(r"[;|\t]")
-_ABSTAINED: Final = "abstained"
+_TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
+_ABSTAINED: Final = "abstained_because"
 _PARQUET: Final = (".parquet", ".pq")
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """How many rows there were, and of how many of them nothing was predicted."""
+    """How many rows there were, of how many of them nothing was predicted, and why, a line for each column and flaw."""
 
     rows: int
     abstained: int
+    why: tuple[str, ...] = ()
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
     """Predict for every row of a table and write the predictions as CSV, or as Parquet where the output is so named.
 
     The first column is the patient's identifier, where the contract declares one and the table has it,
-    otherwise `row`, counted from 1 over the table's patients. Then follow `probability` (of the
-    positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
-    target's own unit; last `abstained`, the reason why nothing was predicted, empty otherwise. Numbers have all
-    their digits: read back, they are the same floats.
+    otherwise `row`, counted from 1 over the table's patients. Then follow the columns that nobody reads, as they are,
+    and `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in
+    the target's own unit. The last column, `abstained_because`, says why nothing was predicted, and is empty otherwise.
+    Numbers have all their digits: read back, they are the same floats.
 
     Args:
         hospital: this site.
@@ -73,10 +74,10 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     model = load_model(hospital.state_path, name)
     new = read_new_rows(table, model.preprocessing.contract, model.profile)
     scores = scores_of_new_rows(hospital, model, name, new)
-    contract, usable = model.preprocessing.contract, new.usable
-    lines = _lines(contract, new, scores)
+    lines = _lines(model.preprocessing.contract, new, scores)
     write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
-    return Predicted(new.table.rows, new.table.rows - len(usable))
+    why = tuple(one.line for one in new.left_out)
+    return Predicted(new.table.rows, new.table.rows - len(new.usable), why)
 
 
 def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: NewRows) -> npt.NDArray[np.float64]:
@@ -118,29 +119,41 @@ def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) ->
     first = "row" if named is None else named.name
     # A patient column that is called like one of ours would make two columns of one name.
     head: list[str | float | None] = ["patient" if first in (*columns, _ABSTAINED) else harmless(first)]
-    cells = _cells(contract, scores)
-    lines = [[*head, *columns, _ABSTAINED]]
+    _check_names(new, [*map(str, head), *columns, _ABSTAINED])
+    cells, others = _cells(contract, scores), list(new.others.values())
+    lines = [[*head, *new.others, *columns, _ABSTAINED]]
     for number, reason in enumerate(new.reasons):
         who: str | float = number + 1 if table.patients is None else table.patients[number]
         said: list[str | float | None] = [None] * len(columns) if reason else [*next(cells)]
-        lines.append([who, *said, reason])
+        lines.append([who, *(column[number] for column in others), *said, reason])
     return lines
+
+
+def _check_names(new: NewRows, ours: Sequence[str]) -> None:
+    twice = [name for name in ours if name in new.others]
+    if twice:
+        raise DataError(
+            what=f"The table has a column {twice[0]}, and the predictions would have another of the same name.",
+            consequence="Nothing was predicted or overwritten.",
+            remedy=f"Rename the column {twice[0]} in the table, or leave it out.",
+        )
 
 
 def _as_text(lines: list[list[str | float | None]]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    quoting = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
     for number, (who, *cells) in enumerate(lines):
         name = harmless(who) if number and isinstance(who, str) else who
-        if isinstance(name, str) and _OTHER_SEPARATORS.search(name):
-            # A spreadsheet that parts cells at semicolons would begin a cell, perhaps a formula, inside this one.
-            quoting.writerow([name])
-            text.write(",")
-            writer.writerow(cells)
-        else:
-            writer.writerow([name, *cells])
+        text.write(",".join(map(_quoted, (name, *cells))) + "\n")
     return text.getvalue().encode()
+
+
+def _quoted(cell: str | float | None) -> str:
+    """A cell of CSV that is read back as it is.
+
+    A spreadsheet that parts cells at semicolons would begin a cell inside one that has one, so such a cell is quoted.
+    """
+    text = "" if cell is None else str(cell)
+    return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
 def _as_parquet(lines: list[list[str | float | None]]) -> bytes:

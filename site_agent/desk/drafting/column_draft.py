@@ -146,6 +146,8 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
     keys = [("type", kind), ("codes", _list(codes))]
     if kind == "categorical" and not column.is_numeric:
         keys.append(("encoding", "one-hot"))
+    if _is_complete(column) and codes == listed:
+        keys.append(("missing", "refuse"))
     return _line(column, "feature", keys, words)
 
 
@@ -175,8 +177,11 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
 
 
 def _missing(column: ColumnDraft, markers: Sequence[float]) -> tuple[tuple[str, str], ...]:
-    is_complete = not column.empty and not column.markers and not markers
-    return () if is_complete else (("missing", "median-and-flag"),)
+    return (("missing", "refuse" if _is_complete(column) and not markers else "median-and-flag"),)
+
+
+def _is_complete(column: ColumnDraft) -> bool:
+    return not column.empty and not column.markers
 
 
 def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words: Sequence[str]) -> Line:

@@ -29,7 +29,7 @@ class Watched:
         name: as declared.
         stability_index: see `drift.chance`; None where no row has a value that the contract allows.
         by_chance: the index that chance alone exceeds, in one column or another, in 5 of 100 tables without drift.
-        missing, missing_in_training: shares of rows without a value, or with an unknown code.
+        missing, missing_in_training: shares of rows without a value.
         outside: the share of rows beyond the limits of the training rows.
         outside_contract: the share of rows with a value that the contract does not allow.
         has_more_missing: whether the share of missing values differs by MISSING and more than chance.
@@ -89,9 +89,8 @@ def _watched(
     level: float,
     generator: np.random.Generator,
 ) -> Watched:
-    values, rows, is_code = new.table.features[column.name], new.table.rows, column.kind == "code"
-    beyond = np.zeros(rows, dtype=bool)
-    beyond[new.beyond.get(column.name, np.empty(0, dtype=np.int64))] = True
+    values, is_code = new.table.features[column.name], column.kind == "code"
+    beyond = new.off_contract(column.name)
     # What the contract does not allow is NaN in the table; it is neither there nor missing.
     absent = (np.isnan(values) | (values < 0) if is_code else np.isnan(values)) & ~beyond
     is_there = ~(absent | beyond)

@@ -1,8 +1,8 @@
 """`site-agent export`: a folder with the model for use elsewhere, written only when it answers as the model does.
 
-model.json and model.safetensors hold the model, loader.py reads them with PyTorch alone, model.onnx (on request) does
-without, card.md and card.json say what it is and is not. Where the network is the hospital's own module, its file
-comes along as own_network.py, which the loader runs if it is still the same. The rules:
+model.json and model.safetensors hold the model, loader.py reads them with PyTorch alone. On request there is model.onnx
+as well, and onnx_loader.py for it. card.md and card.json say what it is and is not. Where the network is the
+hospital's own module, its file comes along as own_network.py, which the loader runs if it is still the same. The rules:
 
 * loader and ONNX are compared with the model itself on made-up rows before a file is written;
 * what the model learnt of the training rows goes with it: means and deviations, with some encodings quantiles, with an
@@ -36,14 +36,19 @@ from site_agent.desk.use.recalibration import Recalibration, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data import cell_rules
+from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.data.value_intervals import interval_rule
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.trainer_files import write_whole
 
 LARGEST_DIFFERENCE: Final = 1e-5
+_EXPORT: Final = Path(loader.__file__).parent
+_IMPORTED: Final = "from site_agent.trainer.data.cell_rules import RowReader\n"
 _ROWS: Final = 256
 _SEED: Final = 1
 
@@ -83,12 +88,13 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
     files = {
         "model.json": json.dumps(description, indent=1, allow_nan=False).encode(),
         "model.safetensors": serialise_tensors(dict(graph.constants)),
-        "loader.py": Path(loader.__file__).read_bytes(),
+        "loader.py": standalone("loader"),
         "card.md": card_markdown(facts).encode(),
         "card.json": json.dumps(facts, indent=2, allow_nan=False).encode(),
         **({} if own is None else {FILE: own.source}),
     }
     if has_onnx:
+        files["onnx_loader.py"] = standalone("onnx_loader")
         files["model.onnx"] = onnx_bytes(graph, values.shape[1], model.outputs, own)
         # What was written down for one number of rows may not hold for another.
         parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
@@ -99,6 +105,14 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
         write_whole(folder / file, content)
     onnx = differences[1] if has_onnx else None
     return Exported(files=tuple(files), loader_difference=differences[0], onnx_difference=onnx)
+
+
+def standalone(name: str) -> bytes:
+    """The text of a loader with the rules for cells inside, so that it imports nothing of this program."""
+    text, rules = ((_EXPORT / f"{name}.py").read_text(), Path(cell_rules.__file__).read_text())
+    before, found, after = text.partition(_IMPORTED)
+    assert found, "a loader imports the rules for cells in one line"
+    return "".join([before, rules.partition("from __future__ import annotations\n")[2].strip(), "\n", after]).encode()
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
@@ -133,11 +147,12 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
     contract = model.preprocessing.contract
     target = contract.target
     return {
-        "format": "global-layers export 2",
+        "format": "global-layers export 3",
         "run": run,
         "plan_digest": model.plan.digest.hex(),
         "task": target.task,
         "classes": list(target.classes),
+        "decimal": contract.format.decimal,
         "features": _features(model),
         "days": [_day(contract, column) for column in other_days(contract)],
         "module": None if own is None else own.facts,
@@ -150,56 +165,41 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
 
 
 def _features(model: SavedModel) -> list[Json]:
+    """Of each feature the rule for its cells, and the limits of the training rows, beyond which nothing is answered."""
     contract = model.preprocessing.contract
-    limits = {one.name: (one.low, one.high) for one in model.profile.columns} if model.profile else {}
-    found: list[Json] = []
-    for feature in contract.features:
-        is_code = isinstance(feature, CategoricalFeature)
-        low, high = limits.get(feature.name, (None, None))
-        if not isinstance(feature, CategoricalFeature) and feature.range is not None:
-            low = feature.range[0] if low is None else max(low, feature.range[0])
-            high = feature.range[1] if high is None else min(high, feature.range[1])
-        found.append(
-            {
-                "name": feature.name,
-                "kind": feature.type,
-                "unit": None if isinstance(feature, CategoricalFeature) else feature.unit,
-                "codes": list(feature.codes) if isinstance(feature, CategoricalFeature) else None,
-                "missing": sorted({"", *contract.missing_markers, *feature.missing_markers}),
-                "required": feature.required,
-                "refuses_missing": feature.missing == "refuse",
-                "low": None if is_code else low,
-                "high": None if is_code else high,
-                "decimal": contract.format.decimal,
-                "date": _date(contract, feature),
-            }
-        )
-    return found
+    limits = {one.name: [one.low, one.high] for one in model.profile.columns} if model.profile else {}
+    return [
+        {
+            "name": feature.name,
+            "unit": None if isinstance(feature, CategoricalFeature) else feature.unit,
+            "required": feature.required,
+            "limits": limits.get(feature.name, [None, None]),
+            "rule": (
+                date_rule(feature, _spelling(contract))
+                if isinstance(feature, DateFeature)
+                else feature_rule(feature, _spelling(contract))
+            ).facts,
+            "interval": _interval(contract, feature),
+        }
+        for feature in contract.features
+    ]
 
 
-def _date(contract: Contract, feature: Feature) -> Json:
-    """How a date is written and counted; low and high of its feature are of the interval, in its unit."""
+def _interval(contract: Contract, feature: Feature) -> Json:
+    """How a date is counted: from or to another column, or a day since 1970-01-01."""
     if not isinstance(feature, DateFeature):
         return None
     one = interval(contract, feature)
-    return {
-        "pattern": feature.pattern,
-        "future": feature.future,
-        "other": None if one.column is None else feature.other,
-        "day": one.day,
-        "sign": one.sign,
-        "divisor": one.divisor,
-    }
+    other = None if one.column is None else feature.other
+    return {**interval_rule(feature).facts, "other": other, "day": one.day}
 
 
 def _day(contract: Contract, column: DayColumn) -> Json:
-    return {
-        "name": column.name,
-        "kind": "day",
-        "missing": sorted({"", *contract.missing_markers, *column.missing_markers}),
-        "required": True,
-        "date": {"pattern": column.pattern, "future": column.future},
-    }
+    return {"name": column.name, "required": True, "rule": date_rule(column, _spelling(contract)).facts}
+
+
+def _spelling(contract: Contract) -> Spelling:
+    return Spelling(contract.format.decimal, contract.missing_markers)
 
 
 def _plain(attributes: Mapping[str, object]) -> dict[str, Json]:

@@ -8,19 +8,17 @@
 A row has what the table has, by the columns' names. A date is text as model.json says how it is written (`pattern`), a
 datetime.date, or a number: days since 1970-01-01.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
-or a number in the target's unit; None where a column or a value is missing that the model needs, or a value leaves
-what the training rows had. Research software: not a medical device.
+or a number in the target's unit. It is None where a column or a value is missing that the model needs, where the
+contract does not allow a value, or where a number leaves what the training rows had; `model.why(rows)` says why.
+Research software: not a medical device.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 import sys
 from collections.abc import Callable
-from datetime import date, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,14 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# The export replaces this line by the text of that file: a loader needs nothing beside it but PyTorch.
+from site_agent.trainer.data.cell_rules import RowReader
+
 _TYPES = {
     "F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _MODULE = "module."
-_FIRST_DAY = date(1970, 1, 1).toordinal()
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "subtract": torch.sub,
@@ -96,17 +94,15 @@ class Exported:
         self, facts: dict[str, Any], tensors: dict[str, Tensor], module: torch.nn.Module | None = None
     ) -> None:
         self.facts, self._tensors, self._module = facts, tensors, module
+        self._rows = RowReader(facts)
 
     def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
         """An answer for each row, in order; see above."""
-        found = [_inputs(self.facts, row) for row in rows]
-        usable = [place for place, values in enumerate(found) if values is not None]
-        answers: list[Any] = [None] * len(rows)
-        if usable:
-            said = self.scores(torch.tensor([found[place] for place in usable], dtype=torch.float64)).tolist()
-            for place, answer in zip(usable, said, strict=True):
-                answers[place] = answer[0] if len(answer) == 1 else answer
-        return answers
+        return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
+
+    def why(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Why each row has no answer: columns, what is wrong, and values; empty where it has one."""
+        return self._rows.why(rows)
 
     def scores(self, values: Tensor) -> Tensor:
         """Float64 (rows, inputs) to float64 (rows, 1) or (rows, classes).
@@ -161,99 +157,6 @@ def _forest(
         if torch.equal(then, at):
             return values[at].mean(dim=1)
         at = then
-
-
-def _inputs(facts: dict[str, Any], row: dict[str, Any]) -> list[float] | None:
-    """A row as the model reads it; None where it must not answer."""
-    columns = [*facts["features"], *facts.get("days", [])]
-    cells = {column["name"]: _cell(column, row) for column in columns}
-    found = [cell for cell in cells.values() if cell is not None]
-    is_whole = len(found) == len(columns) and all(_is_within(column, cells) for column in facts["features"])
-    return found if is_whole else None
-
-
-def _cell(column: dict[str, Any], row: dict[str, Any]) -> float | None:
-    """A row's cell; None also where the row lacks a column that the contract requires."""
-    name = column["name"]
-    if name not in row and column.get("required", True):
-        return None
-    return _number(column, row.get(name)) if column.get("date") is None else _day(column, row.get(name))
-
-
-def _day(column: dict[str, Any], cell: Any) -> float | None:
-    """Days since 1970-01-01; whether the date may be missing is decided by the interval."""
-    if isinstance(cell, int | float) and not isinstance(cell, bool):
-        day = float(cell)
-    elif isinstance(cell, date):
-        day = float(cell.toordinal() - _FIRST_DAY)
-    else:
-        text = "" if cell is None else str(cell).strip()
-        if text in column["missing"]:
-            return math.nan
-        found = _written(text, column["date"]["pattern"])
-        if found is None:
-            return None
-        day = float(found.toordinal() - _FIRST_DAY)
-    is_future = column["date"]["future"] == "refuse" and day > date.today().toordinal() - _FIRST_DAY
-    return None if is_future or math.isinf(day) else day
-
-
-def _written(text: str, pattern: str) -> date | None:
-    """A date as the pattern writes it; where that is 2020-01-31, a time may follow."""
-    is_plain = pattern == "%Y-%m-%d"
-    if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
-        return None
-    try:
-        return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
-    except ValueError:
-        return None
-
-
-def _is_within(column: dict[str, Any], cells: dict[str, float | None]) -> bool:
-    """Whether a date's interval may be used; of other columns the cell has been looked at."""
-    said = column.get("date")
-    own = cells[column["name"]]
-    if said is None or own is None:
-        return True
-    other = said["day"] if said["other"] is None else cells[said["other"]]
-    if other is None:
-        return False
-    length = said["sign"] * (own - other) / said["divisor"]
-    if math.isnan(length):
-        return not column["refuses_missing"]
-    low, high = column["low"], column["high"]
-    return (low is None or length >= low) and (high is None or length <= high)
-
-
-def _number(column: dict[str, Any], cell: Any) -> float | None:
-    """A cell as the model reads it; None where it must not answer."""
-    if isinstance(cell, float) and math.isnan(cell):
-        cell = None
-    text = "" if cell is None else str(cell).strip()
-    # What stands between whole and fraction in the table, where the cell is text of it.
-    decimal = column.get("decimal", ".") if isinstance(cell, str) else "."
-    number = _plain(text if decimal == "." else text.replace(".", " ").replace(decimal, "."))
-    is_missing = text in column["missing"] or (number is not None and number in map(_plain, column["missing"]))
-    if column["codes"] is not None:
-        spelt = [
-            place
-            for place, code in enumerate(column["codes"])
-            if code == text or (number is not None and _plain(code) == number)
-        ]
-        if spelt:
-            return float(spelt[0])
-        return None if column["refuses_missing"] else -1.0
-    if is_missing:
-        return None if column["refuses_missing"] else math.nan
-    low, high = column["low"], column["high"]
-    if number is None or (low is not None and number < low) or (high is not None and number > high):
-        return None
-    return number
-
-
-def _plain(text: str) -> float | None:
-    value = float(text) if _NUMBER.fullmatch(text) else math.nan
-    return value if math.isfinite(value) else None
 
 
 def _tensors(raw: bytes) -> dict[str, Tensor]:

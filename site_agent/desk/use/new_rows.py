@@ -1,14 +1,14 @@
-"""New patients, and of which of them the model had better say nothing.
+"""New patients, and of which of them the model must say nothing.
 
-A row is left out, with the reason, where a feature that the contract requires has no value, or a value leaves the
-declared range or the limits of the training rows: a network answers there as well, and nobody has seen whether
-it is right. What is not a table of the contract at all (other columns, text where a number is declared) is an
-error, because then all rows are suspect.
+A row is left out, with the reason, where a value is not what the contract allows (another code, out of its range, text
+where a number is declared), where a required value is missing, or where a number leaves the limits of the training
+rows. A network answers there as well, and nobody has seen whether it is right. What is not a table of the contract at
+all (rows of another width, a column there twice) is an error, because then all rows are suspect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,17 +16,51 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.export.onnx_inputs import input_names
+from site_agent.trainer.data.cell_rules import ABSENT, FOREIGN, MISSING, Flaw, joined, reason, shown
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
-from site_agent.trainer.data.tables import Table, survey_new_rows
+from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
 
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
-_ABSENT: Final = ": it is missing"
-_BEYOND: Final = ("outside the declared range", "in the future", ": a code that is not declared")
-_OF_ONE_ROW: Final = (": a missing value, which the contract refuses", *_BEYOND)
-_MOST_REASONS: Final = 5
+_SHOWN_VALUES: Final = 3
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LeftOut:
+    """Rows that one column keeps from being predicted, for one reason.
+
+    Attributes:
+        column: its name.
+        flaw: what is wrong.
+        places: int64, the rows, counted from 0, rising.
+        values: of each of these rows the value, as a person is shown it; empty where there is none.
+    """
+
+    column: str
+    flaw: Flaw
+    places: Rows
+    values: tuple[str, ...]
+
+    @property
+    def is_off_contract(self) -> bool:
+        """Whether the contract does not allow the value; a missing or a merely foreign one is another thing."""
+        return self.flaw not in (MISSING, ABSENT, FOREIGN)
+
+    @property
+    def line(self) -> str:
+        """Column, flaw, number of rows, and the values that occur most, for the screen."""
+        kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
+        most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
+        told = [f"{value} in {-count}" for count, value in most]
+        told += [f"{len(kinds) - len(most)} other values"] if len(kinds) > len(most) else []
+        values = f" ({', '.join(told)})" if any(self.values) else ""
+        count = len(self.places)
+        return f"column {self.column}: {self.flaw.words}, in {count} row{'' if count == 1 else 's'}{values}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -35,19 +69,41 @@ class NewRows:
 
     Attributes:
         table: as it was read; cells of rows that are left out may be NaN.
-        reasons: for each row why it is left out, empty where it is not; without any value.
-        beyond: by column the rows whose value the contract does not allow: out of its range, in the future, or a
-            code that is not declared where missing values are refused. In the table such a cell is NaN, or unknown.
+        left_out: why rows are left out, by column in the contract's order.
+        others: by name the cells of the columns that the contract ignores or does not name, as they are.
     """
 
     table: Table
-    reasons: tuple[str, ...]
-    beyond: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def usable(self) -> npt.NDArray[np.int64]:
+    def reasons(self) -> tuple[str, ...]:
+        """For each row why it is left out, empty where it is not."""
+        found: list[list[str]] = [[] for _ in range(self.table.rows)]
+        for one in self.left_out:
+            for place, value in zip(one.places.tolist(), one.values, strict=True):
+                found[place].append(reason(one.column, one.flaw, value))
+        return tuple(map(joined, found))
+
+    @property
+    def usable(self) -> Rows:
         """The rows that are not left out, rising, int64 of shape (usable rows,)."""
-        return np.flatnonzero([not reason for reason in self.reasons]).astype(np.int64)
+        is_usable = np.ones(self.table.rows, dtype=bool)
+        for one in self.left_out:
+            is_usable[one.places] = False
+        return np.flatnonzero(is_usable).astype(np.int64)
+
+    def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
+        """In which rows a value, or that of one column, is not what the contract allows; shape (rows,).
+
+        In the table such a cell is NaN, or unknown.
+        """
+        found = np.zeros(self.table.rows, dtype=bool)
+        for one in self.left_out:
+            if one.is_off_contract and column in (None, one.column):
+                found[one.places] = True
+        return found
 
 
 def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, has_outcome: bool = False) -> NewRows:
@@ -63,38 +119,41 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
         DataError: it is not a table of this contract.
     """
     survey = survey_new_rows(path, _with_format_of(path, contract), has_outcome=has_outcome)
-    table = survey.table
-    reasons: list[list[str]] = [[] for _ in range(table.rows)]
-    others, beyond = [], dict[str, npt.NDArray[np.int64]]()
-    for mistake in survey.mistakes:
-        if mistake.words.startswith(f"column {contract.target.name}: "):
-            others.append(mistake.line)
-        elif mistake.words.endswith(_ABSENT):
-            for found in reasons:
-                found.append(mistake.words)
-        elif any(part in mistake.words for part in _OF_ONE_ROW):
-            places = _note(reasons, table, mistake)
-            if any(part in mistake.words for part in _BEYOND):
-                name = mistake.words.removeprefix("column ").rpartition(": ")[0]
-                beyond[name] = np.union1d(beyond.get(name, places[:0]), places)
-        else:
-            others.append(mistake.line)
+    inputs = input_names(contract)
+    unread = contract.dates.keys() - set(inputs)
+    mistakes = [one for one in survey.mistakes if one.column not in unread]
+    others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
     if others:
         refuse(others)
-    for column in profile.columns if profile is not None else ():
-        for place in np.flatnonzero(column.is_outside(table.features[column.name])):
-            reasons[place].append(f"column {column.name}: outside of the training rows")
-    told = tuple("; ".join(found[:_MOST_REASONS]) for found in reasons)
-    return NewRows(table=table, reasons=told, beyond=beyond)
+    left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
+    left_out.sort(key=lambda one: inputs.index(one.column))
+    return NewRows(table=survey.table, left_out=tuple(left_out), others=survey.others)
 
 
-def _note(reasons: list[list[str]], table: Table, mistake: Mistake) -> npt.NDArray[np.int64]:
-    """Say the mistake of its rows; their places."""
+def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
+    """The cells that could not be read, and the columns that are not there."""
+    table, found = survey.table, []
     assert table.row_numbers is not None
-    places = np.searchsorted(table.row_numbers, mistake.rows).astype(np.int64)
-    for place in places:
-        reasons[place].append(mistake.words)
-    return places
+    for mistake in mistakes:
+        assert mistake.column is not None
+        flaw, column, rows = Flaw(mistake.flaw), mistake.column, np.array(mistake.rows, dtype=np.int64)
+        places = np.arange(table.rows) if flaw == ABSENT else np.searchsorted(table.row_numbers, rows)
+        cells = [survey.cells.get((column, row), "") for row in table.row_numbers[places].tolist()]
+        has_value = flaw not in (MISSING, ABSENT)
+        values = tuple(shown(cell) if has_value else "" for cell in cells)
+        found.append(LeftOut(column=column, flaw=flaw, places=places.astype(np.int64), values=values))
+    return found
+
+
+def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
+    """The numbers that leave the limits of the training rows."""
+    found = []
+    for column in profile.columns if profile is not None else ():
+        places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)
+        if places.size:
+            values = tuple(shown(float(value)) for value in table.features[column.name][places])
+            found.append(LeftOut(column=column.name, flaw=FOREIGN, places=places, values=values))
+    return found
 
 
 def _with_format_of(path: Path, contract: Contract) -> Contract:

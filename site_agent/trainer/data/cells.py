@@ -1,17 +1,17 @@
-"""Cells of text to numbers, as their column declares; the only place that interprets cells.
+"""Blocks of cells to numbers, as their column declares.
 
-A cell that does not fit becomes a `Flaw`, which says what is wrong in words that hold no part of the
-cell. Nothing here raises: an exception of a parser would quote the cell. What is plainly written in a block of
-cells is converted at once; of the others each different one is looked at once, to the same result.
+What a cell means is decided by cell_rules.py. What is plainly written in a block of cells is converted at once here;
+of the others each different one is read once by its rule, to the same result. A cell that does not fit becomes a
+`Flaw`, in words that hold no part of the cell. Nothing here raises.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Final, TypeAlias, assert_never
 
 import numpy as np
@@ -19,7 +19,16 @@ import numpy.typing as npt
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.cell_rules import (
+    LARGEST_MAGNITUDE,
+    MISSING,
+    UNDECLARED,
+    UNKNOWN_POSITION,
+    CodeRule,
+    DateRule,
+    Flaw,
+    NumberRule,
+)
 from site_agent.trainer.data.contract import BinaryTarget, MultiClassTarget, RegressionTarget, Target
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
@@ -28,33 +37,16 @@ from site_agent.trainer.data.contract_columns import (
     GroupColumn,
     NumericFeature,
 )
-from site_agent.trainer.data.numbers import LARGEST_MAGNITUDE, LONGEST_NUMBER, Numbers, plain_cells, plain_numbers
+from site_agent.trainer.data.numbers import Numbers, plain_cells, plain_numbers
 from site_agent.trainer.data.sources.blocks import texts_of
 
 __all__ = ["LARGEST_MAGNITUDE", "UNKNOWN_POSITION", "BlockParser", "Flaw", "Numbers", "Parsed", "Spelling"]
 
-UNKNOWN_POSITION: Final = -1.0
 _REMEMBERED_CELLS: Final = 1 << 10
 _LONGEST_REMEMBERED: Final = 100
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """Why a cell does not fit, without the cell."""
-
-    words: str
-
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Parser: TypeAlias = Callable[[str], float | Flaw]
-
-NOT_A_NUMBER: Final = Flaw("text where a number is declared")
-TOO_LARGE: Final = Flaw("a number too large to compute with")
-MISSING: Final = Flaw("a missing value, which the contract refuses")
-UNDECLARED: Final = Flaw("a code that is not declared")
-NOT_A_DATE: Final = Flaw("no date as the declared pattern writes it")
-IN_THE_FUTURE: Final = Flaw("a date in the future")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,81 +74,72 @@ class Spelling:
     markers: tuple[str, ...]
 
 
-def feature_parser(
-    feature: NumericFeature | CategoricalFeature, spelling: Spelling, *, for_prediction: bool
-) -> BlockParser:
-    """What turns a feature's cells into numbers: NaN for a missing number, -1 for an unknown code."""
+def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
+    """What turns a feature's cells into numbers: NaN for a missing number, -1 for a missing code."""
+    return _parser(feature_rule(feature, spelling), spelling.decimal)
+
+
+def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> NumberRule | CodeRule:
+    """How one cell of a feature is read."""
     markers = {"", *spelling.markers, *feature.missing_markers}
+    refuses = feature.missing == "refuse"
     match feature:
         case NumericFeature():
-            return _numbers(spelling.decimal, markers, feature.range, refuses=feature.missing == "refuse")
+            return NumberRule(markers, feature.range or (None, None), refuses_missing=refuses)
         case CategoricalFeature():
-            absent = MISSING if feature.missing == "refuse" else UNKNOWN_POSITION
-            positions: dict[str, float | Flaw] = {code: float(i) for i, code in enumerate(feature.codes)}
-            positions |= dict.fromkeys(markers, absent)
-            # Where a missing value is refused there is nothing that an unknown code could be taken for.
-            may_be_unknown = for_prediction and feature.missing != "refuse"
-            return _codes(spelling.decimal, positions, UNKNOWN_POSITION if may_be_unknown else UNDECLARED)
+            return CodeRule(_positions(feature.codes), markers, missing=MISSING if refuses else UNKNOWN_POSITION)
         case _:
             assert_never(feature)
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """As for a coded feature whose missing values are unknown."""
-    positions: dict[str, float | Flaw] = {code: float(i) for i, code in enumerate(group.codes)}
-    positions |= dict.fromkeys({"", *spelling.markers, *group.missing_markers}, UNKNOWN_POSITION)
-    return _codes(spelling.decimal, positions, UNKNOWN_POSITION if for_prediction else UNDECLARED)
+    """As for a coded feature; for a prediction, which never reads a group, an undeclared code is unknown."""
+    markers = {"", *spelling.markers, *group.missing_markers}
+    otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
+    return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
+
+
+def _positions(codes: Sequence[str]) -> dict[str, float]:
+    return {code: float(place) for place, code in enumerate(codes)}
 
 
 def target_parser(target: Target, spelling: Spelling) -> BlockParser:
     """What turns a target's cells into 0 and 1, an index, or a number; a missing one is a flaw."""
     markers = {"", *spelling.markers}
-    codes: dict[str, float | Flaw] = {}
-    if not isinstance(target, RegressionTarget):
-        # A code that is declared wins over a marker that happens to be spelt the same.
-        codes |= dict.fromkeys(markers, MISSING)
     match target:
         case BinaryTarget():
-            codes |= dict.fromkeys(target.negative or (), 0.0) | dict.fromkeys(target.positive, 1.0)
-            return _codes(spelling.decimal, codes, 0.0 if target.negative is None else UNDECLARED)
+            codes = dict.fromkeys(target.negative or (), 0.0) | dict.fromkeys(target.positive, 1.0)
+            otherwise = 0.0 if target.negative is None else UNDECLARED
+            rule: NumberRule | CodeRule = CodeRule(codes, markers, missing=MISSING, otherwise=otherwise)
         case MultiClassTarget():
-            codes |= {code: float(i) for i, code in enumerate(target.codes)}
-            return _codes(spelling.decimal, codes, UNDECLARED)
+            rule = CodeRule(_positions(target.codes), markers, missing=MISSING)
         case RegressionTarget():
-            return _numbers(spelling.decimal, markers, target.range, refuses=True)
+            rule = NumberRule(markers, target.range or (None, None), refuses_missing=True)
         case _:
             assert_never(target)
+    return _parser(rule, spelling.decimal)
+
+
+def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
+    """How one cell of a date is read."""
+    markers = {"", *spelling.markers, *column.missing_markers}
+    return DateRule(markers, column.pattern, refuses_future=column.future == "refuse")
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
     """Days since the year 1, NaN where missing; whether that is allowed is decided where the interval is made."""
-    markers = {"", *spelling.markers, *column.missing_markers}
-    refuses_after = float(today.toordinal()) if column.future == "refuse" else math.inf
-    # In the default pattern a time behind the day is allowed, as spreadsheets and databases add one.
-    is_plain = column.pattern == "%Y-%m-%d"
-
-    def parse(cell: str) -> float | Flaw:
-        text = cell.strip()
-        if text in markers:
-            return math.nan
-        try:
-            day = date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, column.pattern).date()
-        except ValueError:
-            return NOT_A_DATE
-        if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
-            return NOT_A_DATE
-        return float(day.toordinal()) if day.toordinal() <= refuses_after else IN_THE_FUTURE
-
-    written = _DATE_AND_TIME if is_plain else f"^{_as_expression(column.pattern)}$"
-    absent = arrow.array(sorted(markers), arrow.string())
+    rule = date_rule(column, spelling)
+    refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
+    written = _DATE_AND_TIME if rule.is_plain else f"^{_as_expression(rule.pattern)}$"
+    absent = arrow.array(sorted(rule.markers), arrow.string())
+    remembered = _Remembered(lambda cell: rule.read(cell, today))
 
     def parse_block(cells: arrow.Array) -> Parsed:
-        return _each_once(cells, _Remembered(parse), lambda texts: _days(texts, written, absent, refuses_after))
+        return _each_once(cells, remembered, lambda texts: _days(texts, written, absent, refuses_after))
 
     return parse_block
 
 
-_TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 _DATE_AND_TIME: Final = r"^(?P<Y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)?$"
 _PARTS: Final = {"%H": r"(?:[01]\d|2[0-3])", "%M": r"[0-5]\d", "%S": r"[0-5]\d",
                  "%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}  # fmt: skip
@@ -187,8 +170,10 @@ def _days(texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_a
     return days, is_open
 
 
-def _codes(decimal: str, values: Mapping[str, float | Flaw], otherwise: float | Flaw) -> BlockParser:
-    remembered = _Remembered(lambda cell: values.get(canonical_code(cell, decimal), otherwise))
+def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
+    if isinstance(rule, NumberRule):
+        return _NumberColumn(rule, decimal)
+    remembered = _Remembered(lambda cell: rule.read(cell, decimal))
     return lambda cells: _each_once(cells, remembered, _none)
 
 
@@ -237,25 +222,14 @@ def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
     return dict(sorted(flaws.items(), key=lambda kind: kind[1][0]))
 
 
-def _numbers(decimal: str, markers: Iterable[str], limits: tuple[float, float] | None, *, refuses: bool) -> BlockParser:
-    words = {marker for marker in markers if not _NUMBER.fullmatch(marker)}
-    numbers = frozenset(float(marker) for marker in markers if marker not in words)
-    low, high = limits or (-math.inf, math.inf)
-    return _NumberColumn(decimal, frozenset(words), numbers, low, high, refuses)
-
-
 class _NumberColumn:
-    """How one column's numbers are read: what of them is missing, and between which two they lie."""
+    """How one column's numbers are read, those of a block at once."""
 
-    def __init__(
-        self, decimal: str, words: frozenset[str], numbers: frozenset[float], low: float, high: float, refuses: bool
-    ) -> None:
-        self._decimal, self._words, self._numbers, self._low, self._high = decimal, words, numbers, low, high
-        self._missing: float | Flaw = MISSING if refuses else math.nan
-        self._outside = Flaw(f"a number outside the declared range {low:g} to {high:g}")
-        self._absent_words = arrow.array(sorted(words), arrow.string())
-        self._absent_numbers = np.array(sorted(numbers))
-        self._remembered = _Remembered(self._parse)
+    def __init__(self, rule: NumberRule, decimal: str) -> None:
+        self._rule, self._decimal = rule, decimal
+        self._absent_words = arrow.array(sorted(rule.words), arrow.string())
+        self._absent_numbers = np.array(sorted(rule.numbers))
+        self._remembered = _Remembered(lambda cell: rule.read(cell, decimal))
 
     def __call__(self, cells: arrow.Array) -> Parsed:
         """The column's part of a block."""
@@ -276,29 +250,13 @@ class _NumberColumn:
         """Numbers, NaN where missing, none of them too large; the array is written to."""
         if len(self._absent_numbers):
             values[np.isin(values, self._absent_numbers)] = np.nan
-        is_outside = (values < self._low) | (values > self._high)
-        absent = np.flatnonzero(np.isnan(values)).tolist() if self._missing is MISSING else []
+        is_outside = (values < self._rule.low) | (values > self._rule.high)
+        absent = np.flatnonzero(np.isnan(values)).tolist() if self._rule.refuses_missing else []
         flaws = {MISSING.words: absent} if absent else {}
         if is_outside.any():
-            flaws[self._outside.words] = np.flatnonzero(is_outside).tolist()
+            flaws[self._rule.outside.words] = np.flatnonzero(is_outside).tolist()
             values[is_outside] = np.nan
         return Parsed(values=values, flaws=_in_order(flaws))
-
-    def _parse(self, cell: str) -> float | Flaw:
-        text = cell.strip()
-        if text in self._words:
-            return self._missing
-        if self._decimal != ".":
-            text = text.replace(".", " ").replace(self._decimal, ".")
-        if len(text) > LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-            return NOT_A_NUMBER
-        value = float(text)
-        if value in self._numbers:
-            return self._missing
-        # Squares of larger numbers would overflow when the spread of the column is computed.
-        if abs(value) > LARGEST_MAGNITUDE:
-            return TOO_LARGE
-        return value if self._low <= value <= self._high else self._outside
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:

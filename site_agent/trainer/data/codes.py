@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
+from site_agent.trainer.data.cell_rules import canonical_code
+
+__all__ = ["UNKNOWN", "Code", "Name", "Words", "canonical_code", "check_codes", "check_distinct", "check_labels"]
+
 UNKNOWN: Final = "unknown"
-
-# Bounded, so that no cell can ask for a number of a million digits; what is longer stays text.
-_PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
-
-
-def canonical_code(text: str, decimal: str = ".") -> str:
-    """A code in the one spelling in which it is compared: `3`, `3.0` and ` 3` are the same code.
-
-    Args:
-        text: a cell or a declared code.
-        decimal: what stands between whole and fraction in `text`, "." or ",".
-
-    Returns:
-        the shortest plain decimal number if the text is one, otherwise the text without
-        surrounding blanks.
-    """
-    stripped = text.strip()
-    number = stripped if decimal == "." else stripped.replace(".", " ").replace(decimal, ".")
-    if not _PLAIN_NUMBER.fullmatch(number):
-        return stripped
-    value = Decimal(number)
-    return f"{value.normalize():f}" if value else "0"
 
 
 def _as_text(value: object) -> object:

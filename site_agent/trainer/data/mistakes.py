@@ -19,11 +19,24 @@ _SHOWN_MISTAKES: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """One kind of mistake: its words, the first rows as a spreadsheet counts them, and how many rows in all."""
+    """One kind of mistake.
 
-    words: str
+    Attributes:
+        flaw: what is wrong, in words that hold no cell.
+        column: the column it is in; None if it is wrong with the whole table.
+        rows: the first rows, as a spreadsheet counts them.
+        count: how many rows in all.
+    """
+
+    flaw: str
+    column: str | None = None
     rows: tuple[int, ...] = ()
     count: int = 0
+
+    @property
+    def words(self) -> str:
+        """The column and what is wrong with it."""
+        return self.flaw if self.column is None else f"column {self.column}: {self.flaw}"
 
     @property
     def line(self) -> str:
@@ -37,20 +50,22 @@ class Mistakes:
     def __init__(self, kept_rows: int = KEPT_ROWS) -> None:
         """`kept_rows` of each kind are kept."""
         self._kept_rows = kept_rows
-        self._rows: dict[str, list[int]] = {}
-        self._counts: dict[str, int] = {}
+        self._rows: dict[tuple[str | None, str], list[int]] = {}
+        self._counts: dict[tuple[str | None, str], int] = {}
 
-    def add(self, words: str, rows: Sequence[int] = ()) -> None:
+    def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
         """Note a kind of mistake in some more rows."""
-        kept = self._rows.setdefault(words, [])
+        kind = (column, flaw)
+        kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
-        self._counts[words] = self._counts.get(words, 0) + len(rows)
+        self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
     @property
     def found(self) -> tuple[Mistake, ...]:
         """All kinds, in the order in which they were met."""
         return tuple(
-            Mistake(words=words, rows=tuple(rows), count=self._counts[words]) for words, rows in self._rows.items()
+            Mistake(flaw=kind[1], column=kind[0], rows=tuple(rows), count=self._counts[kind])
+            for kind, rows in self._rows.items()
         )
 
     def stop_if_any(self) -> None:

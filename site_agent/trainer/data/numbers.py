@@ -6,17 +6,16 @@ cell is no number.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as arrow
 import pyarrow.compute as compute
 
-Numbers: TypeAlias = npt.NDArray[np.float64]
+from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, LONGEST_NUMBER
 
-LARGEST_MAGNITUDE: Final = 1e100
-LONGEST_NUMBER: Final = 400
+Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 def plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:

@@ -26,8 +26,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.trainer.data.cell_rules import ABSENT, UNKNOWN_POSITION
 from site_agent.trainer.data.cells import (
-    UNKNOWN_POSITION,
     BlockParser,
     Numbers,
     Parsed,
@@ -38,7 +38,7 @@ from site_agent.trainer.data.cells import (
     target_parser,
 )
 from site_agent.trainer.data.codes import UNKNOWN
-from site_agent.trainer.data.contract import Contract, IgnoredColumn, RegressionTarget
+from site_agent.trainer.data.contract import Column, Contract, IgnoredColumn, RegressionTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
@@ -113,27 +113,33 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Survey:
-    """A table as far as it can be read, and what is wrong with it; a wrong cell is missing in the table."""
+    """A table as far as it can be read, and what is wrong with it; a wrong cell is missing in the table.
+
+    Attributes:
+        table: what could be read.
+        mistakes: what could not.
+        cells: of new rows, by column and row number, the text of each cell that could not be read.
+        others: of new rows, by name, the cells of each column that the contract ignores or does not name, as they are.
+    """
 
     table: Table
     mistakes: tuple[Mistake, ...]
+    cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def read_table(path: Path, contract: Contract, *, for_prediction: bool = False, today: date | None = None) -> Table:
+def read_table(path: Path, contract: Contract, *, today: date | None = None) -> Table:
     """The table at `path`, checked against `contract`.
 
     Args:
         path: what the contract's format says: a text file, a workbook, a Parquet file, a database.
         contract: its declaration.
-        for_prediction: new patients, whose target nobody knows yet. With a header the columns of
-            target, patient, group and ignored may be absent, without one the target; an undeclared code
-            of a feature becomes unknown; a single row is enough.
         today: after which a date lies in the future; None asks the clock.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all that was found is told.
     """
-    reading = _Reading(contract, for_prediction=for_prediction, today=today)
+    reading = _Reading(contract, today=today)
     table = reading.run(path)
     reading.mistakes.stop_if_any()
     return table
@@ -145,7 +151,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
     Raises:
         DataError: the source cannot be read at all, or its columns are not those declared.
     """
-    reading = _Reading(contract, for_prediction=False, today=today)
+    reading = _Reading(contract, today=today)
     table = reading.run(path)
     return Survey(table=table, mistakes=reading.mistakes.found)
 
@@ -153,7 +159,9 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
 def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False, today: date | None = None) -> Survey:
     """New patients as far as they can be read, with every row of every mistake; a wrong cell is NaN.
 
-    A feature that the table does not have is NaN in every row, and a mistake that names no row.
+    With a header the columns of target, patient, group and ignored may be absent, without one the target, and a single
+    row is enough. A feature that the table does not have is NaN in every row, and a mistake that names no row. Columns
+    that the contract does not name are kept as they are.
 
     Args:
         path, contract, today: as for `read_table`.
@@ -163,25 +171,29 @@ def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False
         DataError: the source cannot be read at all.
     """
     reading = _Reading(contract, for_prediction=True, today=today, kept_rows=sys.maxsize)
-    reading.is_lenient, reading.reads_outcome = True, has_outcome
+    reading.reads_outcome = has_outcome
     table = reading.run(path)
-    return Survey(table=table, mistakes=reading.mistakes.found)
+    others = {name: tuple(cells) for name, cells in reading.others.items()}
+    return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)
 
 
 class _Reading:
     """The reading of one table: what was parsed and what was wrong so far."""
 
     def __init__(
-        self, contract: Contract, *, for_prediction: bool, today: date | None, kept_rows: int = KEPT_ROWS
+        self, contract: Contract, *, for_prediction: bool = False, today: date | None, kept_rows: int = KEPT_ROWS
     ) -> None:
         self.contract, self.for_prediction = contract, for_prediction
         self.dates = contract.dates
-        self.is_lenient, self.reads_outcome = False, not for_prediction
+        self.reads_outcome = not for_prediction
         self.absent: list[str] = []
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
+        self.cells: dict[tuple[str, int], str] = {}
+        self.others: dict[str, list[str]] = {}
+        self.other_places: dict[str, int] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
 
     def run(self, path: Path) -> Table:
@@ -198,7 +210,7 @@ class _Reading:
             parsers = self._parsers(positions)
             patient = self.contract.patient
             read = {*parsers, *([patient.name] if patient and patient.name in positions else [])}
-            places = sorted(positions[name] for name in read)
+            places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
             for block in itertools.chain(own, opened.rest(width, places)):
@@ -215,20 +227,34 @@ class _Reading:
         needed = {feature.other for feature in self.contract.features if isinstance(feature, DateFeature)}
         for name, column in declared.items():
             if counts[name] > 1:
-                self.mistakes.add(f"column {name}: it is there {counts[name]} times")
+                self.mistakes.add(f"it is there {counts[name]} times", column=name)
             if isinstance(column, MeasuredFeature | CategoricalFeature):
                 may_be_absent = not column.required
             else:
                 may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
-            if not counts[name] and self.is_lenient and column.role == "feature" and name not in needed:
+            if not counts[name] and self.for_prediction and column.role == "feature" and name not in needed:
                 self.absent += [] if may_be_absent else [name]
             elif not counts[name] and not may_be_absent:
-                self.mistakes.add(f"column {name}: it is missing")
-        for place, name in enumerate(found, start=1):
-            if name not in declared:
-                self.mistakes.add(f"the header's column number {place} is not declared")
+                self.mistakes.add(ABSENT.words, column=name)
+        if self.for_prediction:
+            self._find_others(header, declared)
+        else:
+            for place, name in enumerate(found, start=1):
+                if name not in declared:
+                    self.mistakes.add(f"the header's column number {place} is not declared")
         places = {name: place for place, name in enumerate(found)}
         return {name: places[name] for name in declared if name in counts}
+
+    def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
+        """The columns that are handed on unread."""
+        for place, name in enumerate(header):
+            column = declared.get(name.strip())
+            if column is not None and not isinstance(column, IgnoredColumn):
+                continue
+            if name in self.other_places:
+                self.mistakes.add(f"the header's column number {place + 1} has the name of another column")
+            self.other_places[name] = place
+            self.others[name] = []
 
     def _positions_by_order(self, width: int) -> dict[str, int]:
         names = [column.name for column in self.contract.columns]
@@ -248,7 +274,7 @@ class _Reading:
             elif isinstance(column, GroupColumn):
                 parsers[column.name] = group_parser(column, spelling, for_prediction=self.for_prediction)
             elif column.role == "feature":
-                parsers[column.name] = feature_parser(column, spelling, for_prediction=self.for_prediction)
+                parsers[column.name] = feature_parser(column, spelling)
             elif column.role == "target" and self.reads_outcome:
                 parsers[column.name] = target_parser(column, spelling)
         return parsers
@@ -274,14 +300,18 @@ class _Reading:
             else:
                 parsed = days[name] if name in days else parse(block.columns[positions[name]])
             for words, places in parsed.flaws.items():
-                self.mistakes.add(f"column {name}: {words}", rows[np.asarray(places, dtype=np.int64)].tolist())
+                found = np.asarray(places, dtype=np.int64)
+                self.mistakes.add(words, rows[found].tolist(), column=name)
+                if self.for_prediction:
+                    cells = _texts(block, positions[name])
+                    self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values)
         patient = self.contract.patient
         if patient and patient.name in positions:
-            identifiers = texts_of(block.columns[positions[patient.name]])
-            assert identifiers is not None  # numbers always are
-            self.patients += [cell.strip() for cell in identifiers.to_pylist()]
+            self.patients += [cell.strip() for cell in _texts(block, positions[patient.name])]
+        for name, place in self.other_places.items():
+            self.others[name] += _texts(block, place)
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
         # One column after the other, so that the blocks of only one of them are in memory twice.
@@ -300,7 +330,7 @@ class _Reading:
         for values in (*columns.values(), rows):
             values.flags.writeable = False
         for name in self.absent:
-            self.mistakes.add(f"column {name}: it is missing")
+            self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
         patient = self.contract.patient
         identified = patient is not None and patient.name in positions
@@ -329,14 +359,14 @@ class _Reading:
         markers = {"", *self.contract.missing_markers}
         anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in markers]
         if anonymous:
-            self.mistakes.add(f"column {patient.name}: no patient identifier", anonymous)
+            self.mistakes.add("no patient identifier", anonymous, column=patient.name)
         if patient.one_row_per_patient:
             counts = Counter(self.patients)
             again = [
                 int(rows[place]) for place, who in enumerate(self.patients) if counts[who] > 1 and who not in markers
             ]
             if again:
-                self.mistakes.add(f"column {patient.name}: a patient identifier that occurs more than once", again)
+                self.mistakes.add("a patient identifier that occurs more than once", again, column=patient.name)
 
     def _check_counts(self, values: Numbers | None, rows: int) -> None:
         target = self.contract.target
@@ -347,6 +377,14 @@ class _Reading:
         counts = np.bincount(values.astype(np.int64), minlength=len(target.classes))
         for name, count in zip(target.classes, counts, strict=True):
             if not count:
-                self.mistakes.add(f"column {target.name}: no row is of the class {name}")
+                self.mistakes.add(f"no row is of the class {name}", column=target.name)
         if np.count_nonzero(counts) == 1:
-            self.mistakes.add(f"column {target.name}: all rows are of one class, so there is nothing to learn")
+            self.mistakes.add("all rows are of one class, so there is nothing to learn", column=target.name)
+
+
+def _texts(block: Block, place: int) -> list[str]:
+    texts = texts_of(block.columns[place])
+    if texts is None:
+        refuse([f"the column number {place + 1} has a value that cannot be written as text"])
+    found: list[str] = texts.to_pylist()
+    return found

@@ -8,10 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.trainer.data.cells import MISSING, Parsed
+from site_agent.trainer.data.cell_rules import MISSING, IntervalRule
+from site_agent.trainer.data.cells import Parsed
 from site_agent.trainer.data.contract_columns import DateFeature
 
 DAYS_PER_YEAR: Final = 365.25
+
+
+def interval_rule(feature: DateFeature) -> IntervalRule:
+    """How the time between two days is counted, and what of it is allowed."""
+    return IntervalRule(
+        feature.range or (None, None),
+        sign=1 if feature.since is not None else -1,
+        divisor=DAYS_PER_YEAR if feature.unit == "years" else 1.0,
+        unit=feature.unit,
+        refuses_missing=feature.missing == "refuse",
+    )
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
@@ -28,21 +40,19 @@ def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -
     """
     other = days.get(feature.other)
     other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())
-    values = own.values - other_days if feature.since is not None else other_days - own.values
-    values = values / DAYS_PER_YEAR if feature.unit == "years" else values
+    rule = interval_rule(feature)
+    values = rule.length(own.values, other_days)
     flaws = {words: list(places) for words, places in own.flaws.items()}
     known = np.zeros(len(values), dtype=bool)
     for parsed in (own, other) if other is not None else (own,):
         for places in parsed.flaws.values():
             known[list(places)] = True
-    if feature.range is not None:
-        low, high = feature.range
-        outside = np.flatnonzero((values < low) | (values > high))
-        if outside.size:
-            flaws[f"an interval outside the declared range {low:g} to {high:g} {feature.unit}"] = outside.tolist()
-            values[outside] = np.nan
-            known[outside] = True
-    if feature.missing == "refuse":
+    outside = np.flatnonzero(rule.is_outside(values))
+    if outside.size:
+        flaws[rule.outside.words] = outside.tolist()
+        values[outside] = np.nan
+        known[outside] = True
+    if rule.refuses_missing:
         absent = np.flatnonzero(np.isnan(values) & ~known)
         if absent.size:
             flaws[MISSING.words] = absent.tolist()

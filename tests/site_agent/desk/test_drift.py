@@ -62,7 +62,7 @@ def profile(table: Table, *, patients: bool = True) -> Profile:
 
 def watched(known: Profile, table: Table) -> tuple[Watched, ...]:
     """What monitoring says of a table whose cells are all right."""
-    return watch(known, NewRows(table=table, reasons=("",) * table.rows))
+    return watch(known, NewRows(table=table))
 
 
 @pytest.mark.parametrize(("training", "new"), [(400, 60), (250, 250)])
@@ -116,9 +116,11 @@ def test_what_the_contract_does_not_allow_is_counted_by_itself(tmp_path: Path) -
     ages = ["999", "999", "70", "60", "50", "", *(f"{value:.2f}" for value in np.linspace(-1.5, 1.5, 94))]
     (tmp_path / "new.csv").write_text("\n".join(["age,pressure,ward", *(f"{age},0.1,a" for age in ages)]))
 
-    age, *_ = watch(known, read_new_rows(tmp_path / "new.csv", CONTRACT, known))
+    new = read_new_rows(tmp_path / "new.csv", CONTRACT, known)
+    age, *_ = watch(known, new)
 
     assert (age.outside_contract, age.outside, age.missing) == (0.02, 0.03, 0.01)
+    assert new.off_contract().sum() == 2
     assert age.stability_index is not None
     assert age.stability_index < 0.5
     assert any("the contract does not allow in 2% of the rows" in text for text in age.warnings)

@@ -141,9 +141,9 @@ def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Tabl
     assert (
         header
         == {
-            "breast-cancer": ["who", "probability", "abstained"],
-            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted", "abstained"],
-            "diabetes": ["who", "prediction", "abstained"],
+            "breast-cancer": ["who", "probability", "abstained_because"],
+            "wine": ["who", "probability_0", "probability_1", "probability_2", "predicted", "abstained_because"],
+            "diabetes": ["who", "prediction", "abstained_because"],
         }[table]
     )
     if table == "wine":
@@ -164,7 +164,7 @@ def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) 
 
     _, one = _read(tmp_path / "one.csv")
     header, two = _read(tmp_path / "two.csv")
-    assert header == ["row", "probability", "abstained"]
+    assert header == ["row", "probability", "abstained_because"]
     assert [row[0] for row in two] == [str(number) for number in range(1, len(trained.rows) + 1)]
     assert [row[1] for row in one] == [row[1] for row in two]
 
@@ -206,7 +206,7 @@ def test_a_patient_column_of_our_own_name_stays_distinct(tmp_path: Path) -> None
 
     predict_table(hospital, _copy(tmp_path), tmp_path / "out.csv", None)
 
-    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability", "abstained"]
+    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability", "abstained_because"]
 
 
 def _copy(folder: Path) -> Path:
@@ -262,16 +262,74 @@ def test_an_output_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_does_not_fit_leaves_no_output(tmp_path: Path) -> None:
-    """Mistakes are told as in training, without a cell of it."""
+    """Mistakes of the whole table are reported as in training, without a cell of it."""
     trained = _trained(tmp_path)
-    rows = [["P1", *["Zebra"] * (len(trained.header) - 1)]]
-    new = trained.write(tmp_path / "new.csv", rows)
+    new = tmp_path / "new.csv"
+    new.write_text("\n".join([",".join(trained.header), "P1,Zebra"]))
 
-    with pytest.raises(DataError, match="text where a number is declared") as told:
+    with pytest.raises(DataError, match="not the expected 8 columns") as told:
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert "Zebra" not in str(told.value)
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_columns_that_nobody_reads_come_back_as_they_are(tmp_path: Path, seed: int) -> None:
+    """Identifiers beside the contract keep every character, whatever it is; the predictions do not change."""
+    trained = _trained(tmp_path)
+    generator = np.random.default_rng(seed)
+    letters = [*"aZ0 .,;|\"'=+-@\t\r\n\u00e9\u0663", "\r\n", "  "]
+    others = [["".join(generator.choice(letters, generator.integers(0, 9))) for _ in ("mrn", "")] for _ in trained.rows]
+    plain = trained.write(tmp_path / "plain.csv", trained.rows)
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        file.write(",".join(["mrn", *trained.header, ""]) + "\n")
+        for (first, last), row in zip(others, trained.rows, strict=True):
+            file.write(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in (first, *row, last)) + "\n")
+
+    predict_table(trained.hospital, plain, tmp_path / "one.csv", None)
+    predict_table(trained.hospital, tmp_path / "new.csv", tmp_path / "two.csv", None)
+
+    (_, one), (header, two) = _read(tmp_path / "one.csv"), _read(tmp_path / "two.csv")
+    assert header == ["who", "mrn", "", "probability", "abstained_because"]
+    assert [row[1:3] for row in two] == others
+    assert [[row[0], *row[3:]] for row in two] == one
+
+
+def test_a_column_that_is_called_like_a_prediction_is_refused(tmp_path: Path) -> None:
+    """Two columns of one name would be told apart by nobody."""
+    trained = _trained(tmp_path)
+    new = tmp_path / "new.csv"
+    lines = _copy(tmp_path).read_text().splitlines()
+    new.write_text("\n".join(f"{line},{'probability' if not place else 'x'}" for place, line in enumerate(lines)))
+
+    with pytest.raises(DataError, match="has a column probability"):
+        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_command_counts_and_names_what_it_does_not_predict(tmp_path: Path) -> None:
+    """Column, flaw, number of rows and values on the screen; the same in the row of the output; and no risk."""
+    trained = _trained(tmp_path)
+    rows = [list(row) for row in trained.rows]
+    first = trained.header[1]
+    for place, cell in ((0, "M"), (3, "M"), (4, "F")):
+        rows[place][1] = cell
+    new = trained.write(tmp_path / "new.csv", rows)
+    program = [sys.executable, "-c", "from site_agent.site_cli import main; main()"]
+    command = [*program, "predict", "--config", str(tmp_path / "hospital.yaml")]
+
+    done = subprocess.run(
+        [*command, "--input", str(new), "--output", str(tmp_path / "out.csv")], capture_output=True, text=True
+    )
+
+    _, found = _read(tmp_path / "out.csv")
+    assert done.returncode == 0, done.stderr
+    assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in done.stdout
+    assert f"{len(rows) - 3} of {len(rows)} rows predicted" in done.stdout
+    assert found[0][1:] == ["", f"column {first}: text where a number is declared (M)"]
+    assert [row[1] == "" for row in found[:9]] == [place in (0, 3, 4) for place in range(9)]
 
 
 def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_a_german_export_is_described_as_it_is_written(tmp_path: Path) -> None:
     assert size.range == (20, 80)
     assert born.pattern == "%d.%m.%Y"
     assert sex.codes == ("m", "w")
+    assert (size.missing, born.missing, sex.missing) == ("refuse",) * 3
+    assert text.count("missing: refuse") == 3
     assert contract.target.name == "outcome"
     assert survey_table(path, contract).mistakes == ()
 

@@ -99,7 +99,7 @@ def test_a_hospitals_own_network_is_exported_with_its_file(tmp_path: Path) -> No
     assert made.onnx_difference is not None
     assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
     for answer, line in zip(answers, lines, strict=True):
-        assert (answer is None) == bool(line["abstained"])
+        assert (answer is None) == bool(line["abstained_because"])
         assert answer is None or answer == pytest.approx(float(line["probability"]), abs=LARGEST_DIFFERENCE)
     with pytest.raises(ValueError, match="not the file that this model was exported with"):
         load(folder)

@@ -12,7 +12,17 @@ import torch
 from site_agent.desk.export import loader
 from site_agent.desk.export.export_folder import description_of
 from site_agent.desk.export.written import written_down
-from site_agent.trainer.data.cells import UNDECLARED, UNKNOWN_POSITION, Spelling, feature_parser
+from site_agent.trainer.data.cell_rules import (
+    MISSING,
+    UNDECLARED,
+    UNKNOWN_POSITION,
+    CodeRule,
+    DateRule,
+    NumberRule,
+    RowReader,
+    rule_of,
+)
+from site_agent.trainer.data.cells import Spelling, feature_parser, feature_rule
 from site_agent.trainer.data.contract_columns import CategoricalFeature
 from tests.site_agent.desk.export.test_parity import model
 
@@ -32,46 +42,59 @@ def test_a_row_without_a_required_column_has_no_answer() -> None:
     assert answers[1] is None
 
 
-def test_an_undeclared_code_is_refused_where_a_missing_one_is() -> None:
-    """By predictions and by the loader alike; otherwise both take it as unknown."""
-    for missing, place in (("refuse", None), ("unknown", UNKNOWN_POSITION)):
+def test_an_undeclared_code_is_never_taken_for_unknown() -> None:
+    """Neither by predictions nor by the loader, whether a missing one is refused or is a value of its own."""
+    for missing, absent in (("refuse", MISSING), ("unknown", UNKNOWN_POSITION)):
         keys = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["x", "y"], "missing": missing}
         feature = CategoricalFeature.model_validate_json(json.dumps(keys))
-        column = {"codes": ["x", "y"], "missing": [""], "refuses_missing": missing == "refuse"}
 
-        parsed = feature_parser(feature, Spelling(".", ()), for_prediction=True)(arrow.array(["z"]))
+        rule = rule_of(json.loads(json.dumps(feature_rule(feature, Spelling(".", ())).facts)))
 
-        assert list(parsed.flaws) == ([UNDECLARED.words] if place is None else [])
-        assert loader._number(column, "z") == place
+        assert isinstance(rule, CodeRule)
+        assert [rule.read(cell) for cell in ("x", " y", "z", "X", "")] == [0.0, 1.0, UNDECLARED, UNDECLARED, absent]
+        assert list(feature_parser(feature, Spelling(".", ()))(arrow.array(["x", "z"])).flaws) == [UNDECLARED.words]
+
+
+def reader(rule: NumberRule | DateRule, decimal: str = ".") -> RowReader:
+    """A reader of rows with one column."""
+    interval = None
+    if isinstance(rule, DateRule):
+        interval = {"sign": 1, "divisor": 1.0, "unit": "days", "refuses_missing": False, "range": [None, None]}
+        interval |= {"other": None, "day": 0.0}
+    column = {"name": "a", "required": True, "limits": [None, None], "rule": rule.facts, "interval": interval}
+    return RowReader(json.loads(json.dumps({"decimal": decimal, "features": [column], "days": []})))
+
+
+def read(one: RowReader, cell: object) -> float | str:
+    """What the reader makes of a cell: a number, or why it makes none."""
+    values, reasons = one.read({"a": cell})
+    return reasons[0] if reasons else values[0]
 
 
 def test_a_date_is_text_a_date_or_days_since_1970() -> None:
     """The same day in each spelling is the same input; a day that nobody can have is no input."""
-    date_of = {"pattern": "%d.%m.%Y", "future": "refuse"}
-    column = {"name": "born", "missing": ["", "?"], "date": date_of}
-    plain = column | {"date": {"pattern": "%Y-%m-%d", "future": "refuse"}}
+    german = reader(DateRule({"", "?"}, "%d.%m.%Y", refuses_future=True))
+    plain = reader(DateRule({"", "?"}, "%Y-%m-%d", refuses_future=True))
 
-    same = [
-        loader._day(column, "02.01.1970"),
-        loader._day(column, date(1970, 1, 2)),
-        loader._day(column, 1),
-        loader._day(plain, "1970-01-02"),
-        loader._day(plain, "1970-01-02 23:59"),
-    ]
-    absent = [loader._day(column, cell) for cell in (None, "?", float("nan"))]
-    refused = [loader._day(column, cell) for cell in ("1970-01-02", "30.02.1970", "01.01.9999", float("inf"), True)]
+    same = [read(german, cell) for cell in ("02.01.1970", date(1970, 1, 2), 1)]
+    same += [read(plain, cell) for cell in ("1970-01-02", "1970-01-02 23:59")]
+    absent = [read(german, cell) for cell in (None, "?", float("nan"))]
+    refused = [read(german, cell) for cell in ("1970-01-02", "30.02.1970", "01.01.9999", float("inf"), True)]
 
     assert same == [1.0] * 5
-    assert all(cell is not None and np.isnan(cell) for cell in absent)
-    assert refused == [None] * 5
+    assert all(isinstance(cell, float) and np.isnan(cell) for cell in absent)
+    assert all(isinstance(words, str) and words.startswith("column a: ") for words in refused)
+    assert refused[0] == "column a: no date as the declared pattern writes it (1970-01-02)"
 
 
 def test_a_number_is_read_as_the_table_writes_it() -> None:
     """With the table's decimal comma where it is text; and only what predictions take for a number."""
-    column = {"codes": None, "missing": ["", "0"], "refuses_missing": False, "low": 0.0, "high": 9.0, "decimal": ","}
+    one = reader(NumberRule({"", "0"}, (0.0, 9.0), refuses_missing=False), ",")
 
-    assert [loader._number(column, cell) for cell in ("1,5", 1.5, "1.5", "1_0", "nan", "٣", "9,1")] == [
-        *(1.5, 1.5),
-        *(None,) * 5,
-    ]
-    assert np.isnan([loader._number(column, cell) for cell in ("0,0", 0, None, float("nan"))]).all()
+    found = [read(one, cell) for cell in ("1,5", 1.5, "1.5", "1_0", "nan", "٣", "9,1")]
+
+    assert found[:2] == [1.5, 1.5]
+    assert found[2] == "column a: text where a number is declared (1.5)"
+    assert found[6] == "column a: a number outside the declared range 0 to 9 (9,1)"
+    assert all(isinstance(words, str) for words in found[2:])
+    assert all(np.isnan(float(read(one, cell))) for cell in ("0,0", 0, None, float("nan")))

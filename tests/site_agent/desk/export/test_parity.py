@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
+import runpy
 import sys
 from datetime import date
 from pathlib import Path
@@ -16,14 +18,20 @@ import torch
 
 from protos.plan.architecture import network_tensors
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.export import loader
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, answers, description_of, loader_of
+from site_agent.desk.export.export_folder import (
+    LARGEST_DIFFERENCE,
+    answers,
+    description_of,
+    loader_of,
+    standalone,
+)
 from site_agent.desk.export.onnx_inputs import FIRST_DAY, input_names, made_up_values
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.written import written_down
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
 from site_agent.hospital import Training
+from site_agent.trainer.data.codes import canonical_code
 from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature
@@ -273,10 +281,103 @@ def test_a_table_is_answered_by_predictions_as_by_the_loader(seed: int, tmp_path
     np.testing.assert_allclose([answered[place] for place in usable], predicted, atol=LARGEST_DIFFERENCE)
 
 
-def test_the_loader_needs_torch_alone(tmp_path: Path) -> None:
-    """Its file imports nothing outside of Python itself but torch."""
-    lines = Path(loader.__file__).read_text().splitlines()
+HOSTILE = [
+    *(
+        "M",
+        "F",
+        "-1",
+        "-0",
+        "1e300",
+        "1e400",
+        "nan",
+        "inf",
+        "0x10",
+        "1_0",
+        "٣",
+        "1.5",
+        "1,5",
+        " 7 ",
+        "99999999",
+        "true",
+    ),
+    *("31.02.2020", "2020-02-30", "2020-01-01", "01.01.2020", "2020-01-01 12:00", "9999-12-31"),
+    *("never", "k0 ", "K0", "=1+1", "a;b", "?", "None", "x" * 500),
+]
 
-    outside = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
 
-    assert outside - set(sys.stdlib_module_names) == {"torch"}
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Both loaders as an export carries them, run from a folder that has nothing else."""
+    folder = tmp_path_factory.mktemp("exported")
+    for name in ("loader", "onnx_loader"):
+        (folder / f"{name}.py").write_bytes(standalone(name))
+    return {name: runpy.run_path(str(folder / f"{name}.py"))["Exported"] for name in ("loader", "onnx_loader")}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_hostile_table_is_answered_alike_and_never_guessed(
+    seed: int, tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """Predictions, loader and ONNX leave out the same rows for the same reasons, and answer the others alike."""
+    pytest.importorskip("onnxruntime")
+    generator = np.random.default_rng(2000 + seed)
+    saved = drawn_model(generator)
+    declared = saved.preprocessing.contract
+    rows = hostile_rows(saved, generator)
+    path = tmp_path / "new.table"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
+        writer.writeheader()
+        writer.writerows(rows)
+
+    new = read_new_rows(path, declared, saved.profile)
+
+    graph, usable = written_down(saved, None), new.usable
+    applied = AppliedModel(saved, "law-1", Training())
+    predicted = applied.scores(saved.preprocessing.encode(new.table, usable)) if len(usable) else np.empty(0)
+    facts = json.loads(json.dumps(description_of(saved, graph, "law-1")))
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
+    models = {
+        "loader": exported["loader"](facts, tensors),
+        "onnx_loader": exported["onnx_loader"](facts, onnx_bytes(graph, len(input_names(declared)), saved.outputs)),
+    }
+    for model_of in models.values():
+        answers = model_of.predict(rows)
+        assert model_of.why(rows) == list(new.reasons)
+        assert [place for place, answer in enumerate(answers) if answer is not None] == usable.tolist()
+        np.testing.assert_allclose([answers[place] for place in usable], predicted, atol=LARGEST_DIFFERENCE)
+    codes = {one.name: {"", *one.codes} for one in declared.features if isinstance(one, CategoricalFeature)}
+    for place in usable:
+        assert all(canonical_code(rows[place][name], declared.format.decimal) in codes[name] for name in codes)
+
+
+def hostile_rows(saved: SavedModel, generator: np.random.Generator) -> list[dict[str, str]]:
+    """Rows within the limits, a few cells of which are whatever a table may hold; an identifier beside them."""
+    declared = saved.preprocessing.contract
+    values = made_up_values(declared, saved.profile, 40, int(generator.integers(1000)))
+    columns = {column.name: column for column in (*declared.features, *declared.dates.values())}
+    names = input_names(declared)
+    rows = []
+    for number in range(40):
+        cells = {
+            name: as_text(columns[name], values[number, place], declared.format.decimal, generator)
+            for place, name in enumerate(names)
+        }
+        cells = {name: "" if cell == "never heard of" else cell for name, cell in cells.items()}
+        for name in names:
+            if generator.random() < 0.08:
+                cells[name] = str(generator.choice(HOSTILE))
+        rows.append({"encounter": f"=E{number}", **cells})
+    return rows
+
+
+@pytest.mark.parametrize(("name", "package"), [("loader", {"torch"}), ("onnx_loader", {"onnxruntime", "numpy"})])
+def test_an_exported_loader_needs_one_package(name: str, package: set[str]) -> None:
+    """The text that an export carries imports nothing outside of Python but what its first line names."""
+    found = ast.walk(ast.parse(standalone(name).decode()))
+    modules = [node.module or "" for node in found if isinstance(node, ast.ImportFrom)]
+    modules += [
+        one.name for node in ast.walk(ast.parse(standalone(name))) if isinstance(node, ast.Import) for one in node.names
+    ]
+
+    assert {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) == package

@@ -18,7 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from protos.errors import DataError
-from site_agent.trainer.data.cells import IN_THE_FUTURE, MISSING, NOT_A_DATE, NOT_A_NUMBER, TOO_LARGE, UNDECLARED
+from site_agent.trainer.data.cell_rules import (
+    IN_THE_FUTURE,
+    MISSING,
+    NOT_A_DATE,
+    NOT_A_NUMBER,
+    TOO_LARGE,
+    UNDECLARED,
+)
 from site_agent.trainer.data.codes import canonical_code
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, NumericFeature

@@ -160,7 +160,7 @@ def test_a_block_at_once_is_what_its_cells_are_one_by_one(seed: int) -> None:
     )
 
     for cells in (plain, plain + strange):
-        parse = feature_parser(feature, Spelling(".", ("?",)), for_prediction=False)
+        parse = feature_parser(feature, Spelling(".", ("?",)))
         together = parse(arrow.array(cells))
         apart = [parse(arrow.array([cell, "Zebra"])) for cell in cells]
 
@@ -201,11 +201,11 @@ def test_an_interval_from_a_date_that_may_be_absent_is_missing(write: Write) -> 
 _MEASURE = """
 import resource, sys
 from pathlib import Path
-from protos.documents import parse_document
+from protos.plan.documents import parse_document
 from site_agent.trainer.data.cells import Spelling, feature_parser
 from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
 from site_agent.trainer.data.tables import read_table
-from site_agent.trainer.drafting.describe import describe
+from site_agent.desk.drafting.describe import describe
 contract = parse_document(Path(sys.argv[2]).read_bytes(), Contract, source="", consequence="")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 describe(Path(sys.argv[1]))

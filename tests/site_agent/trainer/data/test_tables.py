@@ -11,7 +11,7 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.data.tables import read_table, survey_new_rows
 
 from .conftest import HEART, REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
 
@@ -24,9 +24,9 @@ def _changed(row: int, column: int, cell: str) -> list[list[str]]:
     return rows
 
 
-def _refused(path: Path, contract: Contract, *, for_prediction: bool = False) -> str:
+def _refused(path: Path, contract: Contract) -> str:
     with pytest.raises(DataError) as caught:
-        read_table(path, contract, for_prediction=for_prediction)
+        read_table(path, contract)
     assert "nothing left this site" in caught.value.consequence
     assert caught.value.exit_status == 78
     # Also what a log with tracebacks would show, causes and all.
@@ -188,20 +188,22 @@ def test_an_empty_class_is_refused(write: Write) -> None:
 
 
 def test_prediction_needs_features_only(write: Write, small_contract: Contract) -> None:
-    """New patients come without target, maybe one alone, maybe with a code nobody declared."""
-    table = read_table(write([["50", "200", "Zebra", "yes"]], SMALL_HEADER[:4]), small_contract, for_prediction=True)
+    """New patients come without target, maybe one alone; an undeclared code is named, and so is an absent column."""
+    found = survey_new_rows(write([["50", "200", "Zebra", "yes"]], SMALL_HEADER[:4]), small_contract)
+    absent = survey_new_rows(write([["50"]], ["Age"]), small_contract)
 
-    assert table.rows == 1
-    assert table.target is None
-    assert table.features["cp"].tolist() == [-1]
-    assert "column cp: it is missing" in _refused(write([["50"]], ["Age"]), small_contract, for_prediction=True)
+    assert found.table.rows == 1
+    assert found.table.target is None
+    assert [one.line for one in found.mistakes] == ["column cp: a code that is not declared in row 2"]
+    assert found.cells == {("cp", 2): "Zebra"}
+    assert "column cp: it is missing" in [one.line for one in absent.mistakes]
 
 
 def test_prediction_without_a_header_may_leave_out_the_target(write: Write) -> None:
     """Columns are then those declared, without the target."""
     contract = contract_from(SMALL.replace("header: true", "header: false"))
 
-    table = read_table(write([row[:5] for row in SMALL_ROWS], None), contract, for_prediction=True)
+    table = survey_new_rows(write([row[:5] for row in SMALL_ROWS], None), contract).table
 
     assert table.features["Age"][1] == 67
 
@@ -215,7 +217,7 @@ def test_identifiers_and_order_are_kept_for_prediction(write: Write) -> None:
     """Identifiers come back row by row, as text."""
     rows = [[*row[:4], f"0{i}", row[5]] for i, row in enumerate(SMALL_ROWS)]
 
-    table = read_table(write(rows), _with_patients(one_row=True), for_prediction=True)
+    table = survey_new_rows(write(rows), _with_patients(one_row=True)).table
 
     assert table.patients == tuple(f"0{i}" for i in range(12))
 
