@@ -99,7 +99,7 @@ def check(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.trainer.examination.admission import admit
+    from site_agent.trainer.examination.admitted_rows import admit
 
     dataset, _ = admit(hospital)
     parts = (len(dataset.training), len(dataset.validation), len(dataset.test))

@@ -65,7 +65,7 @@ def check(path: Path, html: Path | None) -> None:
     from site_agent.desk.examination.examination_page import examination_page, verdict
     from site_agent.desk.result_files import check_place, write_result
     from site_agent.trainer.examination.acceptance import find_acceptance
-    from site_agent.trainer.examination.admission import check_admitted, examined
+    from site_agent.trainer.examination.admitted_rows import check_admitted, examined
 
     if html is not None:
         check_place(html, "--html", hospital, [path])
@@ -101,7 +101,7 @@ def accept(path: Path, by: str, digest: str) -> None:
     from site_agent.gate.site_log import AuditLog
     from site_agent.trainer.examination.acceptance import Acceptance, moment
     from site_agent.trainer.examination.acceptance import accept as record
-    from site_agent.trainer.examination.admission import check_errors, examined
+    from site_agent.trainer.examination.admitted_rows import check_errors, examined
     from site_agent.trainer.examination.finding import counted
 
     examination = examined(hospital)

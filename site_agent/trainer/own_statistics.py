@@ -23,7 +23,7 @@ from protos.plan.plan import Plan
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.examination.admission import admitted
+from site_agent.trainer.examination.admitted_rows import admitted
 from site_agent.trainer.trainer_files import array_digest, write_whole
 
 _FILE: Final = "statistics.json"

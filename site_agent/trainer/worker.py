@@ -283,7 +283,7 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
     """Load the libraries, the table and the network; everything that a study needs."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.trainer.examination.admission import admit
+    from site_agent.trainer.examination.admitted_rows import admit
     from site_agent.trainer.live_curves import LiveCurves
     from site_agent.trainer.study import Study
 
@@ -331,7 +331,7 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
     if child == 0:
         status = 0
         try:
-            from site_agent.trainer.examination.admission import admit
+            from site_agent.trainer.examination.admitted_rows import admit
 
             admit(hospital)
         except OperatorError as error:

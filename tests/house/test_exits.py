@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
 from protos.wire.messages import SiteMessage
 from tests.house.imports import modules, reachable
 
@@ -86,10 +84,9 @@ def test_only_chunks_from_the_gate_are_sent() -> None:
     assert all(text.startswith(("Ready(", "Done(", "self._masked().")) for text in others), others
 
 
-@pytest.mark.parametrize("function", ["encode_site_message"])
-def test_only_the_connection_writes_to_the_stream(function: str) -> None:
+def test_only_the_connection_writes_to_the_stream() -> None:
     """Messages become bytes in one place, and the stream's own `write` is called there alone."""
-    assert callers(function, SITE) == {"site_agent.agent.connection"}
+    assert callers("encode_site_message", SITE) == {"site_agent.agent.connection"}
     stream_writes = {
         module
         for module, text in BOUNDARY.items()

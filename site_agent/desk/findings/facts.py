@@ -108,7 +108,7 @@ def _saved_facts(state: Path, run: str) -> dict[str, Json]:
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
     """The columns of the test rows, or why they are left out: a table may be reported as it may be trained."""
     from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.examination.admission import admitted, is_accepted
+    from site_agent.trainer.examination.admitted_rows import admitted, is_accepted
 
     try:
         examination = admitted(hospital)

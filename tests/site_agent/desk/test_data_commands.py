@@ -22,7 +22,7 @@ from site_agent.desk.counted_rows import find_counted_rows
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import main
 from site_agent.trainer.examination.acceptance import Acceptance, accept, find_acceptance, moment
-from site_agent.trainer.examination.admission import admit, examined
+from site_agent.trainer.examination.admitted_rows import admit, examined
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).parent / "site-agent"

@@ -1,0 +1,169 @@
+"""Print how large the house is: `python -m tests.house.sizes`.
+
+It counts lines of Python files as they are, with comments and blank lines. Code that protoc generates is not counted.
+The last line has `key=value` pairs, so that a program can compare two versions.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from tests.house.imports import HOUSE, all_imports, modules
+
+ROOMS: Final = (
+    "protos.plan", "protos.wire", "protos.masking", "protos.privacy", "protos.numbers", "protos",
+    "host", "audit", "pki",
+    "coordinator.rounds", "coordinator.storage", "coordinator.network", "coordinator.operations",
+    "coordinator.commands", "coordinator",
+    "site_agent.agent", "site_agent.gate", "site_agent.trainer", "site_agent.desk", "site_agent.commands", "site_agent",
+)  # fmt: skip
+# What an auditor reads to learn what leaves a hospital.
+AUDITED: Final = (
+    "site_agent.gate", "protos.masking", "protos.privacy", "protos.plan.manifest", "protos.plan.exchange", "audit",
+)  # fmt: skip
+BESIDE_A_ROUND: Final = (*AUDITED, "site_agent.trainer")
+SMALL_FILE: Final = 60
+SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def counted() -> dict[str, int]:
+    """Return the lines of each module that a person wrote."""
+    return {
+        name: len(path.read_text().splitlines())
+        for name, path in modules().items()
+        if not name.startswith("protos.wire.generated")
+    }
+
+
+def is_in(module: str, prefix: str) -> bool:
+    """Return whether a module is this one or inside it."""
+    return module == prefix or module.startswith(f"{prefix}.")
+
+
+def inside(prefixes: Iterable[str]) -> list[str]:
+    """Return the modules in any of these packages or modules."""
+    wanted = tuple(prefixes)
+    return [name for name in counted() if any(is_in(name, prefix) for prefix in wanted)]
+
+
+def lines(prefixes: Iterable[str]) -> int:
+    """Return the lines of the modules in any of these packages or modules."""
+    return sum(counted()[name] for name in inside(prefixes))
+
+
+def rooms() -> dict[str, tuple[int, int]]:
+    """Return lines and files of each room; a module belongs to the longest prefix that fits."""
+    found: dict[str, list[int]] = {room: [0, 0] for room in ROOMS}
+    for name, size in counted().items():
+        room = max((room for room in ROOMS if is_in(name, room)), key=len)
+        found[room][0] += size
+        found[room][1] += 1
+    return {room: (size, files) for room, (size, files) in found.items() if files}
+
+
+def longest_chain() -> list[str]:
+    """Return the longest chain of modules in which each imports the next when it is loaded."""
+    below: dict[str, set[str]] = defaultdict(set)
+    for found in all_imports():
+        if not found.is_lazy and found.imported in counted():
+            below[found.importer].add(found.imported)
+
+    @cache
+    def chain(name: str) -> tuple[str, ...]:
+        return (name, *max((chain(inner) for inner in sorted(below[name])), key=len, default=()))
+
+    return list(max((chain(name) for name in counted()), key=len))
+
+
+def duplicate_names() -> dict[str, list[str]]:
+    """Return the file names that more than one module has; `__init__` and `__main__` are not names."""
+    paths: dict[str, list[str]] = defaultdict(list)
+    for name in counted():
+        path = modules()[name]
+        if path.stem not in {"__init__", "__main__"}:
+            paths[path.name].append(str(path.relative_to(HOUSE)))
+    return {name: found for name, found in paths.items() if len(found) > 1}
+
+
+def duplicate_functions() -> list[list[str]]:
+    """Return groups of functions with the same code; names and docstrings are not compared."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in counted():
+        for node in ast.walk(ast.parse(modules()[name].read_text())):
+            if isinstance(node, Function) and (node.end_lineno or 0) - node.lineno >= SHORTEST_DUPLICATE:
+                groups[_code(node)].append(f"{name}.{node.name}")
+    return [found for found in groups.values() if len(found) > 1]
+
+
+def small_files() -> list[str]:
+    """Return the files with fewer than 60 lines, empty `__init__` files excepted."""
+    return [name for name, size in counted().items() if 0 < size < SMALL_FILE]
+
+
+def function_count() -> int:
+    """Return how many test functions there are; a parametrised test is counted once."""
+    found: Counter[bool] = Counter()
+    for path in (HOUSE / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            found[isinstance(node, Function) and node.name.startswith("test_")] += 1
+    return found[True]
+
+
+def case_count() -> int:
+    """Return how many cases pytest collects; this takes about a minute."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests"]
+    text = subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, check=False).stdout
+    return sum("::" in line for line in text.splitlines())
+
+
+def summary() -> dict[str, int]:
+    """Return the figures of the last line."""
+    return {
+        "package_lines": sum(counted().values()),
+        "audited_lines": lines(AUDITED),
+        "beside_a_round_lines": lines(BESIDE_A_ROUND),
+        "files": len(counted()),
+        "files_under_60": len(small_files()),
+        "duplicate_names": len(duplicate_names()),
+    }
+
+
+def table(*, with_cases: bool) -> str:
+    """Return the whole report as text."""
+    chain, names = longest_chain(), duplicate_names()
+    copies = [" = ".join(group) for group in duplicate_functions()]
+    rows = [f"{'room':<24}{'lines':>8}{'files':>7}"]
+    rows += [f"{room:<24}{size:>8,}{files:>7}" for room, (size, files) in rooms().items()]
+    rows += [
+        "",
+        f"An auditor reads {lines(AUDITED):,} lines ({', '.join(AUDITED)}).",
+        f"Beside a round run {lines(BESIDE_A_ROUND):,} lines at a site: these and site_agent.trainer.",
+        f"The site agent adds {lines(['site_agent.agent']):,} lines.",
+        f"Longest import chain: {len(chain)} modules ({' > '.join(chain)}).",
+        f"File names used twice: {', '.join(sorted(names)) or 'none'}.",
+        f"Functions with the same code: {len(copies)} {'; '.join(' = '.join(group) for group in copies)}".rstrip()
+        + ".",
+        f"Test functions: {function_count():,}.",
+        *([f"Test cases: {case_count():,}."] if with_cases else []),
+        "",
+        " ".join(f"{name}={value}" for name, value in summary().items()),
+    ]
+    return "\n".join(rows)
+
+
+def _code(node: Function) -> str:
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return "\n".join([ast.dump(node.args), *(ast.dump(part) for part in body)])
+
+
+if __name__ == "__main__":
+    print(table(with_cases="--cases" in sys.argv[1:]))
