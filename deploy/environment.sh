@@ -34,6 +34,19 @@ suitable_python() {
         "Install Python 3.11 or newer (Debian: apt install python3 python3-venv) and start again."
 }
 
+# show_installation PROCESS LOG: one line every few seconds while the process runs, so that nobody takes it for dead.
+show_installation() {
+    local every=20 end=$'\n'
+    [[ -t 1 ]] && every=2 end=$'\r'
+    while kill -0 "$1" 2>/dev/null; do
+        printf '  %3d s: %-60.60s%s' "$SECONDS" "$(tail -n 1 -- "$2" 2>/dev/null | tr -cd '[:print:]')" "$end"
+        for ((second = 0; second < every; second++)); do
+            kill -0 "$1" 2>/dev/null && sleep 1
+        done
+    done
+    printf '  %3d s: pip has ended.%-55s\n' "$SECONDS" ""
+}
+
 # make_environment PROGRAM CHECKOUT DIRECTORY EXTRAS: afterwards DIRECTORY/bin/python is ready.
 make_environment() {
     local program=$1 checkout=$2 directory=$3 extras=$4 python key log
@@ -58,13 +71,15 @@ make_environment() {
             "Use a checkout in a place that you may write."
         : >"$directory/$MARK"
         log=$directory/install.log
-        if ! {
+        {
             "$python" -m venv -- "$directory" &&
                 "$directory/bin/python" -m pip install --no-input --disable-pip-version-check \
                     --constraint "$checkout/constraints.txt" --editable "$checkout[$extras]"
-        } >"$log" 2>&1 </dev/null 9<&-; then
+        } >"$log" 2>&1 </dev/null 9<&- &
+        show_installation $! "$log"
+        if ! wait $!; then
             tail -n 5 -- "$log" >&2
-            fail "$program" "The installation failed; the last lines of $log stand above." \
+            fail "$program" "The installation failed. The last lines of $log stand above." \
                 "Nothing was started." "Mend the cause (often the network or a full disk) and start again."
         fi
         printf '%s\n' "$key" >"$directory/$MARK"

@@ -10,5 +10,12 @@ unset PYTHONHOME PYTHONPATH
 # shellcheck source=deploy/environment.sh
 source "$checkout/deploy/environment.sh"
 
+# Help needs no environment.
+for word in "$@"; do
+    if [[ $word == --help ]]; then
+        cat -- "$checkout/deploy/quickstart/help.txt"
+        exit 0
+    fi
+done
 make_environment quickstart "$checkout" "$checkout/.venv" site
 exec "$checkout/.venv/bin/python" "$checkout/deploy/quickstart" "$@"

@@ -22,7 +22,16 @@ from rich.console import Console
 from protos.errors import OperatorError, UnavailableError, UsageError
 from quickstart.federation import Rehearsal, prepare
 from quickstart.figures import collect, table_of
-from quickstart.hospitals import HEART, dealt_hospitals, heart_hospitals
+from quickstart.hospitals import (
+    BREAST_CANCER,
+    HEART,
+    UCI_HEART,
+    UCI_HOSPITALS,
+    HospitalData,
+    dealt_hospitals,
+    heart_hospitals,
+    uci_hospitals,
+)
 from quickstart.plans import studies_of
 from quickstart.programs import run_to_the_end
 
@@ -42,19 +51,26 @@ _folder = click.Path(path_type=Path)
     help="Any method of the README's table, several joined by + (ditto+player-fl), or in braces what a plan has under "
     "method; may be given several times. The last one's gain is shown.",
 )
-@click.option("--data", type=_folder, help=f"A folder with {', '.join(HEART.values())}; see the README for sources.")
+@click.option(
+    "--data",
+    default=UCI_HEART,
+    show_default=True,
+    metavar="NAME|FOLDER",
+    help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table dealt to hospitals), or a folder with "
+    f"{', '.join(HEART.values())}. The researcher's page names the sources.",
+)
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--sites", type=click.IntRange(2, 20), default=3, show_default=True)
+@click.option("--sites", type=click.IntRange(2, 20), help="How many hospitals. [default: all, or 3 of breast-cancer]")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--json", "json_file", type=_folder, help="A file for the figures.")
 @click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="A folder to fill.")
 def rehearse(
     methods: tuple[str, ...],
-    data: Path | None,
+    data: str,
     masked: bool,
     rounds: int,
-    sites: int,
+    sites: int | None,
     seed: int,
     json_file: Path | None,
     output: Path,
@@ -64,7 +80,7 @@ def rehearse(
     folder = _fresh(output)
     tables = folder / "tables"
     tables.mkdir()
-    hospitals = heart_hospitals(data, tables)[:sites] if data else dealt_hospitals(sites, tables, seed)
+    hospitals = _hospitals(data, sites, tables, seed)
     rehearsal = Rehearsal(
         folder=folder,
         hospitals=hospitals,
@@ -86,17 +102,25 @@ def rehearse(
     _say(console, f"Models, reports, logs and audit logs are in {folder}")
 
 
-def _check_words(*, data: Path | None, sites: int, json_file: Path | None, methods: tuple[str, ...]) -> None:
+def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[HospitalData]:
+    """The hospitals that a person asked for, their tables and contracts in a folder."""
+    if data == BREAST_CANCER:
+        return dealt_hospitals(sites or 3, tables, seed)
+    return (uci_hospitals(tables) if data == UCI_HEART else heart_hospitals(Path(data), tables))[:sites]
+
+
+def _check_words(*, data: str, sites: int | None, json_file: Path | None, methods: tuple[str, ...]) -> None:
     """Refuse what cannot work before anything is made."""
     studies_of(methods)
-    if data is not None:
-        if sites > len(HEART):
-            raise _usage(f"--data has {len(HEART)} hospitals, not {sites}.", "Leave --sites out, or --data.")
-        absent = [file for file in HEART.values() if not (data / file).is_file()]
+    most = {BREAST_CANCER: 20, UCI_HEART: len(UCI_HOSPITALS)}.get(data, len(HEART))
+    if sites is not None and sites > most:
+        raise _usage(f"--data {data} has {most} hospitals, not {sites}.", "Use a smaller number, or omit --sites.")
+    if data not in (UCI_HEART, BREAST_CANCER):
+        absent = [file for file in HEART.values() if not (Path(data) / file).is_file()]
         if absent:
             raise _usage(
                 f"The folder {data} has no {', no '.join(absent)}.",
-                "Put the files there; the README says where they come from and how they are named.",
+                "Put the files there; the researcher's page names their sources.",
             )
     if json_file is not None and (json_file.is_dir() or not json_file.resolve().parent.is_dir()):
         raise _usage(f"{json_file} cannot be written.", "Name a file in an existing folder with --json.")

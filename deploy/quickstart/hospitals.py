@@ -1,8 +1,9 @@
 """The hospitals of the rehearsal: their tables and contracts, each with columns of its own.
 
-Without a folder of data, scikit-learn's breast cancer table (569 patients of the University of
-Wisconsin) is dealt out: every hospital has different patients and records another family of
-measurements. With one, the three heart studies in it are used as they are.
+There are three sets of hospitals. `uci-heart` is the default: four clinics that asked the same question and recorded
+partly the same columns. Their tables are in deploy/data. `breast-cancer` deals scikit-learn's table (569 patients of
+the University of Wisconsin) to hospitals that record different families of measurements. A folder holds the three
+heart studies of the Global Layers paper.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import yaml
 
 CONTRACTS = Path(__file__).parent.parent / "data"
 FAMILIES = ("mean", "error", "worst")
+UCI_HEART = "uci-heart"
+BREAST_CANCER = "breast-cancer"
+UCI_HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 HEART = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
 
 
@@ -26,6 +30,17 @@ class HospitalData:
     name: str
     table: Path
     contract: Path
+
+
+def uci_hospitals(folder: Path) -> list[HospitalData]:
+    """Four heart clinics with their own patients; columns that a clinic did not record are missing there entirely."""
+    source, hospitals = CONTRACTS / UCI_HEART, []
+    for name in UCI_HOSPITALS:
+        table, contract = folder / f"{name}.data", folder / f"{name}.contract.yaml"
+        shutil.copyfile(source / f"{name}.data", table)
+        shutil.copyfile(source / f"{name}.yaml", contract)
+        hospitals.append(HospitalData(name, table, contract))
+    return hospitals
 
 
 def heart_hospitals(source: Path, folder: Path) -> list[HospitalData]:

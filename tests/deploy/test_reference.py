@@ -50,6 +50,17 @@ def test_the_pages_are_current(made: Path, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == (made / page).read_text()
 
 
+def test_the_help_that_needs_no_environment_is_the_programs_own() -> None:
+    """`deploy/quickstart.sh --help` prints what the program would; if not, write that to deploy/quickstart/help.txt."""
+    command = runpy.run_path(str(ROOT / "deploy/quickstart"), run_name="rehearsal")["rehearse"]
+
+    help_text = CliRunner().invoke(command, ["--help"], prog_name="deploy/quickstart.sh", terminal_width=80).output
+
+    assert (ROOT / "deploy/quickstart/help.txt").read_text() == help_text
+    shown = subprocess.run([ROOT / "deploy/quickstart.sh", "--help"], capture_output=True, text=True, check=True)
+    assert shown.stdout == help_text
+
+
 @pytest.mark.parametrize("model", [CoordinatorConfiguration, Hospital])
 def test_every_key_has_its_row(made: Path, model: type[Any]) -> None:
     """Each key of each record is in the page, with a type, a default and a reason."""

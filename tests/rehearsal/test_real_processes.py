@@ -116,7 +116,8 @@ def run_all(federation: Federation, order: Sequence[str], *, pause: Callable[[st
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the quickstart writes for two rounds of seed 0, masked."""
     folder = tmp_path_factory.mktemp("quickstart")
-    words = ["--output", folder / "run", "--rounds", str(ROUNDS), "--json", folder / "figures.json"]
+    words = ["--data", "breast-cancer", "--output", folder / "run", "--rounds", str(ROUNDS)]
+    words += ["--json", folder / "figures.json"]
     done = subprocess.run(
         [sys.executable, "deploy/quickstart", *words],
         cwd=REPOSITORY,
