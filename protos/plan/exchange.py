@@ -18,10 +18,12 @@ from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.initial_values import initial_values
 from protos.plan.manifest import Manifest, Occasion, Scalar, slices_of
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage, Stage
@@ -155,6 +157,25 @@ class Exchanges:
         self._plan, self._manifest = plan, manifest
         self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
 
+    def start_digest(self, exchange: Exchange) -> bytes:
+        """BLAKE3 of what comes down before anything was trained: the plan's first values, and zeros as controls.
+
+        One tensor is computed at a time, so that the memory of a second model is never taken.
+
+        Args:
+            exchange: of the probe, of the statistics, or of the first training round.
+
+        Returns:
+            32 bytes, what `parameters_digest` gives for the whole vector.
+        """
+        digest = blake3()
+        for tensor in exchange.down:
+            digest.update(initial_values(tensor, self._plan.seed).reshape(-1).view(np.uint8).data)
+        if exchange.has_controls:
+            for tensor in exchange.down:
+                digest.update(bytes(4 * tensor.number_count))
+        return bytes(digest.digest())
+
     def result(self, layers: bytes) -> tuple[TensorSpec, ...]:
         """The tensors whose values come down with the last aggregate.
 
@@ -199,7 +220,10 @@ class Exchanges:
         if stage in (Stage.PROBE, Stage.STATISTICS):
             return all(chosen)
         if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
-            return any(chosen)
+            # Until the first round in which all layers are aggregated, nothing was measured that could slow one down.
+            rule = self._plan.ingredients.server_rule
+            made = round_number - self._plan.has_probe
+            return all(chosen) or (any(chosen) and isinstance(rule, LayerIntervals) and made >= rule.slow_factor)
         return self._may_be_shared(chosen)
 
     def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:

@@ -4,6 +4,8 @@ The rules, beside those of the plan (protos/plan/exchange.py):
 
 * a new round comes after all others; one that comes again, after a crash somewhere, is the same step, byte
   for byte, under no earlier attempt; what the run no longer goes back to is over for good;
+* the rounds in which nothing was trained yet (the probe, the statistics, the first training round) start from
+  the values that the plan gives; this site computes them itself and refuses any others;
 * stages only advance, and no second round only measures the same;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
 * a result comes after the last round, which the plan fixes unless training may end early.
@@ -11,6 +13,7 @@ The rules, beside those of the plan (protos/plan/exchange.py):
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -58,6 +61,7 @@ class Itinerary:
         self._check_stage(offer)
         self._check_layers(offer.stage, offer.layers)
         self._check_best(offer.best_round)
+        self._check_start(offer, exchange)
         self._oldest = max(self._oldest, offer.oldest)
         self._known[offer.round], self.newest = (offer.attempt, here), offer.round
         for number in [number for number in self._known if number < self._oldest]:
@@ -93,6 +97,12 @@ class Itinerary:
     def _check_layers(self, stage: Stage | None, layers: bytes) -> None:
         if stage is not Stage.PROBE and self._chosen not in (None, layers):
             raise MalformedMessage("other layers than those that the probe has chosen")
+
+    def _check_start(self, offer: Offer, exchange: Exchange) -> None:
+        """Before any training the values are the plan's; later ones follow from sums that this site cannot check."""
+        is_start = offer.round <= self._plan.has_probe
+        if is_start and not hmac.compare_digest(offer.parameters_digest, self._exchanges.start_digest(exchange)):
+            raise MalformedMessage("first parameters that are not the plan's")
 
     def _check_best(self, best_round: int | None) -> None:
         if best_round is None:

@@ -17,6 +17,7 @@ import pytest
 
 import protos.wire.messages
 from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import decode_coordinator_message, encode_coordinator_message
 from protos.wire.messages import (
@@ -39,7 +40,7 @@ from tests.hostile.attack import Attack, in_copy, played
 from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.rehearsal.study import parameter_chunks
 
-NOTHING, ZEROS, FIRST_LAYER = np.zeros(0, np.float32), np.zeros(10, np.float32), np.zeros(4, np.float32)
+NOTHING, ZEROS = np.zeros(0, np.float32), np.zeros(10, np.float32)
 ALL = ("a", "b", "c")
 TRAINING, VALIDATION, REPORT = Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
 PLANS: dict[str, dict[str, Any]] = {
@@ -58,6 +59,8 @@ PLANS: dict[str, dict[str, Any]] = {
         "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1},
     },
 }
+# As the plan starts it, whoever the sites are.
+FIRST_LAYER = manifest_of(masked_plan("abc", **PLANS["probing"])).initial_parameters(0)[:4]
 
 
 def asked(

@@ -52,8 +52,8 @@ async def agree(sites: Sequence[Site], key_session: int = 1) -> None:
 async def ask_for(
     site: Site, number: int, attempt: int, contributors: Iterable[str | Site], parameters: Vector | None = None
 ) -> list[Chunk]:
-    """Offer a step and bind a set; the chunks that the site sends."""
-    vector = np.zeros(manifest_of(site.plan).parameters, np.float32) if parameters is None else parameters
+    """Offer a step, from the plan's first parameters unless others are named, and bind a set; what the site sends."""
+    vector = manifest_of(site.plan).initial_parameters(site.plan.seed) if parameters is None else parameters
     names = tuple(sorted(entry if isinstance(entry, str) else entry.name for entry in contributors))
     await site.tell(*offer(vector, number, attempt))
     if site.error is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from protos.errors import OperatorError, ProtocolError
+from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import (
@@ -28,13 +29,15 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Evidence, Lie, Stream, evidence_of, hospital_for
-from tests.rehearsal.study import SITES, parameter_chunks, plan_with
+from tests.rehearsal.study import SITES, made_up_identities, parameter_chunks, plan_with
 
 ALL = tuple(SITES)
 NOTHING = np.zeros(0, np.float32)
 ZEROS = np.zeros(10, np.float32)
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "columns": ["x"], "outputs": 1}
-FIRST_LAYER = np.zeros(4, np.float32)
+PROBING: dict[str, Any] = {"method": {"name": "player-fl"}} | CHAIN
+# As the plan starts it, whoever the sites are.
+FIRST_LAYER = manifest_of(plan_with(made_up_identities(), changes=PROBING)).initial_parameters(0)[:4]
 ALLOWED = {"methods": ["fedavg", "player-fl", "fedlama"]}
 
 
@@ -45,7 +48,7 @@ def plans(office: Office, name: str) -> Plan:
     methods: dict[str, dict[str, Any]] = {
         "plain": {},
         "measuring": measuring,
-        "probing": {"method": {"name": "player-fl"}} | CHAIN,
+        "probing": PROBING,
         "waiting": {"method": {"name": "fedlama"}},
     }
     return plan_with(office.identities, changes=methods[name] | {"schedule": schedule})

@@ -33,6 +33,7 @@ MODULES = (
     "attacks_at_the_gate",
     "attacks_on_rounds",
     "attacks_on_sums",
+    "attacks_on_starts",
 )
 
 

@@ -187,7 +187,7 @@ def test_fedlama_measures_distances_when_all_layers_meet() -> None:
     plan = a_plan("fedlama", **CHAIN)
     exchanges, manifest = exchanges_of(plan), manifest_of(plan)
 
-    waiting, meeting = exchanges.of(0, TRAINING, b"\x05"), exchanges.of(1, TRAINING, b"")
+    waiting, meeting = exchanges.of(2, TRAINING, b"\x05"), exchanges.of(1, TRAINING, b"")
 
     assert waiting.down == meeting.down == manifest.tensors
     assert {tensor.layer for tensor in waiting.up} == {"input.layer1", "body.layer3"}
@@ -239,7 +239,8 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x0f"),
     (a_plan("player-fl", **CHAIN | STOPPING | MEASURING), 1, VALIDATION, b""),
     (a_plan("fedlama", **CHAIN), 1, TRAINING, b"\x05"),
-    (a_plan("fedlama", **CHAIN), 0, TRAINING, b"\x00"),
+    (a_plan("fedlama", **CHAIN), 2, TRAINING, b"\x00"),
+    (a_plan("fedlama", **CHAIN), 0, TRAINING, b"\x05"),  # before anything was measured that slows a layer down
     (a_plan("fedlama", **CHAIN | {"checkpoint": "global"}), 4, VALIDATION, b"\x05"),
     (a_plan("fedlp", **CHAIN), 0, TRAINING, b"\x05"),
 ]
@@ -284,7 +285,7 @@ def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
     plan = a_plan("fedlama", architecture={"name": "dense", "hidden": [int(n) for n in generator.integers(1, 5, 4)]})
     bits = generator.integers(0, 2, 5).astype(bool)
     bits[generator.integers(5)] = True
-    exchange = exchanges_of(plan).of(0, TRAINING, pack_layers(tuple(map(bool, bits))))
+    exchange = exchanges_of(plan).of(2, TRAINING, pack_layers(tuple(map(bool, bits))))
 
     named = [exchange.tensor_at(index) for index in range(exchange.layout.parameters)]
 

@@ -230,8 +230,8 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
 
 def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog) -> None:
     """Under FedLAMA a round for the first layer takes three numbers; a whole vector is refused."""
-    plan = plan_with(made_up_identities(), rounds=2, changes={"method": {"name": "fedlama"}})
-    exchange = exchange_of(plan, layers=b"\x01")
+    plan = plan_with(made_up_identities(), rounds=4, changes={"method": {"name": "fedlama"}})
+    exchange = exchange_of(plan, number=2, layers=b"\x01")
     gate = gate_for(plan, audit, tmp_path)
 
     contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, redraw=0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from protos.plan.exchange import stage_at
+from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
+from protos.wire.positions import parameters_digest
 from site_agent.gate.itinerary import Itinerary
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -34,6 +37,7 @@ PLANS = {
     "probing": a_plan("player-fl", **CHAIN),
     "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING | STOPPING),
     "waiting": a_plan("fedlama"),
+    "controlled": a_plan("scaffold"),
 }
 
 
@@ -41,13 +45,28 @@ def begun(plan: Plan, *offers: Offer, released: tuple[dict[str, Any], ...] = ())
     """A site that was offered these rounds."""
     itinerary = Itinerary(plan.run_name, plan, manifest_of(plan), released)
     for offer in offers:
-        itinerary.accept(offer)
+        itinerary.accept(started(plan, offer))
     return itinerary
+
+
+def started(plan: Plan, offer: Offer) -> Offer:
+    """The offer, with the plan's own first values in the rounds before anything was trained."""
+    if offer.round > plan.has_probe:
+        return offer
+    exchanges = Exchanges(plan, manifest_of(plan))
+    digest = exchanges.start_digest(exchanges.of(offer.round, offer.stage, offer.layers))
+    return replace(offer, parameters_digest=digest)
 
 
 def offer(number: int, stage: Stage = TRAINING, layers: bytes = b"", best: int | None = None) -> Offer:
     """A first attempt."""
     return Offer(number, 0, DIGEST, stage, layers, best)
+
+
+def controlled(value: float) -> Offer:
+    """The plan's own first parameters, and control variates of this value."""
+    first = manifest_of(PLANS["controlled"]).initial_parameters(0)
+    return replace(offer(0), parameters_digest=parameters_digest(np.append(first, np.full_like(first, value))))
 
 
 def honest(plan: Plan, training_rounds: int | None = None, layers: bytes = b"") -> list[Offer]:
@@ -109,6 +128,11 @@ LIES: dict[str, tuple[str, list[Offer], str]] = {
     "all layers after some": ("probing", [offer(1, layers=b"\x01"), offer(2)], "probe has chosen"),
     "some layers after all": ("probing", [offer(1), offer(2, layers=b"\x03")], "probe has chosen"),
     "some layers where all are due": ("waiting", [offer(1, layers=b"\x01")], "does not choose"),
+    "first parameters of the coordinator's": ("plain", [offer(0)], "not the plan's"),
+    "other values for the probe": ("probing", [offer(0, PROBE)], "not the plan's"),
+    "first parameters of its own after the probe": ("probing", [offer(1, layers=b"\x01")], "not the plan's"),
+    "control variates before any training": ("controlled", [controlled(1e-6)], "not the plan's"),
+    "fewer layers before any was measured": ("waiting", [offer(0, layers=b"\x01")], "does not choose"),
     "no layers at all": ("waiting", [offer(0, layers=b"\x00")], "does not choose"),
     "a best round that nobody measured": ("plain", [offer(2, best=1)], "no site has measured"),
     "the first round as the best": ("measuring", [offer(2, best=0)], "no site has measured"),

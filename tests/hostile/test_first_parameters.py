@@ -1,0 +1,58 @@
+"""The first parameters are the plan's to the last bit, whatever the coordinator announces or sends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.plan.manifest import manifest_of
+from protos.wire.messages import Bind, Offer
+from protos.wire.positions import parameters_digest
+from site_agent.trainer_socket import Train
+from tests.hostile.attacks_on_starts import PLAN, Vector
+from tests.hostile.lies import ALL, assert_refused
+from tests.rehearsal.federation import Office
+from tests.rehearsal.lying import Evidence, Stream, evidence_of
+from tests.rehearsal.study import parameter_chunks, plan_with
+
+
+def offered(office: Office, folder: Path, vector: Vector, digest: bytes) -> Evidence:
+    """Offer a site round 0 with these parameters, announced under this digest."""
+    plan = plan_with(office.identities, changes=PLAN)
+
+    async def lie(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.send(Offer(0, 0, digest), *parameter_chunks(vector, 0), Bind(0, 0, ALL, 0))
+        await stream.chunks(1)
+
+    return evidence_of(office, folder, lie, approved=(plan,), seconds=1.0)
+
+
+@pytest.mark.parametrize("number", [0, 279, 280, 319])
+def test_one_changed_bit_of_the_first_parameters_is_refused(tmp_path: Path, office: Office, number: int) -> None:
+    """Wrong values are refused under their own digest and under the right one, before anything is trained."""
+    plan = plan_with(office.identities, changes=PLAN)
+    right = manifest_of(plan).initial_parameters(plan.seed)
+    wrong = right.copy()
+    wrong.view(np.uint32)[number] ^= 1
+
+    announced = offered(office, tmp_path / "announced", wrong, parameters_digest(wrong))
+    hidden = offered(office, tmp_path / "hidden", wrong, parameters_digest(right))
+
+    for evidence, reason in ((announced, "first parameters"), (hidden, "not what was announced")):
+        assert_refused(evidence)
+        assert reason in evidence.events("coordinator_refused")[0]["reason"]
+        assert not [question for question in evidence.questions if isinstance(question, Train)]
+
+
+def test_the_first_parameters_of_the_plan_are_trained_from(tmp_path: Path, office: Office) -> None:
+    """An honest coordinator's first round is answered."""
+    plan = plan_with(office.identities, changes=PLAN)
+    right = manifest_of(plan).initial_parameters(plan.seed)
+
+    evidence = offered(office, tmp_path, right, parameters_digest(right))
+
+    assert len(evidence.chunks) == 1
+    assert evidence.is_waiting
