@@ -22,19 +22,11 @@ import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.hostile.attack import Attack
 
-MODULES = (
-    "attacks_on_keys",
-    "attacks_on_sets",
-    "attacks_on_memory",
-    "attacks_by_plans",
-    "attacks_at_the_gate",
-    "attacks_on_rounds",
-    "attacks_on_sums",
-    "attacks_on_starts",
-)
+MODULES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("attacks_*.py")))  # none is forgotten
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,228 @@
+"""Somebody who changes an audit log, and a member that shows its witness another log than its own.
+
+A chain of hashes shows a changed line. A cut tail, and a chain that was made again from its beginning, show only
+against checkpoints that somebody else has signed. The attacker wants a changed log to verify, or its witness to
+cosign it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import audit.cosigning
+import audit.log_files
+import audit.log_verification
+import protos.wire.log_chain
+from audit import checkpoint_memory
+from audit.audit_log import AuditError
+from audit.cosigning import LogSession
+from audit.log_files import BrokenFile
+from audit.log_verification import KnownKeys
+from protos.wire.log_chain import Head, Record, append
+from protos.wire.log_checkpoints import COORDINATOR, HeadRefused
+from protos.wire.upkeep_messages import LogGrowth, LogStanding
+from tests.audit.audit_sides import PUBLIC, SITE, Side, meet
+from tests.hostile.attack import Attack, in_copy, scratch
+
+Lines = list[bytes]
+Weakened = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def patched(owner: Any, **changes: Any) -> Iterator[None]:
+    """Some checks replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changes.items():
+            patch.setattr(owner, name, value)
+        yield
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """The check that is missing."""
+
+
+@contextmanager
+def met(folder: Path) -> Iterator[tuple[Side, Side]]:
+    """A site and a coordinator that have met once, each with a few records."""
+    both = Side(folder / "site", SITE), Side(folder / "coordinator", COORDINATOR)
+    try:
+        for side in both:
+            side.work()
+        meet(*both)
+        yield both
+    finally:
+        for side in both:
+            side.log.close()
+
+
+def changed_log(weakened: bool, change: Callable[[Lines], Lines], without: Weakened) -> bool:
+    """Change the lines of a site's log; an officer verifies it with public keys and the witness's checkpoints."""
+    with scratch() as folder, met(folder) as (site, coordinator), in_copy(weakened, without):
+        kept = checkpoint_memory.kept_heads(coordinator.party.folder)
+        site.path.write_bytes(b"".join(change(site.path.read_bytes().splitlines(keepends=True))))
+        try:
+            audit.log_verification.verify_log(site.path, owner=SITE, keys=KnownKeys(PUBLIC), kept=kept)
+        except (BrokenFile, AuditError):
+            return False
+        return True
+
+
+def _made_again(lines: Lines) -> Lines:
+    """A chain with another fact, made again from its beginning without the records about checkpoints."""
+    head, made = Head(), []
+    for line in lines:
+        facts = json.loads(line)["facts"]
+        if facts["event"] == "contribution_released":
+            head, new = append(head, facts | {"round": 99}, os.urandom(16))
+            made.append(new)
+    return made
+
+
+@contextmanager
+def without_the_chain() -> Iterator[None]:
+    """A record counts with the hash that it names itself."""
+
+    def step(head: Head, line: bytes, number: int) -> Record:
+        record = json.loads(line)
+        return Record(head, Head(head.sequence + 1, record["hash"]), bytes(32), record["facts"])
+
+    with patched(protos.wire.log_chain, _step=step):
+        yield
+
+
+def without_kept_checkpoints() -> AbstractContextManager[None]:
+    """Nobody has kept a checkpoint of the log."""
+    return patched(audit.log_verification, _check_kept=_nothing)
+
+
+def forked_log(weakened: bool) -> bool:
+    """Show the witness a second future of a log, after it has cosigned the first."""
+    with scratch() as folder, met(folder) as (site, coordinator):
+        shutil.copytree(site.path.parent, folder / "fork")
+        fork = Side(folder / "fork", SITE)
+        start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+        assert start is not None
+        site.work(3)
+        fork.work(7)
+        meet(site, coordinator)
+        grown = LogGrowth(fork.party.signed(fork.log.head), start.size, tuple(fork.log.leaves(start.size, 1000)))
+        fork.log.close()
+        return _cosigned(weakened, coordinator, grown, lambda: patched(audit.cosigning, follow=_nothing))
+
+
+def checkpoint_of_another(weakened: bool) -> bool:
+    """Show the witness a checkpoint that the owner of the log has not signed."""
+    with scratch() as folder, met(folder) as (site, coordinator):
+        start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+        assert start is not None
+        site.work()
+        grown = LogGrowth(site.party.signed(site.log.head), start.size, tuple(site.log.leaves(start.size, 1000)))
+        forged = replace(grown, head=replace(grown.head, signature=bytes(64)))
+        return _cosigned(weakened, coordinator, forged, lambda: patched(audit.cosigning, check_head=_nothing))
+
+
+def _cosigned(weakened: bool, witness: Side, grown: LogGrowth, without: Weakened) -> bool:
+    with in_copy(weakened, without):
+        try:
+            return bool(witness.party.witness(grown, SITE, PUBLIC[SITE]).given.signature)
+        except HeadRefused:
+            assert [facts["owner"] for facts in witness.log.records("log_refused")] == [SITE]
+            return False
+
+
+def rolled_back_log(weakened: bool) -> bool:
+    """Bring back yesterday's log from a backup, and go on as if nothing had been done since."""
+
+    def stand(self: LogSession, standing: LogStanding) -> None:
+        self._confirmed = 0
+
+    @contextmanager
+    def without_own_checkpoints() -> Iterator[None]:
+        with patched(LogSession, _stand=stand), patched(audit.cosigning, follow=_nothing):
+            yield
+
+    with scratch() as folder, met(folder) as (site, coordinator):
+        shutil.copytree(site.path.parent, folder / "backup")
+        site.work()
+        meet(site, coordinator)
+        old = Side(folder / "backup", SITE)
+        with in_copy(weakened, without_own_checkpoints):
+            try:
+                old.work(2)
+                meet(old, coordinator)
+            except HeadRefused:
+                return False
+            finally:
+                old.log.close()
+        kept = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+        return kept is not None and kept.head != site.log.head_at(kept.size)
+
+
+ATTACKS = (
+    *(
+        Attack(
+            name=f"log-{name}",
+            tries=f"somebody {tries} in an audit log",
+            without=missing,
+            run=partial(changed_log, change=change, without=without),
+        )
+        for name, tries, change, missing, without in (
+            (
+                "with-a-changed-digit",
+                "changes a digit",
+                lambda lines: [lines[0], lines[1], lines[2].replace(b'"round":2', b'"round":3'), *lines[3:]],
+                "the chain of hashes",
+                without_the_chain,
+            ),
+            (
+                "with-a-field-more",
+                "adds a field beside those that are hashed",
+                lambda lines: [lines[0].replace(b'{"facts"', b'{"approved":true,"facts"'), *lines[1:]],
+                "the chain of hashes",
+                without_the_chain,
+            ),
+            (
+                "with-a-cut-tail",
+                "removes the last records",
+                lambda lines: lines[:3],
+                "the checkpoints that a witness keeps",
+                without_kept_checkpoints,
+            ),
+            (
+                "made-again",
+                "changes a record and makes the whole chain again",
+                _made_again,
+                "the checkpoints that a witness keeps",
+                without_kept_checkpoints,
+            ),
+        )
+    ),
+    Attack(
+        name="forked-log",
+        tries="a site shows its witness a second future of its audit log",
+        without="the witness's memory",
+        run=forked_log,
+    ),
+    Attack(
+        name="checkpoint-of-another",
+        tries="somebody shows a witness a checkpoint that the log's owner has not signed",
+        without="the signature of a checkpoint",
+        run=checkpoint_of_another,
+    ),
+    Attack(
+        name="rolled-back-log",
+        tries="a site brings back an older audit log and goes on from there",
+        without="the comparison with the last cosigned checkpoint, on both sides",
+        run=rolled_back_log,
+    ),
+)

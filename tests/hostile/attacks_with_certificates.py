@@ -1,0 +1,397 @@
+"""A thief of certificates, keys and invitations, and a hospital's own authority that oversteps.
+
+What the coordinator answers is asked of its own code (`Membership`), with a register, an authority and enrolled
+sites as in production. The attacker wants to be taken for a site, to enrol twice, or to have its own root trusted.
+`test_certificates.py` shows that TLS refuses most of these callers before this code sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+import coordinator.network.enrolment_calls as enrolment_calls
+import pki.certificate_chain
+import pki.certificates
+import pki.enrolment_decisions
+import pki.identity
+import pki.register
+from coordinator.network.enrolment_calls import Membership
+from pki import certificates
+from pki.authority import Authority, FederationRecord
+from pki.certificate_chain import certificates_in, trusted_after
+from pki.enrolment_decisions import (
+    Issued,
+    enrolment_request,
+    handle_renewal,
+    handle_request,
+    invite_site,
+    renewal_request,
+)
+from pki.invitation import Invitation
+from pki.names import Address, FederationName, SiteName
+from pki.own_authority import authority_fingerprint, own_certificate_in
+from pki.own_register import OwnAuthorities
+from pki.register import Register
+from pki.site_keys import SiteKeys
+from protos.errors import RefusedError
+from tests.hostile.attack import Attack, in_copy, scratch
+from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
+
+NOW = datetime.now(UTC)
+MARY, LUKE = SiteName("st-mary"), SiteName("st-luke")
+HEART = FederationName("heart")
+LATER = NOW + timedelta(days=1)
+Weakened = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass
+class Scene:
+    """A federation with two enrolled sites, and what its coordinator answers."""
+
+    folder: Path
+    authority: Authority
+    register: Register
+
+    def __post_init__(self) -> None:
+        self.keys = {name: SiteKeys.create(self.folder / name) for name in (MARY, LUKE)}
+        self.chains = {name: self.enrol(self.invite(name), self.keys[name]) for name in (MARY, LUKE)}
+
+    def invite(self, site: SiteName, *, hours: float = 48.0) -> Invitation:
+        """Invite a site; its first use of the invitation brings a certificate."""
+        return invite_site(
+            self.authority, self.register, site, valid_for=timedelta(hours=hours), is_pre_approved=True, now=NOW
+        )
+
+    def enrol(self, invitation: Invitation, keys: SiteKeys, now: datetime = NOW) -> bytes:
+        """The chain that a site gets for its invitation."""
+        request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+        answer = handle_request(self.authority, self.register, request, now)
+        assert isinstance(answer, Issued)
+        return answer.chain_pem
+
+    def lets_in(self, chain: bytes, now: datetime = NOW) -> str | None:
+        """As whom the coordinator takes a caller that shows this chain, or None."""
+        leaf, *above = certificates_in(chain)
+        membership = Membership(self.authority, self.register, lambda: now)
+        shown = certificates.certificate_pem(leaf), b"".join(map(certificates.certificate_pem, above))
+        caller = membership.identify(*shown)
+        return caller.site if membership.is_accepted(caller) else None
+
+    def forged(self, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> bytes:
+        """What somebody who has stolen the issuing key can sign."""
+        issuing, issuing_key = self.authority._issuing()
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
+        key = certificates.new_tls_key().public_key()
+        leaf = certificates._leaf(key, issuing, issuing_key, names, usage, NOW)
+        return certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+
+
+def made(folder: Path) -> Authority:
+    """An authority of federation heart."""
+    address = Address("localhost", 8443)
+    record = FederationRecord(HEART, address, address, ())
+    return Authority.create(folder, record, passphrase="correct horse battery", now=NOW)
+
+
+def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened) -> bool:
+    """Play an attack against a federation; a refusal in three sentences is a refusal."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        authority = made(folder / "pki")
+        register = stack.enter_context(Register.create(folder / "register.sqlite"))
+        scene = Scene(folder, authority, register)
+        stack.enter_context(in_copy(weakened, without))
+        try:
+            return attack(scene)
+        except RefusedError:
+            return False
+
+
+@contextmanager
+def patched(owner: Any, **changes: Any) -> Iterator[None]:
+    """Some checks replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changes.items():
+            patch.setattr(owner, name, value)
+        yield
+
+
+@contextmanager
+def without_the_register() -> Iterator[None]:
+    """The coordinator accepts every certificate of its authority."""
+    with patched(Register, is_accepted=lambda self, name, sha256: True):
+        yield
+
+
+@contextmanager
+def without_chains() -> Iterator[None]:
+    """Whoever signed a certificate: it counts."""
+    with without_the_register(), patched(enrolment_calls, verified_leaf=lambda *facts: None):
+        yield
+
+
+@contextmanager
+def without_times() -> Iterator[None]:
+    """A certificate that has ended still counts."""
+    honest = enrolment_calls.identify_site
+    with (
+        patched(enrolment_calls, verified_leaf=lambda *facts: None),
+        patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW)),
+    ):
+        yield
+
+
+@contextmanager
+def without_one_name() -> Iterator[None]:
+    """The first of several names counts."""
+    honest = pki.identity._names
+    with without_the_register(), patched(pki.identity, _names=lambda leaf, **more: honest(leaf, **more)[:1]):
+        yield
+
+
+@contextmanager
+def without_own_names() -> Iterator[None]:
+    """A hospital's authority counts for each site's name."""
+
+    def identify(chain: Any, authorities: Any, federation: FederationName, now: datetime) -> Any:
+        return own_certificate_in(chain, [one.certificate for one in authorities], federation, now)
+
+    with without_the_register(), patched(enrolment_calls, identify_own=identify):
+        yield
+
+
+def foreign_authority(scene: Scene) -> bool:
+    """Show a certificate with the right names, issued by an authority that calls itself heart too."""
+    stranger = made(scene.folder / "stranger")
+    key = certificates.new_tls_key().public_key()
+    return scene.lets_in(stranger.issue_site(key, MARY, NOW).chain_pem) == MARY
+
+
+def expired_certificate(scene: Scene) -> bool:
+    """Show a certificate that has ended."""
+    return scene.lets_in(scene.chains[MARY], NOW + timedelta(days=91)) == MARY
+
+
+def revoked_certificate(scene: Scene) -> bool:
+    """Show the certificate of a site that was revoked, which TLS takes as before."""
+    assert scene.lets_in(scene.chains[MARY]) == MARY
+    scene.register.revoke(MARY, NOW)
+    return scene.lets_in(scene.chains[MARY]) == MARY
+
+
+def stolen_issuing_key(scene: Scene) -> bool:
+    """Issue a second certificate in a site's name with the stolen issuing key."""
+    return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}")) == MARY
+
+
+def two_names(scene: Scene) -> bool:
+    """Show a certificate that carries two sites' names."""
+    return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}", f"spiffe://heart/site/{LUKE}")) == MARY
+
+
+def another_hospitals_authority(scene: Scene) -> bool:
+    """Have the own authority of one hospital issue a certificate in another hospital's name."""
+    hospital = found(Wanted(start=NOW))
+    OwnAuthorities(scene.register).add(
+        MARY,
+        hospital.pem,
+        authority_fingerprint(hospital.certificate),
+        federation=HEART,
+        kin=scene.authority.authorities(),
+        now=NOW,
+    )
+    leaf = issued(hospital, small_key().public_key(), Leaf(uris=(f"spiffe://heart/site/{LUKE}",), start=NOW))
+    return scene.lets_in(certificates.certificate_pem(leaf) + hospital.pem) == LUKE
+
+
+def used_invitation(scene: Scene) -> bool:
+    """Use an invitation that was used before, with keys of the thief's own."""
+    third = SiteName("st-john")
+    invitation = scene.invite(third)
+    scene.enrol(invitation, SiteKeys.create(scene.folder / "honest"))
+    return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief")))
+
+
+def late_invitation(scene: Scene) -> bool:
+    """Use an invitation after its time."""
+    invitation = scene.invite(SiteName("st-john"), hours=1)
+    return bool(scene.enrol(invitation, SiteKeys.create(scene.folder / "thief"), LATER))
+
+
+def one_key_for_two_sites(scene: Scene) -> bool:
+    """Enrol a second site with the identity key of the first, so that one hospital counts twice."""
+    invitation = scene.invite(SiteName("st-john"))
+    keys = SiteKeys.create(scene.folder / "again")
+    request = enrolment_request(invitation, keys.signing_request(), scene.keys[MARY].identity_key())
+    return isinstance(handle_request(scene.authority, scene.register, request, NOW), Issued)
+
+
+def renewal_by_a_stranger(scene: Scene) -> bool:
+    """Ask for a site's next certificate without its identity key."""
+    keys = SiteKeys.create(scene.folder / "thief")
+    request = renewal_request(HEART, MARY, keys.signing_request(), Ed25519PrivateKey.generate())
+    return bool(handle_renewal(scene.authority, scene.register, request, NOW).chain_pem)
+
+
+def copied_signing_request(scene: Scene) -> bool:
+    """Have somebody else's public key certified, without possession of the private key.
+
+    One bit of the signature is flipped, as good as any that one without the private key can make.
+    """
+    invitation = scene.invite(SiteName("st-john"))
+    der = x509.load_pem_x509_csr(certificates.signing_request(certificates.new_tls_key())).public_bytes(
+        serialization.Encoding.DER
+    )
+    flipped = bytes([*der[:-1], der[-1] ^ 1])
+    pem = x509.load_der_x509_csr(flipped).public_bytes(serialization.Encoding.PEM)
+    keys = SiteKeys.create(scene.folder / "thief")
+    asked = enrolment_request(invitation, pem, keys.identity_key())
+    return isinstance(handle_request(scene.authority, scene.register, asked, NOW), Issued)
+
+
+def key_of_another_curve(scene: Scene) -> bool:
+    """Have a key of another curve certified, which TLS stacks at other sites may not expect."""
+    invitation = scene.invite(SiteName("st-john"))
+    pem = certificates.signing_request(ec.generate_private_key(ec.SECP384R1()))
+    keys = SiteKeys.create(scene.folder / "thief")
+    asked = enrolment_request(invitation, pem, keys.identity_key())
+    return isinstance(handle_request(scene.authority, scene.register, asked, NOW), Issued)
+
+
+def root_of_the_coordinators_own(scene: Scene) -> bool:
+    """Announce a new root to the sites that the coordinator, which has the issuing key alone, has made itself."""
+    trusted = scene.authority.root_pem()
+    stranger = made(scene.folder / "stranger").root_pem()
+    return trusted_after(trusted, trusted + stranger, NOW) != trusted
+
+
+def _any_keys(self: Register, name: SiteName, asked: Any) -> Any:
+    self._connection.execute(
+        "UPDATE sites SET state = 'approved', identity_key = ?, tls_key_sha256 = ? WHERE name = ?",
+        (asked.identity_key, asked.tls_key_sha256, name),
+    )
+    return self._site(name)
+
+
+def _any_key(request_pem: bytes) -> Any:
+    return x509.load_pem_x509_csr(request_pem).public_key()
+
+
+def _never_late(time: datetime) -> int:
+    return int((time if time < LATER else NOW).timestamp())
+
+
+ATTACKS = tuple(
+    Attack(
+        name=name,
+        tries=tries,
+        without=missing,
+        run=partial(attacked, attack=attack, without=without),
+    )
+    for name, tries, attack, missing, without in (
+        (
+            "foreign-certificate",
+            "a caller shows a site's certificate by a foreign authority of the same name",
+            foreign_authority,
+            "the check of chains and the register",
+            without_chains,
+        ),
+        (
+            "expired-certificate",
+            "a caller shows a site's certificate that has ended",
+            expired_certificate,
+            "the times of certificates",
+            without_times,
+        ),
+        (
+            "revoked-certificate",
+            "a caller shows the certificate of a revoked site",
+            revoked_certificate,
+            "the register",
+            without_the_register,
+        ),
+        (
+            "stolen-issuing-key",
+            "the thief of the issuing key issues a second certificate in a site's name",
+            stolen_issuing_key,
+            "the register",
+            without_the_register,
+        ),
+        (
+            "certificate-with-two-names",
+            "the thief of the issuing key issues a certificate with two sites' names",
+            two_names,
+            "the rule of one name and the register",
+            without_one_name,
+        ),
+        (
+            "another-hospitals-authority",
+            "the own authority of one hospital issues a certificate in another hospital's name",
+            another_hospitals_authority,
+            "the rule that an authority counts for one site, and the register",
+            without_own_names,
+        ),
+        (
+            "used-invitation",
+            "a thief uses an invitation that the site has used before",
+            used_invitation,
+            "the rule that an invitation brings in one pair of keys",
+            lambda: patched(Register, _asked_again=_any_keys),
+        ),
+        (
+            "late-invitation",
+            "a thief uses an invitation after its time",
+            late_invitation,
+            "the end of an invitation",
+            lambda: patched(pki.register, _seconds=_never_late),
+        ),
+        (
+            "one-identity-key-for-two-sites",
+            "a hospital enrols a second site with the identity key of its first",
+            one_key_for_two_sites,
+            "the rule that a key stands for one site",
+            lambda: patched(Register, _check_new_keys=lambda *facts: None),
+        ),
+        (
+            "renewal-by-a-stranger",
+            "a thief asks for a site's next certificate without the site's identity key",
+            renewal_by_a_stranger,
+            "the signature of a renewal",
+            lambda: patched(pki.enrolment_decisions, verify=lambda *facts: None),
+        ),
+        (
+            "request-without-possession",
+            "a thief has a public key certified without possession of its private key",
+            copied_signing_request,
+            "the signature of a signing request",
+            lambda: patched(pki.enrolment_decisions, requested_key=_any_key),
+        ),
+        (
+            "key-of-another-curve",
+            "a site has a key of another curve certified",
+            key_of_another_curve,
+            "the check of the curve",
+            lambda: patched(pki.certificates, is_p256=lambda key: True),
+        ),
+        (
+            "root-of-the-coordinators-own",
+            "the coordinator has sites trust a root that it has made itself",
+            root_of_the_coordinators_own,
+            "the certificate by which a trusted root vouches for the next",
+            lambda: patched(pki.certificate_chain, _vouches=lambda *facts: True),
+        ),
+    )
+)
