@@ -14,6 +14,8 @@ import numpy as np
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.disguised import disguised_numbers
+from site_agent.trainer.data.mixed_units import far_values, mixed_units
+from site_agent.trainer.data.numbers import Numbers
 
 _IDENTIFIER: Final = re.compile(
     r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I
@@ -159,9 +161,11 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
     kept = [value for value in (column.low, column.high) if value not in markers]
     keys = [("type", "numeric")]
     if len(true):
-        low, high = rounded_range(min([float(true.min()), *kept]), max([float(true.max()), *kept]))
+        possible, suspicion = _possible(np.array([*true, *kept]))
+        low, high = rounded_range(float(possible.min()), float(possible.max()))
         keys.append(("range", f"[{low:g}, {high:g}]"))
         words.append("range: widen it to what is possible in a patient; unit: name it")
+        words += suspicion
     if own:
         shown = " and ".join(f"{marker:g}" for marker in own)
         if len(true):
@@ -174,6 +178,17 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
     if column.other_texts:
         words.append(f"{column.other_texts} cells hold text that is no number")
     return _line(column, "feature", (*keys, *_missing(column, markers)), words)
+
+
+def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
+    """The values that may be of one unit, and what a person should know about the others."""
+    mixed = mixed_units(values)
+    if mixed is not None:
+        words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"
+        return values[~mixed.is_minority], [words]
+    is_far = far_values(values)
+    words = "suspicious: some values lie too far from the others. The range leaves them out"
+    return values[~is_far], [words] if is_far.any() else []
 
 
 def _missing(column: ColumnDraft, markers: Sequence[float]) -> tuple[tuple[str, str], ...]:

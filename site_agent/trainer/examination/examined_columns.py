@@ -12,6 +12,7 @@ from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import CategoricalFeature, Feature
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.data.mixed_units import far_values, mixed_units
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.examination.columns_alone import sampled
 from site_agent.trainer.examination.finding import Finding
@@ -29,7 +30,7 @@ def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def column_findings(table: Table) -> Iterator[Finding]:
-    """Columns that are empty, mostly empty, constant, or hold numbers that look like markers."""
+    """Columns that are empty, mostly empty, constant, or hold markers, two units, or numbers that cannot be."""
     for feature in table.contract.features:
         values = table.features[feature.name]
         absent = absent_in(feature, values)
@@ -46,11 +47,28 @@ def column_findings(table: Table) -> Iterator[Finding]:
             words = f"column {feature.name}: {share:.0%} of the rows have no value"
             yield Finding(level="warning", key=f"mostly-missing:{feature.name}", words=words)
         if not isinstance(feature, CategoricalFeature):
-            yield from _disguised(table, feature, values)
+            markers = disguised_numbers(values)
+            yield from _disguised(table, feature, values, markers)
+            yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
 
 
-def _disguised(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
-    for marker in disguised_numbers(values):
+def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
+    """Two units in one column, or a few values that no measurement reaches."""
+    others = [*(column for name, column in table.features.items() if name != feature.name)]
+    others += [] if table.target is None else [table.target]
+    found, what = mixed_units(values, others), f"column {feature.name}: "
+    if found is not None:
+        places, key = np.flatnonzero(found.is_minority), f"mixed-units:{feature.name}"
+        words = f"{what}{found.words}; convert them to the unit of the others, and declare a range that holds one unit"
+    else:
+        places, key = np.flatnonzero(far_values(values)), f"far:{feature.name}"
+        words = f"{what}{len(places)} values lie too far from the others; is a decimal point lost, or the unit another?"
+    if places.size:
+        yield Finding(level="warning", key=key, words=words, rows=rows_of(table, places), count=len(places))
+
+
+def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[float, ...]) -> Iterator[Finding]:
+    for marker in markers:
         places = np.flatnonzero(values == marker)
         yield Finding(
             level="warning",

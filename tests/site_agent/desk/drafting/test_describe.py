@@ -208,3 +208,23 @@ def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: by
         return
     with pytest.raises(DataError, match=words):
         describe(path)
+
+
+def test_a_draft_has_a_range_that_holds_one_unit(tmp_path: Path) -> None:
+    """A third of the values in another unit: the draft says so, and the check of the table names the rows."""
+    generator = np.random.default_rng(3)
+    chol = np.round(generator.normal(220, 35, 300))
+    cells = [f"{value / 38.67:.2f}" if row % 3 == 0 else f"{value:g}" for row, value in enumerate(chol)]
+    path = _made(tmp_path, ["chol,target", *(f"{cell},{row % 2}" for row, cell in enumerate(cells))])
+
+    contract, text = _drafted(path)
+
+    feature = contract.features[0]
+    assert isinstance(feature, NumericFeature)
+    assert feature.range is not None
+    assert feature.range[0] > 20
+    assert "33% of the values are about 38" in text
+    assert "as mmol/l and mg/dl of cholesterol differ" in text
+    mistakes = survey_table(path, contract).mistakes
+    assert [(one.column, one.count) for one in mistakes] == [("chol", 100)]
+    assert "number outside the declared range" in mistakes[0].words

@@ -129,6 +129,12 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "warning",
         "disguised:chol:999",
     ),
+    "a third in another unit": (
+        lambda t: _changed(t, chol=np.where(np.arange(ROWS) % 3 == 0, t.features["chol"] / 38.67, t.features["chol"])),
+        "warning",
+        "mixed-units:chol",
+    ),
+    "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
     "the same column twice": (lambda t: _changed(t, chol=t.features["age"] * 2 + 1), "warning", "collinear:age:chol"),
     "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
     "a leak by absence": (
