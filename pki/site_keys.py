@@ -1,8 +1,8 @@
-"""The keys and certificates that a site keeps, in one private directory.
+"""The TLS key and the certificates of a site, in one private directory of its network process.
 
-tls.key (P-256) and identity.key (Ed25519) are made here and never leave; tls.crt (leaf, then issuing
-authority) and root.crt come with enrolment. A renewal prepares tls.key.next beside tls.key, and the
-old pair is in force until the new pair is complete. The rules:
+tls.key (P-256) is made here and never leaves. tls.crt (leaf, then issuing authority) and root.crt come with
+enrolment. A renewal prepares tls.key.next beside tls.key, and the old pair is in force until the new pair is
+complete. The identity key is no part of this: another process keeps it (identity_key.py). The rules:
 
 * an existing key is never overwritten, except by a renewal that has its certificate;
 * a certificate is written only when it is for our key, our name and our federation, under our root.
@@ -16,19 +16,15 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.durable import sync_folder
 from pki import certificates, store
 from pki.certificate_chain import certificates_in, trusted_after, verified_leaf
 from pki.identity import identify_site
 from pki.names import SiteName
-from pki.signatures import public_bytes
+from pki.shown_certificates import federation_of
 from protos.errors import ConfigurationError, RefusedError
-from protos.fingerprints import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +35,12 @@ class SiteKeys:
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
-        """Whether both keys are there."""
-        return all((directory / name).exists() for name in ("tls.key", "identity.key"))
+        """Whether the key is there."""
+        return (directory / "tls.key").exists()
 
     @classmethod
     def create(cls, directory: Path) -> SiteKeys:
-        """Make both keys, or the one that a crash left missing; a ConfigurationError where both exist."""
+        """Make the key; a ConfigurationError where it exists."""
         store.make_private_directory(directory)
         keys = cls(directory)
         if cls.exists(directory):
@@ -53,18 +49,14 @@ class SiteKeys:
                 consequence="They were left as they are, and nothing was sent.",
                 remedy="Use them, or choose an empty directory to become a new site.",
             )
-        if not keys.tls_key_path.exists():
-            pem = certificates.key_to_pem(certificates.new_tls_key())
-            store.write_secret(keys.tls_key_path, pem, replace=False)
-        if not keys.identity_key_path.exists():
-            store.write_secret(keys.identity_key_path, _new_identity_pem(), replace=False)
+        pem = certificates.key_to_pem(certificates.new_tls_key())
+        store.write_secret(keys.tls_key_path, pem, replace=False)
         return cls.load(directory)
 
     @classmethod
     def load(cls, directory: Path) -> SiteKeys:
-        """Open a site's keys, certificates present or not, after checking each that is there."""
+        """Open a site's key and certificates, the latter present or not, after checking each that is there."""
         keys = cls(directory)
-        keys.identity_key()
         keys._finish_interrupted_renewal()
         key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
         if keys.is_enrolled() and not _is_for(keys.leaf(), key):
@@ -90,25 +82,6 @@ class SiteKeys:
         """The federation's root certificate."""
         return self.directory / "root.crt"
 
-    @property
-    def identity_key_path(self) -> Path:
-        """The identity key, mode 0600."""
-        return self.directory / "identity.key"
-
-    def identity_key(self) -> Ed25519PrivateKey:
-        """The site's long-term identity key; a secret."""
-        try:
-            key = serialization.load_pem_private_key(store.read_secret(self.identity_key_path), password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
-            raise _no_identity(self.identity_key_path) from cause
-        if not isinstance(key, Ed25519PrivateKey):
-            raise _no_identity(self.identity_key_path)
-        return key
-
-    def identity_fingerprint(self) -> str:
-        """The fingerprint of the identity key, as the site reads it to the federation office."""
-        return fingerprint(public_bytes(self.identity_key()))
-
     def is_enrolled(self) -> bool:
         """Whether a certificate has been installed."""
         return self.certificate_path.exists() and self.root_certificate_path.exists()
@@ -127,8 +100,12 @@ class SiteKeys:
 
     def federation(self) -> str:
         """The federation that the present certificate names."""
-        names = self.leaf().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")[2]
+        return federation_of(self.leaf())
+
+    @property
+    def previous_certificate_path(self) -> Path:
+        """The chain before the last renewal, if the new one has not worked yet."""
+        return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
         """Whether the pair before the last renewal is kept, because the new one has not worked yet."""
@@ -306,17 +283,3 @@ def _fingerprints(roots_pem: bytes) -> list[str]:
 def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:
     held = leaf.public_key()
     return isinstance(held, ec.EllipticCurvePublicKey) and held == key.public_key()
-
-
-def _new_identity_pem() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _no_identity(path: Path) -> ConfigurationError:
-    return ConfigurationError(
-        what=f"{path} does not hold an Ed25519 key in PEM.",
-        consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore it from its backup; a new identity key makes this a new site that must be approved again.",
-    )

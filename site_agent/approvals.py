@@ -25,6 +25,7 @@ from protos.errors import ProtocolError, RefusedError
 from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
+from site_agent.state_folders import approvals_folder, gate_folder
 
 
 class Signature(Document):
@@ -83,7 +84,7 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
             version=plan.version,
             signatures=(*others, signature),
         )
-        keep_plan(state, plan)
+        _write(approvals_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
         _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
@@ -102,7 +103,7 @@ def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | No
 
 def keep_plan(state: Path, plan: Plan) -> None:
     """Put an announced plan where `site-agent review` and `approve` find it by its digest."""
-    _write(state / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
+    _write(gate_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
@@ -152,12 +153,12 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
     A file that cannot be read is no plan to compare with, so it is passed over.
     """
     found: list[tuple[str, Plan, Approval]] = []
-    for path in (state / "approvals").glob("*.json"):
+    for path in approvals_folder(state).glob("*.json"):
         try:
             approval = Approval.model_validate_json(path.read_bytes())
             if approval.study != plan.study or approval.plan_digest == plan.digest.hex():
                 continue
-            earlier = plan_from_wire((state / "plans" / path.name).read_bytes())
+            earlier = plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes())
         except (OSError, ValidationError, ProtocolError):
             continue
         found.append((approval.signatures[-1].at, earlier, approval))
@@ -167,7 +168,7 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 def newest_version(state: Path, study: str) -> int:
     """The highest version of a study that was ever approved here, 0 for none."""
     versions = [0]
-    for path in (state / "approvals").glob("*.json"):
+    for path in approvals_folder(state).glob("*.json"):
         try:
             approval = Approval.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):
@@ -178,7 +179,7 @@ def newest_version(state: Path, study: str) -> int:
 
 def approval_path(state: Path, plan: Plan) -> Path:
     """The file that holds what was said to a plan."""
-    return state / "approvals" / f"{plan.digest.hex()}.json"
+    return approvals_folder(state) / f"{plan.digest.hex()}.json"
 
 
 def _is_same_person(one: str, other: str) -> bool:
@@ -192,7 +193,7 @@ def _has_ended(signature: Signature, now: datetime) -> bool:
 @contextmanager
 def _held(state: Path) -> Iterator[None]:
     """While the block lasts nobody else says yes or no here, so that no word is lost between reading and writing."""
-    folder = state / "approvals"
+    folder = approvals_folder(state)
     make_folder(folder)
     with opened_folder(folder) as opened:
         # Without waiting for who writes to a pipe, which the service's user may have put there.

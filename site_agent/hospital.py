@@ -1,4 +1,4 @@
-"""hospital.yaml as a frozen record; both processes of a site read it.
+"""hospital.yaml as a frozen record; a site's gate and trainer read it, and its agent does not.
 
 What protects has no default and what loosens is off unless it is written. Unknown keys are refused,
 every mistake at once; paths come out absolute.
@@ -142,8 +142,10 @@ class Hospital(Document):
         policy: see Policy.
         data: see Data.
         training: see Training.
-        trainer_socket: where a trainer that runs as a service of its own listens; without it the
-            agent starts the trainer itself.
+        gate_socket: where the gate listens for an agent that runs as a service of its own; without it
+            `site-agent join` starts the agent itself.
+        trainer_socket: where a trainer that runs as a service of its own listens; without it
+            `site-agent join` starts the trainer itself.
         metrics_listen: where this computer's own monitoring asks, on loopback or a Unix socket.
         audit: how long the audit log's files are, and how long they are kept.
     """
@@ -155,6 +157,7 @@ class Hospital(Document):
     policy: Policy
     data: Data
     training: Training = Training()
+    gate_socket: PathText | None = None
     trainer_socket: PathText | None = None
     metrics_listen: LocalAddress | None = None
     audit: AuditSettings = AuditSettings()
@@ -185,6 +188,7 @@ def read_hospital(path: Path) -> Hospital:
             "training": training,
             "state": str(base / hospital.state),
             "invitation": str(base / invitation) if invitation else None,
+            "gate_socket": str(base / hospital.gate_socket) if hospital.gate_socket else None,
             "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
         }
     )

@@ -56,6 +56,9 @@ def cli() -> None:
 def join(path: Path) -> None:
     """Join the federation and train until its studies are over.
 
+    This process becomes the gate, which has the keys. It starts the agent, which has the network, and the trainer,
+    which has the patients, unless hospital.yaml names gate_socket or trainer_socket: then they are services.
+
     Example: site-agent join --config hospital.yaml
     """
     set_up_log("site-agent")
@@ -63,11 +66,11 @@ def join(path: Path) -> None:
 
     from rich.console import Console
 
-    from site_agent.agent.joining import join as run_agent  # gRPC is loaded only where it is needed
     from site_agent.agent_progress import drawn_on
+    from site_agent.gate.joining import join as run_gate
 
     try:
-        asyncio.run(run_agent(hospital, path.resolve(), drawn_on(Console(stderr=True))))
+        asyncio.run(run_gate(hospital, path.resolve(), drawn_on(Console(stderr=True))))
     except asyncio.CancelledError:
         sys.exit(0)  # asked to stop by a signal
 
@@ -75,19 +78,20 @@ def join(path: Path) -> None:
 @cli.command()
 @config_option
 def identity(path: Path) -> None:
-    """Show the fingerprint of this site's identity key, making the keys where there are none.
+    """Show the fingerprint of this site's identity key, which is made where there is none.
 
-    The federation office writes it into the plan; read it to them over the telephone.
+    The federation office writes it into the plan. Read it to them over the telephone. Run this as the gate's user or
+    as root.
 
     Example: site-agent identity --config hospital.yaml
     """
     hospital = read_hospital(path)
 
-    from pki.site_keys import SiteKeys
+    from pki.identity_key import identity_fingerprint
+    from site_agent.gate.enrolling import site_identity_key
+    from site_agent.state_folders import gate_folder
 
-    directory = hospital.state_path / "keys"
-    keys = SiteKeys.load(directory) if SiteKeys.exists(directory) else SiteKeys.create(directory)
-    click.echo(keys.identity_fingerprint())
+    click.echo(identity_fingerprint(site_identity_key(gate_folder(hospital.state_path))))
 
 
 @cli.command()

@@ -1,31 +1,22 @@
-"""The trainer socket: the one socket between a site's two processes, and every message that passes it.
+"""The trainer socket: the socket between a site's gate and its trainer, and every message that passes it.
 
-On one side the agent, which has the network and never sees a patient; on the other the trainer,
-which has the patients and no network. What passes towards the agent is exactly what may leave the
-site, so there is no free text among it. A frame is a fixed header, a small JSON object and raw
-bytes; sizes are checked before memory is reserved, and nothing is ever unpickled.
+On one side the gate, which has the keys and never sees a patient. On the other side the trainer, which has the
+patients and neither network nor keys. What passes towards the gate is exactly what may leave the site, so there is
+no free text among it. Frames are those of framed_messages.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import mmap
 import socket
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from protos.errors import OperatorError
 from protos.plan.plan import LARGEST_PLAN_BYTES
-from protos.wire.messages import MalformedMessage, SiteReason
+from protos.wire.messages import SiteReason
+from site_agent.framed_messages import HEADER, FramedSocket, Framing, space, widen
 
-_HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
-_MAGIC: Final = b"GLH1"
-_LARGEST_FACTS_BYTES: Final = 4096
-_SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a change of process
-_LARGE_BYTES: Final = 4 << 20
 _IDLE_SECONDS: Final = 1.0
 
 
@@ -135,47 +126,12 @@ Message: TypeAlias = Check | Prepare | Train | Conclude | Agreed | Prepared | Tr
 _KINDS: Final[tuple[type[Message], ...]] = (Check, Prepare, Train, Conclude, Agreed, Prepared, Trained, Failed)
 
 
+_FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
+
+
 def _frame(message: Message) -> bytes:
     """Header and facts; the payload follows as it is."""
-    facts = {item.name: getattr(message, item.name) for item in fields(message) if item.name != "payload"}
-    text = json.dumps(facts, sort_keys=True).encode()
-    return _HEADER.pack(_MAGIC, _KINDS.index(type(message)), len(text), len(message.payload)) + text
-
-
-def _sizes(header: bytes, largest_payload: int) -> tuple[type[Message], int, int]:
-    magic, kind, facts, payload = _HEADER.unpack(header)
-    if magic != _MAGIC or kind >= len(_KINDS) or facts > _LARGEST_FACTS_BYTES or payload > largest_payload:
-        raise MalformedMessage("a frame that this trainer socket does not know")
-    return _KINDS[kind], facts, payload
-
-
-def _build(kind: type[Message], text: bytes, payload: bytes | memoryview) -> Message:
-    try:
-        facts = json.loads(text)
-        wanted = {item.name: item.type for item in fields(kind) if item.name != "payload"}
-        if type(facts) is not dict or set(facts) != set(wanted):
-            raise ValueError
-        for name, value in facts.items():
-            if type(value).__name__ != wanted[name]:
-                raise ValueError
-        return kind(**facts, payload=payload)
-    except (ValueError, RecursionError) as cause:
-        raise MalformedMessage("a frame whose facts are wrong") from cause
-
-
-def _space(count: int) -> memoryview:
-    """Memory to be filled at once. A model's worth comes in large pages: a third of the time to touch."""
-    if count < _LARGE_BYTES:
-        return memoryview(bytearray(count))
-    space = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    space.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(space)
-
-
-def _widen(connection: socket.socket) -> socket.socket:
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
-    return connection
+    return _FRAMING.frame(message)
 
 
 class TrainerGone(OperatorError):
@@ -189,21 +145,21 @@ class TrainerEnd:
 
     def __init__(self, connection: socket.socket, idle: Callable[[], None] = lambda: None) -> None:
         """`idle` is called every second in which the agent neither asks nor takes anything."""
-        self._socket, self._idle = _widen(connection), idle
+        self._socket, self._idle = widen(connection), idle
         # A whole second without a byte is no fault: a study has hours in which nothing is asked.
         self._socket.settimeout(_IDLE_SECONDS)
         self.largest_payload = LARGEST_PLAN_BYTES
 
     def receive(self) -> Message | None:
         """The next message, or None when the agent has gone."""
-        header = self._exactly(_HEADER.size)
+        header = self._exactly(HEADER.size)
         if header is None:
             return None
-        kind, facts_bytes, payload_bytes = _sizes(bytes(header), self.largest_payload)
+        kind, facts_bytes, payload_bytes = _FRAMING.sizes(header, lambda _: self.largest_payload)
         text, payload = self._exactly(facts_bytes), self._exactly(payload_bytes)
         if text is None or payload is None:
             return None
-        return _build(kind, bytes(text), payload)
+        return _FRAMING.build(kind, text, payload)
 
     def send(self, message: Message) -> None:
         """Write one message whole."""
@@ -216,7 +172,7 @@ class TrainerEnd:
                     self._idle()
 
     def _exactly(self, count: int) -> memoryview | None:
-        buffer = _space(count)
+        buffer = space(count)
         filled = 0
         while filled < count:
             try:
@@ -234,8 +190,7 @@ class AgentEnd:
     """The agent's end: asynchronous, one question at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._socket = _widen(connection)
+        self._socket = FramedSocket(connection, _FRAMING)
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
         """Send a message and wait for its answer.
@@ -248,13 +203,9 @@ class AgentEnd:
             TrainerGone: it has ended.
             MalformedMessage: the answer is none of this trainer socket's.
         """
-        loop = asyncio.get_running_loop()
         try:
-            await loop.sock_sendall(self._socket, _frame(message))
-            await loop.sock_sendall(self._socket, message.payload)
-            kind, facts_bytes, payload_bytes = _sizes(bytes(await self._exactly(_HEADER.size)), largest_payload)
-            text = bytes(await self._exactly(facts_bytes))
-            return _build(kind, text, await self._exactly(payload_bytes))
+            await self._socket.send(message)
+            return await self._socket.receive(lambda _: largest_payload)
         except OSError as cause:
             raise TrainerGone(
                 what="The trainer of this site has ended.",
@@ -265,14 +216,3 @@ class AgentEnd:
     def close(self) -> None:
         """End the conversation; the trainer ends too."""
         self._socket.close()
-
-    async def _exactly(self, count: int) -> memoryview:
-        loop = asyncio.get_running_loop()
-        buffer = _space(count)
-        filled = 0
-        while filled < count:
-            received = await loop.sock_recv_into(self._socket, buffer[filled:])
-            if received == 0:
-                raise ConnectionResetError
-            filled += received
-        return buffer

@@ -35,7 +35,7 @@ def encode_chunk(chunk: Chunk, field: int) -> bytes:
     return b"".join((_header(field, chunk.round, chunk.attempt, chunk.index, size), chunk.body))
 
 
-def decode_chunk(raw: bytes, field: int) -> Chunk | None:
+def decode_chunk(raw: bytes | memoryview, field: int) -> Chunk | None:
     """The chunk of a message that `encode_chunk` made, its body in place; None for any other bytes.
 
     Raises:
@@ -73,5 +73,5 @@ def _padded(number: int, width: int) -> bytes:
     return bytes((*head, number >> 7 * (width - 1) & 0x7F))
 
 
-def _number(padded: bytes) -> int:
+def _number(padded: bytes | memoryview) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(padded))

@@ -204,7 +204,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     return outer.SerializeToString(deterministic=True)
 
 
-def decode_coordinator_message(raw: bytes) -> CoordinatorMessage | Upkeep:
+def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | Upkeep:
     """A message from the coordinator.
 
     Raises:
@@ -283,17 +283,17 @@ def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
 _Outer = generated.SiteMessage | generated.CoordinatorMessage | generated.EnrolmentRequest | generated.EnrolmentReply
 
 
-def _parse(outer: _Outer, raw: bytes, oneof: str | None = "content") -> str | None:
+def _parse(outer: _Outer, raw: bytes | memoryview, oneof: str | None = "content") -> str | None:
     if len(raw) > LARGEST_MESSAGE_BYTES:
         raise MalformedMessage("message size")
     try:
-        outer.ParseFromString(raw)
+        outer.ParseFromString(bytes(raw))
     except DecodeError as cause:
         raise MalformedMessage("not a message of this protocol") from cause
     return outer.WhichOneof(oneof) if oneof else None
 
 
-def _quickly(raw: bytes, field: int) -> Chunk | None:
+def _quickly(raw: bytes | memoryview, field: int) -> Chunk | None:
     if len(raw) > LARGEST_MESSAGE_BYTES:
         raise MalformedMessage("message size")
     return decode_chunk(raw, field)

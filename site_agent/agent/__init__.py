@@ -1,1 +1,1 @@
-"""The process with the network: connect, enrol, relay."""
+"""The process with the network: it keeps the TLS key, connects and relays, and reads no message of a run."""

@@ -1,7 +1,8 @@
-"""gRPC and TLS; the only file of a site that knows a network exists.
+"""gRPC and TLS: the only file of a site that opens a network connection.
 
 A site opens one stream outwards and listens on no port. The coordinator has to show a certificate of
-this federation's authority in the coordinator's name; the site shows its own.
+this federation's authority in the coordinator's name; the site shows its own. Messages are bytes here: the gate
+reads and writes them.
 """
 
 from __future__ import annotations
@@ -26,15 +27,11 @@ os.environ |= {
 import grpc
 import grpc.aio
 
-from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
-from protos.wire.codec import decode_coordinator_message, encode_site_message
-from protos.wire.messages import LARGEST_MESSAGE_BYTES, CoordinatorMessage, SiteMessage
-from protos.wire.upkeep_messages import Upkeep
+from protos.wire.messages import LARGEST_MESSAGE_BYTES
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
-_REFUSALS: Final = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
@@ -55,6 +52,14 @@ class Credentials:
     root: bytes
 
 
+class CallEnded(Exception):  # an end, and no failure of this program: the caller words it
+    """A stream or a call is over; `status` is one of gate_socket.STATUSES."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Connection:
     """One stream to the coordinator; use it as an asynchronous context."""
 
@@ -63,9 +68,9 @@ class Connection:
     ) -> None:
         """`accepted` is called once when the coordinator has taken this stream.
 
-        It is given the coordinator's time, in seconds since 1970 in UTC, or None where that is of an earlier version.
+        It receives the coordinator's time in seconds since 1970 in UTC, or None from an earlier version.
         """
-        self._address, self._accepted = address, accepted
+        self._accepted = accepted
         self._greeting: asyncio.Task[None] | None = None
         secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
         self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
@@ -84,43 +89,36 @@ class Connection:
             self._stream.cancel()
         await self._channel.close()
 
-    async def send(self, message: SiteMessage | Upkeep) -> None:
-        """Send one message; waits while the coordinator reads more slowly than this site writes.
+    async def send(self, raw: bytes) -> None:
+        """Send the bytes of one message; waits while the coordinator reads more slowly than this site writes.
 
         Raises:
-            UnavailableError: the stream has ended.
-            RefusedError: the coordinator does not accept this site's certificate.
-            OperatorError: what `accepted` raised.
+            CallEnded: the stream is over.
         """
         assert self._stream is not None
-        self._raise_of_greeting()
         try:
             async with self._writing:
-                await self._stream.write(encode_site_message(message))
+                await self._stream.write(raw)
         except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as cause:
-            raise self._unavailable(cause) from cause
+            raise _ended(cause) from cause
 
-    async def receive(self) -> CoordinatorMessage | Upkeep:
-        """The next message.
+    async def receive(self) -> bytes:
+        """The bytes of the next message, as they came.
 
         Raises:
-            UnavailableError: the stream has ended.
-            RefusedError: the coordinator does not accept this site's certificate.
-            MalformedMessage: the coordinator sent what no coordinator of this version sends.
-            OperatorError: what `accepted` raised.
+            CallEnded: the stream is over.
         """
         assert self._stream is not None
         assert self._greeting is not None
         if not self._greeting.done():  # what tells of acceptance comes before every message, and with every end
             await asyncio.wait({self._greeting})
-        self._raise_of_greeting()
         try:
             raw = await self._stream.read()
         except grpc.RpcError as cause:
-            raise self._unavailable(cause) from cause
+            raise _ended(cause) from cause
         if not isinstance(raw, bytes):  # the mark that the stream has ended
-            raise self._unavailable(None)
-        return decode_coordinator_message(raw)
+            raise CallEnded("ended")
+        return raw
 
     async def part(self) -> None:
         """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
@@ -144,40 +142,17 @@ class Connection:
         told = str(metadata[COORDINATOR_TIME])
         self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
 
-    def _raise_of_greeting(self) -> None:
-        """Nobody awaits the greeting for its own sake, so what went wrong in it is raised where the stream is used."""
-        if self._greeting is not None and self._greeting.done() and not self._greeting.cancelled():
-            failure = self._greeting.exception()
-            if isinstance(failure, OperatorError):
-                raise failure
-
-    def _unavailable(self, cause: BaseException | None) -> OperatorError:
-        if isinstance(cause, grpc.aio.AioRpcError) and cause.code() in _REFUSALS:
-            return RefusedError(
-                what=f"The coordinator at {self._address} does not accept this site's certificate.",
-                consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
-                remedy="Ask the federation office whether this site still belongs to the federation.",
-                code="E021",
-            )
-        status = cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "the stream ended"
-        return UnavailableError(
-            what=f"The coordinator at {self._address} cannot be reached ({status}).",
-            consequence="Nothing is lost; the round goes on when the connection is back.",
-            remedy="Nothing has to be done: this site tries again by itself; `site-agent doctor` looks for the cause.",
-            code="E020",
-        )
-
 
 async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
-    """Ask for the next certificate on the enrolment port, after the last one has expired; see call_enrol."""
+    """Request the next certificate on the enrolment port; see call_enrol."""
     return await _call(RENEW, address, root, request)
 
 
 async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
-    """Ask for a certificate on the enrolment port, where only the coordinator shows one.
+    """Request a certificate on the enrolment port, where only the coordinator shows one.
 
     Raises:
-        UnavailableError: the coordinator cannot be reached, or is not of this federation.
+        CallEnded: the coordinator cannot be reached, or is not of this federation.
     """
     return await _call(ENROL, address, root, request)
 
@@ -188,10 +163,8 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
         try:
             return await call(request, timeout=CONNECT_SECONDS)
         except grpc.aio.AioRpcError as cause:
-            raise UnavailableError(
-                what=f"The enrolment port {address} cannot be reached ({cause.code().name.lower()}).",
-                consequence="Nothing but a connection attempt left this site. An invitation or certificate that it has"
-                " is as good as before.",
-                remedy="Check that the coordinator runs and that this host may reach it, then start again.",
-                code="E022",
-            ) from cause
+            raise _ended(cause) from cause
+
+
+def _ended(cause: BaseException) -> CallEnded:
+    return CallEnded(cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "ended")

@@ -29,6 +29,7 @@ from site_agent.desk.plan_review import Section, Table, as_lines, review_section
 from site_agent.desk.review_page import review_page
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.plan_differences import plan_differences
+from site_agent.state_folders import approvals_folder, audit_log_path, gate_folder
 
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
@@ -132,7 +133,11 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     """
     if path is not None:
         return read_document(path, Plan, consequence="Nothing was approved; nothing left this site.")
-    announced = sorted((hospital.state_path / "plans").glob("*.json"), key=lambda plan: plan.stat().st_mtime)
+    state = hospital.state_path
+    folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
+    announced = sorted(
+        (place for folder in folders for place in folder.glob("*.json")), key=lambda plan: plan.stat().st_mtime
+    )
     if not announced:
         raise UsageError(
             what="No plan was announced to this site yet, and none was named.",
@@ -205,11 +210,11 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
 
 def _identity(hospital: Hospital) -> str | None:
     """The fingerprint of this site's key; None where this user may not see it."""
-    from pki.site_keys import SiteKeys
+    from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 
-    directory = hospital.state_path / "keys"
+    folder = gate_folder(hospital.state_path)
     try:
-        return SiteKeys(directory).identity_fingerprint() if SiteKeys.exists(directory) else None
+        return identity_fingerprint(read_identity_key(folder)) if has_identity_key(folder) else None
     except (OperatorError, OSError):
         return None
 
@@ -232,7 +237,7 @@ def _of_bytes(plan: Plan) -> str:
 def _log(hospital: Hospital) -> AuditLog:
     from site_agent.gate.site_log import AuditLog
 
-    return AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
 
 
 def _facts(plan: Plan, by: str) -> dict[str, str | int]:

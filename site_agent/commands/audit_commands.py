@@ -15,6 +15,7 @@ import click
 
 from protos.errors import UsageError
 from site_agent.commands.site_options import config_option
+from site_agent.state_folders import audit_log_path, gate_folder
 
 if TYPE_CHECKING:
     from audit.log_commands import Desk
@@ -33,7 +34,10 @@ _until = click.option("--until", help="Before this day or time, UTC.")
 
 @click.group()
 def audit() -> None:
-    """Check, read and export the log of all that crossed this site's boundary."""
+    """Check, read and export the log of all that crossed this site's boundary.
+
+    With --config run this as the gate's user or as root. With --log anybody may check a copy.
+    """
 
 
 @audit.command()
@@ -127,7 +131,7 @@ def heads(path: Path | None, output: Path) -> None:
     from pki.store import write_public
 
     state = _state(path)
-    write_public(output, heads_text(kept_heads(state / "witness")).encode())
+    write_public(output, heads_text(kept_heads(gate_folder(state) / "witness")).encode())
     click.echo(f"Written to {output}.")
 
 
@@ -148,16 +152,16 @@ def begin_anew(path: Path, by: str, because: str) -> None:
         )
 
     from audit.log_files import set_aside
-    from pki.site_keys import SiteKeys
+    from pki.identity_key import read_identity_key
     from pki.store import hold_directory
     from site_agent.gate.site_log import AuditLog
     from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
-    hold_directory(hospital.state_path, "site agent")
-    log_path = hospital.state_path / "audit.log"
+    hold_directory(gate_folder(hospital.state_path), "site agent")
+    log_path = audit_log_path(hospital.state_path)
     epoch = set_aside(log_path, datetime.now(UTC), least=_witnessed_epoch(hospital.state_path))
-    key = SiteKeys.load(hospital.state_path / "keys").identity_key()
+    key = read_identity_key(gate_folder(hospital.state_path))
     log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
     log.write("log_began_anew", epoch=epoch, by=by, reason=because)
     log.close()
@@ -167,7 +171,7 @@ def begin_anew(path: Path, by: str, because: str) -> None:
 def _witnessed_epoch(state: Path) -> int:
     from audit.checkpoint_memory import own_head
 
-    known = own_head(state / "witness")
+    known = own_head(gate_folder(state) / "witness")
     return known.epoch if known else 0
 
 
@@ -202,18 +206,18 @@ def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
         assert site is not None
         return Desk(log_path, owner_of_site(site), KnownKeys())
 
+    from pki.identity_key import has_identity_key, read_identity_key
     from pki.signatures import public_bytes
-    from pki.site_keys import SiteKeys
     from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
-    keys, witness = {}, hospital.state_path / "witness"
-    if SiteKeys.exists(hospital.state_path / "keys"):
-        identity = SiteKeys.load(hospital.state_path / "keys").identity_key()
-        keys[owner_of_site(hospital.site)] = public_bytes(identity)
+    folder = gate_folder(hospital.state_path)
+    keys, witness = {}, folder / "witness"
+    if has_identity_key(folder):
+        keys[owner_of_site(hospital.site)] = public_bytes(read_identity_key(folder))
     coordinator = peer_key(witness, COORDINATOR)
     if coordinator is not None:
         keys[COORDINATOR] = coordinator
     last = own_head(witness)
     kept = (last,) if last else ()
-    return Desk(hospital.state_path / "audit.log", owner_of_site(hospital.site), KnownKeys(keys), kept)
+    return Desk(audit_log_path(hospital.state_path), owner_of_site(hospital.site), KnownKeys(keys), kept)

@@ -16,6 +16,7 @@ import click
 
 from protos.errors import ConfigurationError
 from site_agent.commands.site_options import config_option
+from site_agent.state_folders import audit_log_path, gate_folder
 
 PROGRAM: Final = "site agent"
 
@@ -30,7 +31,7 @@ def backup(file: Path, path: Path) -> None:
     """
     from host.backup_archive import write_backup
     from host.state_format import settle_format
-    from pki.store import hold_directory
+    from pki.store import hold_directory, make_private_directory
     from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
@@ -41,8 +42,9 @@ def backup(file: Path, path: Path) -> None:
             consequence="No backup was made.",
             remedy="Name the site's own state directory in hospital.yaml.",
         )
-    hold_directory(state, PROGRAM)
-    settle_format(state, PROGRAM)
+    make_private_directory(gate_folder(state))
+    hold_directory(gate_folder(state), PROGRAM)
+    settle_format(gate_folder(state), PROGRAM)
     made = _now().isoformat(timespec="seconds")
     catalogue = write_backup(
         file, {"state": state}, program=PROGRAM, name=hospital.site, made=made, software=version("global-layers")
@@ -74,8 +76,8 @@ def restore(file: Path, path: Path) -> None:
             remedy="Name a file that `site-agent backup` has made for this site.",
         )
     state, now = hospital.state_path, _now()
-    if state.is_dir():
-        hold_directory(state, PROGRAM)
+    if gate_folder(state).is_dir():
+        hold_directory(gate_folder(state), PROGRAM)
     before = bring_back(
         file,
         catalogue,
@@ -93,7 +95,9 @@ def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was brought back."""
     from site_agent.gate.site_log import AuditLog
 
-    log = AuditLog(state / "audit.log", site=site, now=_now)
+    # A backup of version 0.1 has the log beside the other folders; it is moved when the state is settled.
+    place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
+    log = AuditLog(place, site=site, now=_now)
     log.write("state_restored", made=made)
     log.close()
 

@@ -17,6 +17,7 @@ from protos.errors import OperatorError, UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import audit_log_path
 from site_agent.trainer.isolation import give_up_network
 
 
@@ -113,7 +114,7 @@ def accept(path: Path, by: str, digest: str) -> None:
         )
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
-    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: now)
+    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
     log.write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
     query = examination.query_digest
     acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))

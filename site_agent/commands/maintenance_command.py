@@ -9,6 +9,7 @@ import click
 
 from protos.errors import UsageError
 from site_agent.commands.site_options import config_option
+from site_agent.state_folders import audit_log_path, gate_folder
 
 
 @click.command()
@@ -33,13 +34,13 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
             remedy="Read `site-agent maintenance --help`.",
         )
     window = window_from(begins, ends, now) if begins and ends else None
-    log = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
     if window is None:
         log.write("maintenance_cancelled")
     else:
         log.write("maintenance_announced", begins=window.begins.isoformat(), ends=window.ends.isoformat())
     log.close()
-    keep_window(hospital.state_path, window)
+    keep_window(gate_folder(hospital.state_path), window)
     if window is None:
         click.echo("The window is cancelled; a running agent tells it at once.")
     else:

@@ -15,6 +15,7 @@ import click
 from protos.errors import ConfigurationError, UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import agent_folder
 
 if TYPE_CHECKING:
     from pki.site_keys import SiteKeys
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 def request_certificate(path: Path, output: Path, anew: bool) -> None:
     """Write a signing request for the hospital's own authority; the private key stays here.
 
-    The key and certificate in force are not touched. Asked again, it writes the request for the same key.
+    The key and certificate in force are not touched. Asked again, it writes the request for the same key. Run this as
+    the agent's user or as root.
 
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
@@ -79,7 +81,7 @@ def install_certificate(path: Path, chain: Path) -> None:
 def _keys_of(hospital: Hospital) -> SiteKeys:
     from pki.site_keys import SiteKeys
 
-    directory = hospital.state_path / "keys"
+    directory = agent_folder(hospital.state_path)
     if not SiteKeys.exists(directory) or not SiteKeys(directory).is_enrolled():
         raise ConfigurationError(
             what="This site is not enrolled yet.",

@@ -19,7 +19,7 @@ from protos.errors import OperatorError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
 
-Side: TypeAlias = Literal["both", "agent", "trainer"]
+Side: TypeAlias = Literal["all", "agent", "gate", "trainer"]
 _TRAINER_SECONDS = 600.0
 
 
@@ -28,10 +28,10 @@ _TRAINER_SECONDS = 600.0
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
 @click.option(
     "--side",
-    type=click.Choice(("both", "agent", "trainer")),
-    default="both",
+    type=click.Choice(("all", "agent", "gate", "trainer")),
+    default="all",
     show_default=True,
-    help="Which process to look at; as services they run as two users.",
+    help="Which process to look at. As services they run as three users; run each side as its user, or all as root.",
 )
 @click.option(
     "--bundle",
@@ -63,15 +63,23 @@ def _examine(path: Path, side: Side) -> list[Finding]:
     except OperatorError as wrong:
         return [failure("D401", wrong.what, wrong.remedy)]
     found = [fine("D401", f"{path.name} is in order.")]
-    if side != "trainer":
+    if side in ("all", "gate"):
+        found += _gate(hospital)
+    if side in ("all", "agent"):
         found += _agent(hospital)
-    if side != "agent":
+    if side in ("all", "trainer"):
         found += _trainer(path)
     return found
 
 
+def _gate(hospital: Hospital) -> list[Finding]:
+    from site_agent.gate.gate_doctor import examine
+
+    return asyncio.run(examine(hospital))
+
+
 def _agent(hospital: Hospital) -> list[Finding]:
-    from site_agent.gate.agent_doctor import examine
+    from site_agent.agent.agent_doctor import examine
 
     return asyncio.run(examine(hospital, os.environ))
 

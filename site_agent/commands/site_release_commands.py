@@ -15,6 +15,7 @@ import click
 from protos.errors import UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import audit_log_path, gate_folder
 
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
@@ -41,7 +42,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     """
     hospital = read_hospital(path)
 
-    from pki.site_keys import SiteKeys
+    from pki.identity_key import read_identity_key
     from pki.store import write_public
     from protos.wire.release_statements import approve_release
 
@@ -55,7 +56,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
         )
     digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
     approval = approve_release(
-        SiteKeys.load(hospital.state_path / "keys").identity_key(),
+        read_identity_key(gate_folder(hospital.state_path)),
         run=run,
         parameters_sha256=digest,
         recipient=_line(recipient, "--to"),
@@ -113,7 +114,7 @@ def _consequences(run: str, sent: dict[int, dict[str, Any]]) -> list[str]:
 def _log(hospital: Hospital) -> AuditLog:
     from site_agent.gate.site_log import AuditLog
 
-    return AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
 
 
 def _line(text: str, option: str) -> str:

@@ -18,6 +18,7 @@ from protos.plan.methods import described
 from protos.wire.log_chain import Head
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
+from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
@@ -192,7 +193,7 @@ def _audit_head(hospital: Hospital) -> dict[str, Json]:
     Raises:
         ConfigurationError: its last record is damaged.
     """
-    path = hospital.state_path / "audit.log"
+    path = audit_log_path(hospital.state_path)
     try:
         files = [file for file in all_files(path) if file.stat().st_size]
         head, words = head_of_file(files[-1]) if files else Head(), "no audit log"

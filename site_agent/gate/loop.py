@@ -39,8 +39,8 @@ from protos.wire.messages import (
     SiteReason,
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
-from site_agent.agent.connection import Connection
 from site_agent.approvals import keep_plan
+from site_agent.gate.agent_link import Stream
 from site_agent.gate.announced_absence import watch_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.door import GateRefusal, unexpected_answer
@@ -53,6 +53,7 @@ from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import await_approval, await_hours, watch_consent, watch_hours
 from site_agent.hospital import Hospital
+from site_agent.state_folders import gate_folder
 from site_agent.trainer_socket import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 
@@ -79,7 +80,7 @@ class Agent:
         identity_key: Ed25519PrivateKey,
         trainer: AgentEnd,
         audit: AuditLog,
-        connect: Callable[[], Connection],
+        connect: Callable[[], Stream],
         software: str,
         renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
         standing: Standing | None = None,
@@ -97,7 +98,7 @@ class Agent:
         self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._unheard: Farewell | None = None  # came while this site was at work, and then the stream ended
-        self._connection: Connection | None = None
+        self._connection: Stream | None = None
         self._rounds: Rounds | None = None
         self._run = ""
         self._asking = asyncio.Lock()
@@ -161,12 +162,12 @@ class Agent:
             self._rounds.trainer_began_anew(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
         self._has_lost_trainer = False
 
-    async def _converse(self, connection: Connection) -> bool:
+    async def _converse(self, connection: Stream) -> bool:
         """One stream from greeting to end; whether everything is over."""
-        away = window_seconds(state := self._hospital.state_path)
+        away = window_seconds(gate_folder(state := self._hospital.state_path))
         await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
         reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
-        window, hours = self._spawn(watch_window(state, away)), self._spawn(watch_hours(self._hours))
+        window, hours = self._spawn(watch_window(gate_folder(state), away)), self._spawn(watch_hours(self._hours))
         keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
         try:
             while True:
@@ -210,7 +211,7 @@ class Agent:
             elif isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
                 self._inbox.put_nowait(item)
 
-    async def _read(self, connection: Connection) -> None:
+    async def _read(self, connection: Stream) -> None:
         while True:
             await self._inbox.put(await connection.receive())
 
@@ -321,7 +322,7 @@ class Agent:
             identity_key=self._identity_key,
             quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
             budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
-            ledger_path=self._hospital.state_path / "masking" / f"{run}.json",
+            ledger_path=gate_folder(self._hospital.state_path) / "masking" / f"{run}.json",
             audit=self._audit,
         )
 

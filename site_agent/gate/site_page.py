@@ -22,6 +22,7 @@ from host.local_page import document, is_asked_here
 from host.local_server import serve_locally
 from protos.errors import ConfigurationError
 from site_agent.gate.status_socket import read_status
+from site_agent.state_folders import audit_log_path
 
 _HTML: Final = "text/html; charset=utf-8"
 _MOST_RECORDS: Final = 15
@@ -107,7 +108,7 @@ class SitePage:
     def __init__(self, site: str, state: Path) -> None:
         """`state` is the site's state directory."""
         self._site, self._state = site, state
-        self._view = LogView(state / "audit.log")
+        self._view = LogView(audit_log_path(state))
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,

@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
-from pki import enrolment_decisions, own_keys
-from pki.certificate_chain import certificates_in
-from pki.certificates import certificate_sha256
-from pki.names import SiteName, federation_name
 from pki.own_authority import WARNING_DAYS
-from pki.own_enrolment import own_certificate_request
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, HeadRefused
 from protos.wire.messages import MalformedMessage
@@ -34,6 +29,8 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
+from site_agent.gate.certificate_renewal import Asked, install_renewed, renewal_due, trust_roots, write_request
+from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog, party_of
 
 PULSE_SECONDS: Final = 1.0
@@ -45,13 +42,22 @@ class SiteUpkeep:
     """What goes on beside the rounds, over all streams of this process."""
 
     def __init__(
-        self, *, site: str, keys: SiteKeys, audit: AuditLog, witness: Path, now: Callable[[], datetime]
+        self,
+        *,
+        site: str,
+        identity_key: Ed25519PrivateKey,
+        certificates: SiteCertificates,
+        audit: AuditLog,
+        witness: Path,
+        now: Callable[[], datetime],
     ) -> None:
         """`witness` is the folder of what is remembered of heads; `now` gives aware UTC times."""
-        self._site, self._keys, self._audit, self._witness, self._now = site, keys, audit, witness, now
-        self._party: LogParty = party_of(audit, site=site, key=keys.identity_key(), folder=witness)
+        self._site, self._identity_key, self._certificates = site, identity_key, certificates
+        self._audit, self._witness, self._now = audit, witness, now
+        self._party: LogParty = party_of(audit, site=site, key=identity_key, folder=witness)
         self._session: LogSession | None = None
-        self._has_asked = self._has_warned = self._is_own_refused = False
+        self._asked: Asked | None = None
+        self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
@@ -63,25 +69,25 @@ class SiteUpkeep:
 
     def begin(self) -> None:
         """Another stream begins."""
-        self._session, self._has_asked, self._has_warned, self._is_own_refused = None, False, False, False
+        self._session, self._asked, self._has_warned, self._is_own_refused = None, None, False, False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Say what is due, where so many records are new."""
-        for message in self.due(at_least):
+        for message in await self.due(at_least):
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
         """Take in a message and answer it; see `heard`."""
-        for answer in self.heard(message):
+        for answer in await self.heard(message):
             await send(answer)
 
-    def accepted(self) -> None:
+    async def accepted(self) -> None:
         """The coordinator has taken a stream: the certificate that was shown works."""
-        if self._keys.has_previous():
-            self._audit.write("certificate_in_use", certificate_sha256=self._keys.certificate_sha256())
-            self._keys.forget_previous()
+        if self._certificates.shown.previous:
+            self._audit.write("certificate_in_use", certificate_sha256=self._certificates.shown.certificate_sha256())
+            await self._certificates.settle(works=True)
 
-    def heard(self, message: Upkeep) -> list[Upkeep]:
+    async def heard(self, message: Upkeep) -> list[Upkeep]:
         """Take in a message; what is to be answered.
 
         Raises:
@@ -92,11 +98,11 @@ class SiteUpkeep:
         try:
             match message:
                 case LogStanding():
-                    return [*self._stand(message), *self._renewal()]
+                    return [*self._stand(message), *await self._renewal()]
                 case LogGrowth() | LogCountersignature():
                     return [*self._begun().heard(message)]
                 case RenewalAnswered():
-                    self._renewed(message)
+                    await self._renewed(message)
                     return []
                 case RenewalAsked():
                     raise MalformedMessage("a question that only a site asks")
@@ -105,9 +111,9 @@ class SiteUpkeep:
                 self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
             raise _not_what_it_was(refused) from refused
 
-    def due(self, at_least: int = GROWTH) -> list[Upkeep]:
+    async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
         """What is to be said without being asked, where so many records are new."""
-        return [*self._session.due(at_least), *self._renewal()] if self._session else []
+        return [*self._session.due(at_least), *await self._renewal()] if self._session else []
 
     def _stand(self, standing: LogStanding) -> list[Upkeep]:
         if self._session is not None:
@@ -125,108 +131,51 @@ class SiteUpkeep:
             raise MalformedMessage("a head of a log before where it stands")
         return self._session
 
-    def _renewal(self) -> list[Upkeep]:
-        if self._has_asked:
+    async def _renewal(self) -> list[Upkeep]:
+        if self._asked is not None:
             return []
-        asked = None if self._is_own_refused else own_certificate_of(self._keys, self._site)
+        shown = await self._certificates.look()
+        asked = await renewal_due(
+            self._certificates, self._site, self._identity_key, self._now(), is_own_refused=self._is_own_refused
+        )
         if asked is None:
-            if own_keys.is_of_own_authority(self._keys):
+            if shown.is_of_own_authority():
                 self._warn()
-                return []
-            if not self._keys.is_renewal_due(self._now()):
-                return []
-            asked = renewal_of(self._keys, self._site)
-        self._has_asked = True
-        write_request(self._audit, self._keys, asked)
-        return [asked]
+            return []
+        self._asked = asked
+        write_request(self._audit, shown, asked.message)
+        return [asked.message]
 
     def _warn(self) -> None:
         """A certificate of the hospital's own authority is renewed by people, who are told in time."""
-        left = self._keys.expiry() - self._now()
+        left = self._certificates.shown.expiry() - self._now()
         if not self._has_warned and left.days < WARNING_DAYS:
             self._has_warned = True
-            self._log.warning("own_certificate_ends_soon", days=left.days, expires=self._keys.expiry().isoformat())
+            self._log.warning(
+                "own_certificate_ends_soon", days=left.days, expires=self._certificates.shown.expiry().isoformat()
+            )
 
-    def _renewed(self, answer: RenewalAnswered) -> None:
+    async def _renewed(self, answer: RenewalAnswered) -> None:
         if not answer.chain and not answer.refusal:
-            self._hear_roots(answer.roots)
+            await trust_roots(self._certificates, answer.roots, self._now(), self._audit)
             return
-        if not self._has_asked:
+        if self._asked is None:
             raise MalformedMessage("a certificate that was not asked for")
+        shown = self._certificates.shown
         if answer.refusal or not answer.chain:
-            self._log.error("renewal_refused", reason=answer.refusal, expires=self._keys.expiry().isoformat())
+            self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
-            if own_keys.staged_chain(self._keys) is not None and not self._is_own_refused:
+            if self._asked.message.chain and not self._is_own_refused:
                 # One that nobody has registered must not keep the federation's from being renewed in time.
-                self._has_asked, self._is_own_refused = False, True
+                self._asked, self._is_own_refused = None, True
             return
-        install_renewed(self._keys, answer, self._site, self._now(), self._audit)
-        self._log.info("certificate_renewed", expires=self._keys.expiry().isoformat())
+        await install_renewed(self._certificates, self._asked, answer, self._site, self._now(), self._audit)
+        self._log.info("certificate_renewed", expires=self._certificates.shown.expiry().isoformat())
         raise UnavailableError(
             what="This site has got its next certificate.",
             consequence="The stream begins again with it; nothing is lost.",
             remedy="Nothing has to be done.",
         )
-
-    def _hear_roots(self, roots: bytes) -> None:
-        """The authority is changing: trust the root that the trusted one vouches for, once that is on record."""
-        self._keys.hear_roots(
-            roots, self._now(), lambda prints: self._audit.write("trusted_roots_changed", roots=prints)
-        )
-
-
-def renewal_of(keys: SiteKeys, site: str) -> RenewalAsked:
-    """A request for this site's next certificate, with a new key, signed with its identity key."""
-    federation = federation_name(keys.federation())
-    made = enrolment_decisions.renewal_request(
-        federation, SiteName(site), keys.next_signing_request(), keys.identity_key()
-    )
-    return RenewalAsked(made.site, made.signing_request, made.signature)
-
-
-def own_certificate_of(keys: SiteKeys, site: str) -> RenewalAsked | None:
-    """The certificate of the hospital's own authority that waits to be shown, signed with the identity key."""
-    chain = own_keys.staged_chain(keys)
-    if chain is None:
-        return None
-    federation, name = federation_name(keys.federation()), SiteName(site)
-    made = own_certificate_request(federation, name, own_keys.signing_request(keys, name), chain, keys.identity_key())
-    return RenewalAsked(made.site, made.signing_request, made.signature, made.chain_pem)
-
-
-def write_request(audit: AuditLog, keys: SiteKeys, asked: RenewalAsked) -> None:
-    """Record what is about to be asked."""
-    if asked.chain:
-        audit.write("own_certificate_shown", certificate_sha256=certificate_sha256(certificates_in(asked.chain)[0]))
-    else:
-        ends = keys.expiry().isoformat()
-        audit.write("renewal_requested", certificate_sha256=keys.certificate_sha256(), ends=ends)
-
-
-def install_renewed(keys: SiteKeys, answer: RenewalAnswered, site: str, now: datetime, audit: AuditLog) -> None:
-    """Put a renewed pair in force, and the roots that come with it, once both are on record.
-
-    Raises:
-        RefusedError: the pair is not ours.
-        AuditError: it cannot be recorded; key and certificate are as they were.
-    """
-
-    def record_roots(roots: list[str]) -> None:
-        audit.write("trusted_roots_changed", roots=roots)
-
-    def record(sha256: str, roots: list[str]) -> None:
-        if roots:
-            record_roots(roots)
-        audit.write("certificate_renewed", certificate_sha256=sha256)
-
-    waiting = own_keys.staged_chain(keys)
-    if waiting is not None and certificates_in(waiting)[0] == certificates_in(answer.chain)[0]:
-        keys.hear_roots(answer.roots, now, record_roots)
-        record(certificate_sha256(certificates_in(waiting)[0]), [])
-        own_keys.put_in_force(keys)
-        return
-    name, federation = SiteName(site), keys.federation()
-    keys.install_next(answer.chain, answer.roots, site=name, federation=federation, now=now, record=record)
 
 
 def _not_what_it_was(refused: HeadRefused) -> RefusedError:

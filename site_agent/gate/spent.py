@@ -16,6 +16,7 @@ from host.durable import make_folder, replace_file, sync_folder
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from site_agent.gate.site_log import AuditError
+from site_agent.state_folders import gate_folder
 
 
 class Release(Document):
@@ -43,7 +44,7 @@ class Spent:
         Raises:
             RefusedError: there is a file in its place that is none.
         """
-        self._path = state / "spent" / f"{run}.json"
+        self._path = gate_folder(state) / "spent" / f"{run}.json"
         try:
             self._kept = _Kept.model_validate_json(self._path.read_bytes())
             self._bytes = {int(number): count for number, count in self._kept.rounds.items()}

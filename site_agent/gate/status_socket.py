@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import sdnotify
 
-from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.gate.released_volume import LeftCount
+from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_standing import Standing
+from site_agent.state_folders import audit_log_path, gate_folder
 
 STATUS_SOCKET: Final = "status.socket"
 PULSE_SECONDS: Final = 1.0
@@ -29,10 +30,19 @@ PATIENCE_SECONDS: Final = 10.0
 class Told:
     """All that is told about a site, put together when somebody asks."""
 
-    def __init__(self, site: str, state: Path, standing: Standing, software: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        site: str,
+        state: Path,
+        standing: Standing,
+        certificates: SiteCertificates,
+        software: str,
+        now: Callable[[], datetime],
+    ) -> None:
         """`now` gives aware UTC times."""
-        self._site, self._state, self._standing, self._software, self._now = site, state, standing, software, now
-        self._left = LeftCount(state / "audit.log")
+        self._site, self._standing, self._certificates = site, standing, certificates
+        self._software, self._now = software, now
+        self._left = LeftCount(audit_log_path(state))
 
     def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
         """Ready for JSON: see `site-agent status --json`."""
@@ -41,32 +51,31 @@ class Told:
             "site": self._site,
             "version": self._software,
             **self._standing.facts(),
-            "certificate_days_left": certificate_days(self._state / "keys", self._now()),
+            "certificate_days_left": self._certificate_days(),
             "left": {"contributions": left.contributions, "bytes": left.handed_bytes},
             "audit": {"records": left.records, "not_countersigned": left.not_countersigned},
         }
 
-
-def certificate_days(directory: Path, now: datetime) -> float | None:
-    """Days until the site's certificate ends; None where it has none yet."""
-    with suppress(OperatorError, ValueError, IndexError):
-        return round((SiteKeys(directory).leaf().not_valid_after_utc - now).total_seconds() / 86400, 2)
-    return None
+    def _certificate_days(self) -> float | None:
+        """Days until the site's certificate ends; None where it has none yet."""
+        with suppress(OperatorError, ValueError, IndexError):
+            return round((self._certificates.shown.expiry() - self._now()).total_seconds() / 86400, 2)
+        return None
 
 
 @asynccontextmanager
-async def telling(state: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
-    """While the block lasts, answer on the socket, and tell the service manager that the loop works.
+async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
+    """While the block lasts, answer on a socket in the gate's folder, and tell the service manager that the loop works.
 
     Raises:
         ConfigurationError: the socket cannot be made.
     """
 
-    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     # A path of more than a hundred characters is no address of a socket; by its folder's descriptor it is short.
     place = Path(f"/proc/self/fd/{directory}") / STATUS_SOCKET
     try:
-        server = await _listen(place, told, state)
+        server = await _listen(place, told, folder)
         pulse = asyncio.create_task(_pulse(standing))
         try:
             async with server:
@@ -78,7 +87,7 @@ async def telling(state: Path, told: Told, standing: Standing) -> AsyncIterator[
         os.close(directory)
 
 
-async def _listen(place: Path, told: Told, state: Path) -> asyncio.Server:
+async def _listen(place: Path, told: Told, folder: Path) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             writer.write(json.dumps(told.facts()).encode())
@@ -90,7 +99,7 @@ async def _listen(place: Path, told: Told, state: Path) -> asyncio.Server:
         return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The status socket in {state} cannot be made: {cause.strerror}.",
+            what=f"The status socket in {folder} cannot be made: {cause.strerror}.",
             consequence="The site agent did not start; nothing left this site.",
             remedy="Name a state directory in hospital.yaml that this user may write.",
         ) from cause
@@ -108,9 +117,9 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """What the agent that runs with this state directory tells, as JSON; None where none runs."""
+    """What the site that runs with this state directory tells, as JSON; None where none runs."""
     try:
-        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(gate_folder(state), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

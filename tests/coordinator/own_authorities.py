@@ -16,10 +16,10 @@ from pki.names import SiteName
 from pki.own_authority import authority_fingerprint
 from pki.own_register import OwnAuthorities
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
 from protos.plan.plan import Plan
 from tests.pki.hospital import HospitalAuthority, Leaf, Wanted, found, issued
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, Running, utc_now
 from tests.rehearsal.study import SITES, plan_with
 from tests.rehearsal.test_upkeep import Site

@@ -21,11 +21,11 @@ from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
-from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
 from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
 from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAsked
 from site_agent.agent.connection import call_enrol
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 
 

@@ -20,7 +20,6 @@ from coordinator.serve import _told
 from pki import certificates, own_keys
 from pki.certificates import certificate_pem
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from protos.wire.upkeep_messages import LogStanding, RenewalAsked
@@ -28,7 +27,9 @@ from site_agent.gate.site_upkeep import SiteUpkeep, renewal_of
 from tests.coordinator.greetings import assert_right_bits
 from tests.coordinator.own_authorities import A, Hospital, bring, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import HospitalAuthority, Leaf, issued, small_key
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, Running, as_channel, calling, eventually, serving, take_part, utc_now
+from tests.rehearsal.relayed_stream import certificates_in_process
 from tests.rehearsal.study import BehavingSite
 from tests.rehearsal.test_upkeep import Site
 
@@ -95,17 +96,22 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
     site, later = Site.of(office, "a", tmp_path / "a"), utc_now() + timedelta(days=70)
     own_keys.stage(site.keys, Hospital.named("St Mary CA").certify(site.keys, leaf_of()), A, utc_now())
     upkeep = SiteUpkeep(
-        site="a", keys=site.keys, audit=site.audit, witness=tmp_path / "a" / "witness", now=lambda: later
+        site="a",
+        identity_key=site.keys.identity_key(),
+        certificates=certificates_in_process(site.keys, "a"),
+        audit=site.audit,
+        witness=tmp_path / "a" / "witness",
+        now=lambda: later,
     )
     standing = LogStanding(office.authority.identity_key().public_key().public_bytes_raw(), None)
 
     with Register(office.authority.register_path) as register:
         membership = Membership(office.authority, register, lambda: later)
-        shown = [said for said in upkeep.heard(standing) if isinstance(said, RenewalAsked)]
-        assert upkeep.heard(membership.renew(shown[0])) == []
-        asked = [said for said in upkeep.due() if isinstance(said, RenewalAsked)]
+        shown = [said for said in asyncio.run(upkeep.heard(standing)) if isinstance(said, RenewalAsked)]
+        assert asyncio.run(upkeep.heard(membership.renew(shown[0]))) == []
+        asked = [said for said in asyncio.run(upkeep.due()) if isinstance(said, RenewalAsked)]
         with pytest.raises(UnavailableError, match="got its next certificate"):
-            upkeep.heard(membership.renew(asked[0]))
+            asyncio.run(upkeep.heard(membership.renew(asked[0])))
 
     assert [bool(one.chain) for one in (*shown, *asked)] == [True, False]
     assert own_keys.staged_chain(site.keys) is not None

@@ -20,12 +20,12 @@ from pki.certificates import certificate_pem, requested_key
 from pki.names import SiteName
 from pki.own_enrolment import own_certificate_request
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, RefusedError
 from protos.wire.upkeep_messages import RenewalAsked
 from site_agent.gate.site_upkeep import own_certificate_of, renewal_of
 from tests.coordinator.own_authorities import A, Hospital, bring, change_over, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, serving, utc_now
 from tests.rehearsal.test_upkeep import Site
 

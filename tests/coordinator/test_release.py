@@ -17,10 +17,10 @@ from safetensors.numpy import load_file, save_file
 
 import coordinator.coordinator_cli
 import site_agent.site_cli
-from pki.site_keys import SiteKeys
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.gate.site_log import AuditLog
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office
 from tests.rehearsal.study import SITES, plan_with
 
@@ -77,7 +77,7 @@ class End:
         for site in SITES:
             state = folder / site / "state"
             state.mkdir(parents=True)
-            identities[site] = SiteKeys.create(state / "keys").identity_fingerprint()
+            identities[site] = SiteKeys.create(state / "gate").identity_fingerprint()
             policy = {
                 "methods": ["fedavg"], "secure_aggregation": "required", "smallest_sites": 3, "largest_rounds": 9,
                 "largest_megabytes": 1.0, "largest_clipping_range": 8.0,
@@ -89,7 +89,7 @@ class End:
         self.digest = hashlib.sha256(b"".join(one.tobytes() for one in self.tensors(plan).values())).hexdigest()
         for site in SITES:
             log = AuditLog(
-                folder / site / "state" / "audit.log", site=site, now=lambda: datetime(2026, 3, 1, tzinfo=UTC)
+                folder / site / "state" / "gate" / "audit.log", site=site, now=lambda: datetime(2026, 3, 1, tzinfo=UTC)
             )
             for number in range(3):
                 log.write("contribution_released", run=plan.run_name, round=number, attempt=0, masked=True, bytes=48)
@@ -136,7 +136,7 @@ def test_what_every_site_has_signed_is_released(end: End, type_words: Type) -> N
     released = json.loads((end.folder / "out" / "release.json").read_text())
     assert [approval["site"] for approval in released["approvals"]] == list(SITES)
     assert (end.folder / "state" / "runs" / end.run / "releases.jsonl").read_text().count("\n") == 1
-    assert "release_approved" in (end.folder / "a" / "state" / "audit.log").read_text()
+    assert "release_approved" in (end.folder / "a" / "state" / "gate" / "audit.log").read_text()
 
 
 @pytest.mark.parametrize(("left_out", "complete", "status"), [(1, True, 77), (0, False, 78)])
@@ -173,7 +173,7 @@ def test_withdrawn_data_is_on_record_and_nothing_is_promised(end: End, type_word
     assert f"3 rounds of {end.run}" in said
     assert "only as a part of sums" in said
     assert "cannot be undone: a sum cannot be parted again" in said
-    log = (end.folder / "b" / "state" / "audit.log").read_text()
+    log = (end.folder / "b" / "state" / "gate" / "audit.log").read_text()
     assert '"data_withdrawn"' in log
     assert "no consent" in log
     assert type_words("site-agent", *words, "--run", "other")[0] == 2

@@ -23,9 +23,9 @@ from deploy.quickstart.ports import free_port
 from host.address_checks import taken_addresses
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
-from site_agent.agent.connection import Connection
 from tests.rehearsal.federation import Office, as_channel, calling
 from tests.rehearsal.programs import finished, own_environment, running, says, status, wait_until
+from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import plan_document
 
 
@@ -162,7 +162,7 @@ def test_an_agent_speaks_tls_1_3_only(tmp_path: Path) -> None:
     office.enrol("a")
     code = (
         "import asyncio, sys\n"
-        "from site_agent.agent.connection import Connection, Credentials\n"
+        "from tests.rehearsal.relayed_stream import Connection, Credentials\n"
         "from protos.errors import UnavailableError\n"
         "from protos.wire.messages import Hello\n"
         "read = lambda name: open(name, 'rb').read()\n"

@@ -35,7 +35,9 @@ def scene_in(folder: Path) -> Scene:
     place = place_in(folder, metrics_listen=metrics["metrics"], health_listen=metrics["health"])
     home = folder / "hospital"
     (home / "state").mkdir(mode=0o700, parents=True)
-    shutil.copytree(folder / "a", home / "state" / "keys")
+    shutil.copytree(folder / "a", home / "state" / "agent")
+    (home / "state" / "gate").mkdir(mode=0o700)
+    (home / "state" / "agent" / "identity.key").rename(home / "state" / "gate" / "identity.key")
     policy = HOSPITAL["policy"] | {"secure_aggregation": "not-required"}
     document = {name: value for name, value in HOSPITAL.items() if name != "invitation"}
     document |= {"coordinator": place.address, "policy": policy, "metrics_listen": metrics["site"]}

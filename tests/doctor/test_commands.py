@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import pytest
 from click.testing import CliRunner
+from site_agent.gate.agent_doctor import examine
 
 from coordinator.coordinator_cli import cli as coordinator
 from protos.wire.calls import HEALTH
-from site_agent.gate.agent_doctor import examine
 from site_agent.hospital import read_hospital
 from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
@@ -76,7 +76,7 @@ def write_canaries(scene: Scene) -> list[str]:
     table = scene.hospital.parent / "canary-ward.csv"
     table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
     scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})
-    keys = scene.hospital.parent / "state" / "keys"
+    keys = scene.hospital.parent / "state" / "agent"
     secrets = [line for name in ("tls.key", "identity.key") for line in (keys / name).read_text().splitlines()[1:-1]]
     port = scene.place.address
     return ["Canaryson", "666123", "canary-ward", "patient,", str(scene.hospital.parent), port, *secrets]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from site_agent.agent.joining import join
 
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.serve import make_state_directory
@@ -20,7 +21,6 @@ from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.restoring import refuse_unfinished, restore
 from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
 from protos.errors import ConfigurationError, UnavailableError
-from site_agent.agent.joining import join
 from tests.rehearsal.lying import hospital_for
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 import pytest
+import site_agent.agent.joining
 
 import coordinator.coordinator_cli
 import pki.pki_cli
-import site_agent.agent.joining
 import site_agent.trainer.failures
 from coordinator.operations.coordinator_events import EVENTS as COORDINATOR
 from host.message_catalogue import ERRORS, Entry, explained, identify

@@ -23,8 +23,8 @@ from pki.enrolment_decisions import Issued, enrolment_request, handle_request, i
 from pki.identity import SiteIdentity, identify_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError
+from tests.pki.whole_site import SiteKeys
 
 MARY = SiteName("st-mary")
 NOW = datetime.now(UTC)

@@ -61,9 +61,13 @@ def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
 
 
 def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
-    """Its payload is read where it is given to the gate, and where the agent reads which states there are on disk."""
+    """Its payload is read where it is given to the gate, and where the gate reads which states there are on disk.
+
+    The one other reader of a payload takes certificates and replies from the agent, before any run.
+    """
     assert readers("payload", BOUNDARY) == {
         "site_agent.gate.site_rounds", "site_agent.gate.dry_run", "site_agent.gate.loop",
+        "site_agent.gate.site_certificates", "site_agent.agent.kept_certificates", "site_agent.agent.relaying",
     }  # fmt: skip
     assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.site_rounds"], "build")
     assert BOUNDARY["site_agent.gate.site_rounds"].count(".payload") == 1
@@ -85,8 +89,8 @@ def test_only_chunks_from_the_gate_are_sent() -> None:
 
 
 def test_only_the_connection_writes_to_the_stream() -> None:
-    """Messages become bytes in one place, and the stream's own `write` is called there alone."""
-    assert callers("encode_site_message", SITE) == {"site_agent.agent.connection"}
+    """Messages become bytes in one place of the gate, and the stream's own `write` is called in one of the agent."""
+    assert callers("encode_site_message", SITE) == {"site_agent.gate.agent_link"}
     stream_writes = {
         module
         for module, text in BOUNDARY.items()
@@ -126,7 +130,7 @@ def test_nothing_near_the_patients_opens_a_connection() -> None:
 
     assert {name for opener in OPENERS for name in callers(opener, texts)} == set()
     sockets = {name for name, text in texts.items() if "import socket" in text}
-    assert sockets == {"site_agent.trainer_socket", "site_agent.trainer.__main__"}
+    assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", "site_agent.trainer.__main__"}
     assert callers("secure_channel", BOUNDARY) == {"site_agent.agent.connection"}  # the search is able to find one
 
 

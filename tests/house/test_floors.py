@@ -34,7 +34,13 @@ class Room:
 
 
 # What every process of a site reads.
-BOTH = ("site_agent.trainer_socket", "site_agent.hospital", "site_agent.approvals")
+BOTH = (
+    "site_agent.trainer_socket",
+    "site_agent.framed_messages",
+    "site_agent.hospital",
+    "site_agent.approvals",
+    "site_agent.state_folders",
+)
 PATIENTS = frozenset(
     {
         "torch",
@@ -81,13 +87,22 @@ TABLE = (
     ),
     Room(
         "site_agent.agent",
-        frozenset({"cryptography", "structlog", "grpc"}),
-        ("site_agent.agent", "site_agent.gate", *BOTH, "pki", "audit", "host", "protos"),
+        frozenset({"cryptography", "click", "grpc"}),
+        (
+            "site_agent.agent",
+            "site_agent.gate_socket",
+            "site_agent.framed_messages",
+            "site_agent.hospital",
+            "site_agent.state_folders",
+            "pki",
+            "host",
+            "protos",
+        ),
     ),
     Room(
         "site_agent.gate",
-        frozenset({"numpy", "cryptography", "structlog", "grpc", "blake3", "sdnotify", "prometheus_client", "jinja2"}),
-        ("site_agent.gate", "site_agent.agent", *BOTH, "pki", "audit", "host", "protos"),
+        frozenset({"numpy", "cryptography", "structlog", "blake3", "sdnotify", "prometheus_client", "jinja2"}),
+        ("site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
     ),
     Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.log_lines", *BOTH, "host", "protos")),
     Room(
@@ -117,11 +132,14 @@ ONE_PLACE = {
     "protos.wire.generated": {"protos.wire.codec", "protos.wire.upkeep_codec"},
     "protos.wire.generated.federation_pb2": {"protos.wire.codec", "protos.wire.upkeep_codec"},
 }
-# Who may open a socket. The trainer socket is a pair between the two processes of a site; a doctor looks who answers at
-# an address with host.address_checks.
+# Who may open a socket. Gate socket and trainer socket are pairs, or Unix sockets, between processes of one site. A
+# doctor looks who answers at an address with host.address_checks.
 SOCKET_FILES = {
+    "site_agent.framed_messages",
     "site_agent.trainer_socket",
-    "site_agent.agent.joining",
+    "site_agent.agent.__main__",
+    "site_agent.gate.agent_link",
+    "site_agent.gate.neighbours",
     "site_agent.trainer.__main__",
     "site_agent.gate.dry_run",
     "host.address_checks",
@@ -236,8 +254,9 @@ def test_no_process_reaches_both_network_and_patients() -> None:
 
     assert [entry for entry, names in entries.items() if has_network(names) and has_patients(names)] == []
     # The search finds both sides, so the rule above is able to fail.
-    assert has_network(entries["site_agent.agent.joining"])
-    assert has_network(entries["site_agent.site_cli:join"])
+    assert has_network(entries["site_agent.agent.__main__"])
+    assert not has_network(entries["site_agent.gate.joining"])
+    assert not has_network(entries["site_agent.site_cli:join"])
     assert has_network(entries["coordinator.serve"])
     assert has_patients(entries["site_agent.trainer.study"])
     assert has_patients(entries["site_agent.site_cli:check"])
@@ -278,11 +297,12 @@ def imports(names: list[str]) -> str:
 
 
 WITHOUT_PATIENTS = [
+    "site_agent.agent.__main__",
     "coordinator.coordinator_cli",
     "coordinator.serve",
     "pki.pki_cli",
     "site_agent.site_cli",
-    "site_agent.agent.joining",
+    "site_agent.gate.joining",
     "site_agent.gate.loop",
 ]
 WITHOUT_NETWORK = [
@@ -291,6 +311,7 @@ WITHOUT_NETWORK = [
     "site_agent.trainer.run_report",
     "site_agent.desk.prediction",
     "site_agent.trainer.__main__",
+    "site_agent.gate.joining",
     "site_agent.site_cli",
 ]
 

@@ -16,8 +16,8 @@ from pki.authority import Authority
 from pki.enrolment_decisions import Pending, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
+from tests.pki.whole_site import SiteKeys
 
 
 class Terminal:

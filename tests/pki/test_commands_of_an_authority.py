@@ -13,8 +13,8 @@ from pki.authority import Authority
 from pki.enrolment_decisions import Issued, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from tests.pki.test_cli import Terminal, init_words
+from tests.pki.whole_site import SiteKeys
 
 
 @pytest.fixture

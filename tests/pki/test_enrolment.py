@@ -26,8 +26,8 @@ from pki.invitation import Invitation
 from pki.names import FederationName, SiteName
 from pki.register import Register
 from pki.signatures import sign
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError
+from tests.pki.whole_site import SiteKeys
 
 MARY = SiteName("st-mary")
 HEART = FederationName("heart")

@@ -13,8 +13,8 @@ from pki.authority import Authority
 from pki.enrolment_decisions import EnrolmentRequest, Issued, enrolment_request, handle_request, invite_site
 from pki.names import SiteName
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError
+from tests.pki.whole_site import SiteKeys
 
 RACERS = 4
 

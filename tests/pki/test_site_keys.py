@@ -10,8 +10,8 @@ import pytest
 from pki import certificates
 from pki.authority import Authority
 from pki.names import FederationName, SiteName
-from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, OperatorError, RefusedError
+from tests.pki.whole_site import SiteKeys
 
 MARY = SiteName("st-mary")
 

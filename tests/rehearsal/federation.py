@@ -27,12 +27,13 @@ from pki.authority import Authority, FederationRecord
 from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.plan.plan import Plan
 from protos.wire.calls import PARTICIPATE
 from protos.wire.codec import decode_coordinator_message, encode_site_message
 from protos.wire.messages import PROTOCOL_VERSION, CoordinatorMessage, Hello, SiteMessage
-from site_agent.agent.connection import Connection, Credentials
+from site_agent.agent.connection import Credentials
+from tests.pki.whole_site import SiteKeys
+from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import SITES, BehavingSite
 
 ENOUGH_SECONDS = 60.0  # more than a busy machine needs; only a failure waits so long

@@ -25,11 +25,11 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.calls import PARTICIPATE
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
-from site_agent.agent.connection import Connection
 from site_agent.approvals import approve
 from site_agent.gate.loop import Agent
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
+from site_agent.state_folders import audit_log_path
 from site_agent.trainer_socket import (
     AgentEnd,
     Agreed,
@@ -44,6 +44,7 @@ from site_agent.trainer_socket import (
     TrainerEnd,
 )
 from tests.rehearsal.federation import ENOUGH_SECONDS, Office, eventually
+from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import offer
 
 Kind = TypeVar("Kind")
@@ -245,7 +246,7 @@ def evidence_of(
     trainer = BehavingTrainer(theirs, change)
     trainer.failure, trainer.scalar, trainer.too_much = failure, scalar, too_much
     trainer.start()
-    audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
     evidence = Evidence()
 
     async def scene() -> None:
@@ -273,7 +274,7 @@ def evidence_of(
         ours.close()
         trainer.join(ENOUGH_SECONDS)
         audit.close()
-        log = (hospital.state_path / "audit.log").read_text().splitlines()
+        log = (audit_log_path(hospital.state_path)).read_text().splitlines()
         evidence.audit = [json.loads(line)["facts"] for line in log]
         evidence.questions = trainer.questions
     return evidence

@@ -19,13 +19,13 @@ from pki.names import SiteName
 from pki.own_authority import authority_fingerprint
 from pki.pki_cli import commands as pki
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError, UsageError
-from site_agent.agent.joining import renew_now
+from site_agent.gate.joining import renew_now
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import cli as site_agent
 from tests.pki.hospital import Leaf, Wanted, found, issued
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_records_before_acts import upkeep_of
 from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port
@@ -47,7 +47,7 @@ def at_port(office: Office, folder: Path, hospital: Hospital) -> None:
     async def scene() -> None:
         async with enrolling(office) as address:
             tell_port(folder, address)
-            await renew_now(hospital)
+            await renew_now(hospital, folder / "hospital.yaml")
 
     asyncio.run(scene())
 
@@ -55,7 +55,7 @@ def at_port(office: Office, folder: Path, hospital: Hospital) -> None:
 def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     """Fingerprint, registration, request, certificate, in force, removed, and back with the federation's."""
     office = Office.found(tmp_path / "office")
-    hospital, keys = hospital_of(office, tmp_path), SiteKeys(tmp_path / "state" / "keys")
+    hospital, keys = hospital_of(office, tmp_path), SiteKeys(tmp_path / "state" / "agent")
     config, directory = ("--config", tmp_path / "hospital.yaml"), ("--directory", tmp_path / "office" / "authority")
     authority, paper, request = found(Wanted(start=utc_now())), tmp_path / "authority.pem", tmp_path / "a.request"
     paper.write_bytes(authority.pem)
@@ -69,14 +69,14 @@ def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     assert "spiffe://heart/site/a" in told
     assert b"PRIVATE" not in request.read_bytes()
     assert "PRIVATE" not in told
-    before, waits = request.read_bytes(), (tmp_path / "state" / "keys" / "tls.key.requested").read_bytes()
+    before, waits = request.read_bytes(), (tmp_path / "state" / "agent" / "tls.key.requested").read_bytes()
     again = CliRunner().invoke(
         site_agent, ["request-certificate", *map(str, config), "--anew", "--output", str(request)]
     )
     assert isinstance(again.exception, UsageError)
     assert "exists already" in again.exception.what
     assert request.read_bytes() == before
-    assert (tmp_path / "state" / "keys" / "tls.key.requested").read_bytes() == waits
+    assert (tmp_path / "state" / "agent" / "tls.key.requested").read_bytes() == waits
     leaf = issued(
         authority, requested_key(request.read_bytes()), Leaf(uris=("spiffe://heart/site/a",), start=utc_now())
     )
@@ -102,7 +102,7 @@ def lines(findings: list[Finding]) -> dict[str, Severity]:
 def changed_over(tmp_path: Path, start: datetime, days: float) -> tuple[Office, SiteKeys]:
     """A site with a certificate of its hospital's authority; both were made so long ago, and end."""
     office = Office.found(tmp_path / "office")
-    hospital, keys = hospital_of(office, tmp_path), SiteKeys(tmp_path / "state" / "keys")
+    hospital, keys = hospital_of(office, tmp_path), SiteKeys(tmp_path / "state" / "agent")
     authority = found(Wanted(start=start, days=days + 40))
     (tmp_path / "authority.pem").write_bytes(authority.pem)
     words = ("--site", "a", "--fingerprint", authority_fingerprint(authority.certificate))
@@ -136,7 +136,7 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
     assert "A key waits" in own_authority_checks.judge_waiting(keys)[0].says
     upkeep, audit = upkeep_of(keys, tmp_path / "log")
     assert isinstance(upkeep, SiteUpkeep)
-    assert [upkeep._renewal(), upkeep._renewal()] == [[], []]
+    assert [asyncio.run(upkeep._renewal()), asyncio.run(upkeep._renewal())] == [[], []]
     audit.close()
     assert capsys.readouterr().out.count("own_certificate_ends_soon") == 1
 

@@ -12,11 +12,12 @@ import yaml
 
 from deploy.quickstart.ports import free_port
 from pki import rotation
-from pki.site_keys import SiteKeys
+from pki.shown_certificates import ShownCertificates
 from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from site_agent.agent.joining import renew_now
+from site_agent.gate.joining import renew_now
 from site_agent.hospital import Hospital, read_hospital
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.test_upkeep import enrolling
 from tests.site_agent.test_approval_commands import RULES
@@ -26,7 +27,9 @@ def hospital_of(office: Office, folder: Path) -> Hospital:
     """The configuration of site a, enrolled at this office."""
     office.enrol("a")
     (folder / "state").mkdir(mode=0o700)
-    (office.folder / "a").rename(folder / "state" / "keys")
+    (office.folder / "a").rename(folder / "state" / "agent")
+    (folder / "state" / "gate").mkdir(mode=0o700)
+    (folder / "state" / "agent" / "identity.key").rename(folder / "state" / "gate" / "identity.key")
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
     content = {"site": "a", "state": "state", "policy": RULES, "data": data}
     (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
@@ -37,12 +40,12 @@ def hospital_of(office: Office, folder: Path) -> Hospital:
 def tell_port(folder: Path, address: str) -> None:
     """Write where the enrolment port is, as enrolment does."""
     record = {"coordinator": "localhost:1", "enrolment": address}
-    (folder / "state" / "keys" / "federation.json").write_text(json.dumps(record))
+    (folder / "state" / "agent" / "federation.json").write_text(json.dumps(record))
 
 
 def events(folder: Path) -> list[str]:
     """What the audit log of the site says."""
-    lines = (folder / "state" / "audit.log").read_text().splitlines()
+    lines = (folder / "state" / "gate" / "audit.log").read_text().splitlines()
     return [json.loads(line)["facts"]["event"] for line in lines]
 
 
@@ -51,15 +54,16 @@ def test_a_site_renews_when_a_person_wants_it(tmp_path: Path) -> None:
     office = Office.found(tmp_path / "office")
     hospital = hospital_of(office, tmp_path)
     rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
-    before = SiteKeys.load(tmp_path / "state" / "keys")
+    before = SiteKeys.load(tmp_path / "state" / "agent")
     old, identity = (before.tls_key_path.read_bytes(), before.certificate_sha256()), before.identity_fingerprint()
 
-    async def scene() -> SiteKeys:
+    async def scene() -> ShownCertificates:
         async with enrolling(office) as address:
             tell_port(tmp_path, address)
-            return await renew_now(hospital)
+            return await renew_now(hospital, tmp_path / "hospital.yaml")
 
-    keys = asyncio.run(scene())
+    asyncio.run(scene())
+    keys = SiteKeys(tmp_path / "state" / "agent")
 
     assert keys.tls_key_path.read_bytes() != old[0]
     assert keys.certificate_sha256() != old[1]
@@ -72,21 +76,21 @@ def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Pat
     """A revoked site gets none, and where nobody listens nothing changes either."""
     office = Office.found(tmp_path / "office")
     hospital = hospital_of(office, tmp_path)
-    before = SiteKeys.load(tmp_path / "state" / "keys").certificate_sha256()
+    before = SiteKeys.load(tmp_path / "state" / "agent").certificate_sha256()
 
     async def scene() -> None:
         with pytest.raises(UnavailableError, match="cannot be reached") as unreached:
-            await renew_now(hospital)
+            await renew_now(hospital, tmp_path / "hospital.yaml")
         assert "invitation or certificate that it has is as good as before" in unreached.value.consequence
         async with enrolling(office) as address:
             tell_port(tmp_path, address)
             office.revoke("a")
             with pytest.raises(RefusedError, match="was not renewed"):
-                await renew_now(hospital)
+                await renew_now(hospital, tmp_path / "hospital.yaml")
 
     asyncio.run(scene())
 
-    assert SiteKeys.load(tmp_path / "state" / "keys").certificate_sha256() == before
+    assert SiteKeys.load(tmp_path / "state" / "agent").certificate_sha256() == before
     assert events(tmp_path)[-1] == "renewal_refused"
 
 
@@ -94,11 +98,11 @@ def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path
     """Two programs never change one site's keys, and a certificate that is not there cannot be renewed."""
     office = Office.found(tmp_path / "office")
     hospital = hospital_of(office, tmp_path)
-    held = hold_directory(tmp_path / "state", "site agent")
+    held = hold_directory(tmp_path / "state" / "gate", "site agent")
 
     with pytest.raises(ConfigurationError, match="already runs with the state directory"):
-        asyncio.run(renew_now(hospital))
-    (tmp_path / "state" / "keys" / "tls.crt").unlink()
+        asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
+    (tmp_path / "state" / "agent" / "tls.crt").unlink()
     with pytest.raises(ConfigurationError, match="no certificate that could be renewed"):
-        asyncio.run(renew_now(hospital))
+        asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
     os.close(held)

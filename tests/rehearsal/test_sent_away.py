@@ -8,8 +8,8 @@ from pathlib import Path
 
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, Farewell, Hello, Ready
-from site_agent.agent.connection import Connection
 from tests.rehearsal.federation import Office, eventually, serving
+from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import plan_with
 
 TIMES = 6  # more than the four streams that a connection may have

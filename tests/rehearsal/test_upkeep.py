@@ -23,18 +23,20 @@ from deploy.quickstart.ports import free_port
 from pki import rotation
 from pki.certificate_chain import certificates_in
 from pki.enrolment_decisions import RenewalRequest, handle_renewal
-from pki.names import SiteName
+from pki.names import Address, SiteName
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
 from protos.wire.upkeep_codec import decode_renewed, encode_renewal
 from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
-from site_agent.agent.connection import Connection, call_renew
+from site_agent.gate.certificate_renewal import install_renewed, renewal_of
+from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
-from site_agent.gate.site_upkeep import SiteUpkeep, install_renewed, renewal_of
+from site_agent.gate.site_upkeep import SiteUpkeep
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
+from tests.rehearsal.relayed_stream import Connection, certificates_in_process
 from tests.rehearsal.study import plan_with
 
 DER = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -53,7 +55,15 @@ class Site:
         """The agent of an enrolled site."""
         keys = office.keys(name)
         audit = AuditLog(folder / "audit.log", site=name, now=utc_now, identity_key=keys.identity_key())
-        upkeep = SiteUpkeep(site=name, keys=keys, audit=audit, witness=folder / "witness", now=utc_now)
+        certificates = certificates_in_process(keys, name)
+        upkeep = SiteUpkeep(
+            site=name,
+            identity_key=keys.identity_key(),
+            certificates=certificates,
+            audit=audit,
+            witness=folder / "witness",
+            now=utc_now,
+        )
         return cls(keys, audit, upkeep)
 
     async def talk(self, office: Office, address: str, name: str, until: int) -> list[CoordinatorMessage | Upkeep]:
@@ -224,7 +234,7 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
                 await still.send(Hello(PROTOCOL_VERSION, "test"))
                 assert isinstance(await still.receive(), Announcement)
             await site.talk(office, running.address, "a", until=1)
-            site.upkeep.accepted()
+            await site.upkeep.accepted()
             assert not site.keys.has_previous()
             async with calling(running.address, as_channel(old)) as refused:
                 await refused.send(Hello(PROTOCOL_VERSION, "test"))
@@ -267,7 +277,7 @@ def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> Non
                     rotation.end(office.authority, register)
                 for name in "bc":
                     register.revoke(SiteName(name), utc_now())
-                renewed = handle_renewal(office.authority, register, request_of(site.keys, "a"), utc_now())
+                renewed = handle_renewal(office.authority, register, await request_of(site.keys, "a"), utc_now())
                 roots = office.authority.trusted_roots_pem()
                 site.keys.install_next(renewed.chain_pem, roots, site=SiteName("a"), federation="heart", now=utc_now())
                 await site.talk(office, running.address, "a", until=1)
@@ -282,9 +292,9 @@ def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> Non
     site.audit.close()
 
 
-def request_of(keys: SiteKeys, site: str) -> RenewalRequest:
+async def request_of(keys: SiteKeys, site: str) -> RenewalRequest:
     """A site's request for its next certificate."""
-    asked = renewal_of(keys, site)
+    asked = (await renewal_of(await looked(keys, site), site, keys.identity_key())).message
     return RenewalRequest(site=asked.site, signing_request=asked.signing_request, signature=asked.signature)
 
 
@@ -300,6 +310,13 @@ def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
             keys.hear_roots(told, utc_now())
 
     assert keys.root_certificate_path.read_bytes() == trusted
+
+
+async def looked(keys: SiteKeys, site: str) -> SiteCertificates:
+    """A site's certificates as its gate sees them."""
+    certificates = certificates_in_process(keys, site)
+    await certificates.look()
+    return certificates
 
 
 @asynccontextmanager
@@ -325,10 +342,12 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
     audit = AuditLog(tmp_path / "audit.log", site="a", now=utc_now)
 
     async def ask(address: str, keys: SiteKeys, name: str) -> str:
-        raw = await call_renew(address, office.authority.root_pem(), encode_renewal(renewal_of(keys, name)))
-        answer = decode_renewed(raw)
+        certificates = await looked(keys, name)
+        asked = await renewal_of(certificates, name, keys.identity_key())
+        port, root = Address.parse(address), office.authority.root_pem()
+        answer = decode_renewed(await certificates.call("renew", port, root, encode_renewal(asked.message)))
         if not answer.refusal:
-            install_renewed(keys, answer, name, utc_now(), audit)
+            await install_renewed(certificates, asked, answer, name, utc_now(), audit)
         return answer.refusal
 
     async def scene() -> None:

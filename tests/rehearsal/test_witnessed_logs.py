@@ -28,7 +28,7 @@ def coordinator_yaml(federation: Federation) -> Path:
 def handed_out(federation: Federation, folder: Path, name: str) -> list[object]:
     """What a third party is given: copies of a log and heads, and public keys; no configuration and no secret."""
     authority = federation.rehearsal.folder / "authority"
-    shutil.copy(federation.rehearsal.folder / name / "state" / "audit.log", folder / "audit.log")
+    shutil.copy(federation.rehearsal.folder / name / "state" / "gate" / "audit.log", folder / "audit.log")
     made = [
         finished("pki", "keys", "--directory", authority, "--output", folder / "keys.json"),
         finished(

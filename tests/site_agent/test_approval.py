@@ -220,4 +220,4 @@ def test_two_processes_keep_a_plan_at_once(tmp_path: Path, monkeypatch: pytest.M
     keep_plan(tmp_path, PLAN)
 
     assert len(set(replaced)) == 2
-    assert (tmp_path / "plans" / f"{PLAN.digest.hex()}.json").read_bytes() == PLAN.canonical
+    assert (tmp_path / "approvals" / "plans" / f"{PLAN.digest.hex()}.json").read_bytes() == PLAN.canonical

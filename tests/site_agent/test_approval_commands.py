@@ -14,12 +14,12 @@ import structlog
 import yaml
 
 from audit.log_report import in_words
-from pki.site_keys import SiteKeys
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, why_not
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.desk.result_files import write_result
 from site_agent.site_cli import main
+from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 from tests.site_agent.trainer.sites import make_plan, make_site
 
@@ -40,7 +40,7 @@ class Site:
         self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
         self.out = self.err = ""
         (folder / "state").mkdir()
-        keys = SiteKeys.create(folder / "state" / "keys")
+        keys = SiteKeys.create(folder / "state" / "gate")
         self.identities = made_up_identities() | {"a": keys.identity_fingerprint()}
         self.allow()
 
@@ -68,7 +68,7 @@ class Site:
 
     def events(self) -> list[dict[str, Any]]:
         """What the audit log says."""
-        lines = (self.folder / "state" / "audit.log").read_text().splitlines()
+        lines = (self.folder / "state" / "gate" / "audit.log").read_text().splitlines()
         return [json.loads(line)["facts"] for line in lines]
 
     def why_not(self, plan: Plan, approvers: int = 1) -> str | None:
@@ -235,14 +235,14 @@ def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
     assert len(row[-1]) == 64
     assert shown[0] == shown[1]
     kept = {path.relative_to(tmp_path / "state").parts[0] for path in (tmp_path / "state").rglob("*")}
-    assert kept <= {"plans", "keys"}
+    assert kept <= {"gate"}
 
 
 def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
     """The withdrawal counts although it cannot be recorded, and the command says that the log is broken."""
     plan = site.plan()
     site("approve", "--by", "A. Jones")
-    log = site.folder / "state" / "audit.log"
+    log = site.folder / "state" / "gate" / "audit.log"
     log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
 
     assert site("withdraw", "--by", "B. Smith") == 1

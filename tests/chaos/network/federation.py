@@ -38,7 +38,7 @@ class Federation:
 
     def happened(self, name: str, event: str) -> list[dict[str, Any]]:
         """The audit log's records of one kind."""
-        lines = (self.setting.folder / name / "state" / "audit.log").read_text().splitlines()
+        lines = (self.setting.folder / name / "state" / "gate" / "audit.log").read_text().splitlines()
         facts = [json.loads(line)["facts"] for line in lines]
         return [fact for fact in facts if fact["event"] == event]
 

@@ -30,6 +30,7 @@ from site_agent.desk.use.recalibration import (
 )
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
+from site_agent.state_folders import audit_log_path
 from site_agent.trainer.comparison.calibration import recalibration
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
@@ -253,7 +254,7 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:
     """The head is that of the last record over all files, also where the newest is still empty; damage is told."""
-    path, now = hospital.state_path / "audit.log", datetime(2026, 1, 1, tzinfo=UTC)
+    path, now = audit_log_path(hospital.state_path), datetime(2026, 1, 1, tzinfo=UTC)
     key, limits = Ed25519PrivateKey.generate(), Limits(largest_bytes=1)
     model = load_model(hospital.state_path, RUN)
     without = card_facts(hospital, RUN, model)

@@ -118,7 +118,7 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert (tmp_path / "state" / "data" / "rows.json").stat().st_mode & 0o777 == 0o600
     page = (tmp_path / "state" / "data" / "check.html").read_text()
     assert "accepted by A. Jones" in page
-    assert "data_accepted" in (tmp_path / "state" / "audit.log").read_text()
+    assert "data_accepted" in (tmp_path / "state" / "gate" / "audit.log").read_text()
     words = [done.stdout + done.stderr for done in (drafted, first, wrong, accepted, again)]
     assert "Zebra" not in "".join([*words, page, (tmp_path / "state" / "data" / "check.json").read_text(), text])
 

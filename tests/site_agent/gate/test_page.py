@@ -10,6 +10,7 @@ import pytest
 
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_page import LogView, SitePage
+from site_agent.state_folders import audit_log_path
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -17,7 +18,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """A site's state: an approval, and three contributions of one run in its log."""
-    log = AuditLog(tmp_path / "audit.log", site="st-mary", now=lambda: NOW)
+    log = AuditLog(audit_log_path(tmp_path), site="st-mary", now=lambda: NOW)
     log.write("plan_approved", plan="00", by="A. <Jones>")
     for number in range(3):
         log.write("contribution_handed_over", run="heart-v1-01", round=number, attempt=0, bytes=5560)
@@ -38,9 +39,9 @@ def test_the_page_tells_what_has_left_and_who_agreed(state: Path) -> None:
 
 def test_what_is_written_later_is_counted_once(state: Path) -> None:
     """Looking again takes in what was added, and nothing twice."""
-    view = LogView(state / "audit.log")
+    view = LogView(audit_log_path(state))
     view.look()
-    log = AuditLog(state / "audit.log", site="st-mary", now=lambda: NOW)
+    log = AuditLog(audit_log_path(state), site="st-mary", now=lambda: NOW)
     log.write("contribution_handed_over", run="heart-v1-01", round=3, attempt=0, bytes=40)
     log.close()
 
@@ -53,7 +54,7 @@ def test_what_is_written_later_is_counted_once(state: Path) -> None:
 
 def test_a_damaged_line_is_told(state: Path) -> None:
     """A line that is no record is counted and said on the page, and the rest is shown."""
-    with (state / "audit.log").open("ab") as file:
+    with (audit_log_path(state)).open("ab") as file:
         file.write(b"{}\n")
 
     html = asyncio.run(SitePage("st-mary", state).main())

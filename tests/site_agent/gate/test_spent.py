@@ -102,7 +102,7 @@ def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
     monkeypatch.setattr("site_agent.gate.spent.require_room", full)
     with pytest.raises(AuditError, match="No space left"):
         spent.take(48, LAST)
-    (tmp_path / "spent" / "run.json").write_text("{")
+    (tmp_path / "gate" / "spent" / "run.json").write_text("{")
     with pytest.raises(RefusedError, match="cannot be read"):
         Spent(tmp_path, "run")
 

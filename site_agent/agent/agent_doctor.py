@@ -1,4 +1,4 @@
-"""The agent's half of `site-agent doctor`: keys, certificate, clock, disk, and the way to the coordinator.
+"""The agent's half of `site-agent doctor`: TLS key, certificate, clock, and the way to the coordinator.
 
 It reads no patient's data and changes nothing; the trainer's half looks at the table in a process of its
 own. Every look has a limit of seconds.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,39 +15,33 @@ from pathlib import Path
 from typing import Final
 
 from host import address_checks, computer_checks
-from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
+from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
 from pki import key_checks, own_authority_checks, own_keys, store
 from pki.invitation import Invitation
 from pki.names import Address
 from pki.site_keys import SiteKeys
-from protos.errors import OperatorError, RefusedError
-from site_agent.agent.connection import Connection, Credentials
-from site_agent.gate.released_volume import LeftCount
-from site_agent.gate.status_socket import read_status
+from protos.errors import OperatorError
+from site_agent.agent.connection import CallEnded, Connection, Credentials
+from site_agent.agent.kept_certificates import ADDRESSES
+from site_agent.gate_socket import REFUSALS
 from site_agent.hospital import Hospital
+from site_agent.state_folders import agent_folder
 
 _PATIENCE_SECONDS: Final = 5.0
-_MANY_RECORDS: Final = 5000
 _RENEWAL: Final = "Start the agent, which renews it; once it has ended, ask the federation office for a new invitation."
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
     """Everything that the agent needs, looked at in the order in which it would be missed."""
     now = datetime.now(UTC)
-    keys = SiteKeys(hospital.state_path / "keys")
-    found = [
-        key_checks.judge_directory(hospital.state_path),
-        judge_disk(computer_checks.free_bytes(hospital.state_path)),
-    ]
-    found += key_checks.judge_secrets((keys.tls_key_path, keys.identity_key_path, own_keys.waiting_key_path(keys)))
-    found += _policy(hospital)
+    keys = SiteKeys(agent_folder(hospital.state_path))
+    found = [key_checks.judge_directory(keys.directory)]
+    found += key_checks.judge_secrets((keys.tls_key_path, own_keys.waiting_key_path(keys)))
     found.append(judge_address_rules(computer_checks.enforces_address_rules()))
-    found += await _program(hospital)
     apart: float | None = None
     try:
         if keys.is_enrolled():
             found += _certificate(keys, now)
-            found += _audit(hospital.state_path)
             reached, apart = await _coordinator(hospital, keys, environment)
             found += reached
         else:
@@ -69,49 +62,6 @@ def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
         return [usual]
 
 
-def _policy(hospital: Hospital) -> list[Finding]:
-    """Settings that loosen, so that nobody has them without knowing."""
-    policy, loose = hospital.policy, []
-    if policy.secure_aggregation == "not-required":
-        loose.append("secure_aggregation: not-required lets a plan send changes without masks")
-    if policy.smallest_sites < 3:
-        loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's change")
-    if policy.lost_site_budget:
-        loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate a change")
-    says = "Nothing in the policy loosens what is the default."
-    remedy = "Nothing, if your data protection officer decided so; otherwise change it in hospital.yaml."
-    return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]
-
-
-async def _program(hospital: Hospital) -> list[Finding]:
-    answer = await read_status(hospital.state_path)
-    found = [fine("D418", f"The agent is running: {json.loads(answer)['phase']}.")] if answer else []
-    if not found:
-        remedy = "Start it: `systemctl start site-agent`, or `site-agent join`; ask as the user that it runs as."
-        found.append(warning("D418", "No agent is running here.", remedy))
-    if hospital.trainer_socket is not None and not answer:  # a running agent holds it, and it takes one
-        found.append(_trainer_socket(Path(hospital.trainer_socket)))
-    return found
-
-
-def _trainer_socket(place: Path) -> Finding:
-    if not place.is_socket():
-        remedy = "Start it: `systemctl start site-trainer`; the path has to be the one in its unit."
-        return failure("D419", f"There is no socket at {place}.", remedy)
-    if not os.access(place, os.W_OK):
-        remedy = "Put this user into the socket's group, as the packages do."
-        return failure("D419", f"{place} may not be used by this user.", remedy)
-    return fine("D419", f"The trainer's socket is at {place}.")
-
-
-def _audit(state: Path) -> list[Finding]:
-    left = LeftCount(state / "audit.log").now()
-    says = f"{left.not_countersigned} of {left.records} records are not countersigned."
-    if left.not_countersigned > _MANY_RECORDS:
-        return [warning("D422", says, "Let the agent connect, and ask the office to update the coordinator.")]
-    return [fine("D422", says)]
-
-
 def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime) -> list[Finding]:
     """A site without a certificate: its invitation, and the port where it asks."""
     if hospital.invitation is None:
@@ -130,7 +80,7 @@ async def _coordinator(
     hospital: Hospital, keys: SiteKeys, environment: Mapping[str, str]
 ) -> tuple[list[Finding], float | None]:
     """The way to the coordinator, whether it takes this site, and by how many seconds the clocks differ."""
-    record = keys.directory / "federation.json"
+    record = keys.directory / ADDRESSES
     address = hospital.coordinator or str(json.loads(store.read_public(record))["coordinator"])
     root = store.read_public(keys.root_certificate_path)
     target = replace(_target(address, root), own=(keys.certificate_path, keys.tls_key_path))
@@ -169,10 +119,10 @@ async def _membership(address: str, credentials: Credentials) -> tuple[Finding, 
             apart = None if taken[0] is None else datetime.now(UTC).timestamp() - taken[0]
             return fine("D411", "The coordinator takes this site's certificate."), apart
     match result:
-        case RefusedError():
+        case CallEnded(status=status) if status in REFUSALS:
             says = "The coordinator refuses this site's certificate: its register does not have it."
             return failure("D411", says, remedy), None
-        case OperatorError():
+        case CallEnded():
             says = "The coordinator ends the connection at once: it does not trust the certificate that is shown."
             return failure("D411", says, remedy), None
         case _:

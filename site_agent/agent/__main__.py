@@ -1,0 +1,96 @@
+"""The agent process: `python -m site_agent.agent --folder STATE/agent --site NAME --socket FD`.
+
+Started by `site-agent join` over a socket pair, or as a service of its own that connects to the gate's Unix socket. It
+reads no configuration: everything that it does is ordered by the gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from protos.errors import ProtocolError, UnavailableError, explained
+from protos.wire.messages import MalformedMessage
+from site_agent.agent.kept_certificates import KeptCertificates
+from site_agent.agent.relaying import Relay
+from site_agent.framed_messages import FramedSocket
+from site_agent.gate_socket import FRAMING
+
+_WAIT_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.2
+
+
+@click.command()
+@click.option("--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` of the state.")
+@click.option("--site", required=True, help="The name that the certificate proves.")
+@click.option("--socket", "descriptor", type=int, help="An inherited socket to the gate.")
+@click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
+def main(folder: Path, site: str, descriptor: int | None, place: Path | None) -> None:
+    """Connect this site to its coordinator; the gate orders, this process relays.
+
+    Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --site st-mary --gate gate.sock
+    """
+    os.umask(0o077)
+    if descriptor is not None:
+        # Of a terminal both get the signal; this process ends with the gate, so that the last words still pass.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        kept = KeptCertificates(folder, site)
+        connection = socket.socket(fileno=descriptor) if descriptor is not None else _connected(place)
+        asyncio.run(_relay(connection, kept))
+    except MalformedMessage as malformed:
+        error = ProtocolError(
+            what=f"The gate of this site sent {malformed}.",
+            consequence="Nothing was sent on.",
+            remedy="Install the same version of all three programs.",
+        )
+        print(error.lines("site-agent"), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except Exception as error:
+        told = explained(error)
+        print(told.lines("site-agent"), file=sys.stderr)
+        sys.exit(told.exit_status)
+
+
+async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
+    gate = FramedSocket(connection, FRAMING)
+    try:
+        await Relay(gate, kept).run()
+    finally:
+        gate.close()
+
+
+def _connected(place: Path | None) -> socket.socket:
+    """The gate's socket; a service that has just started is given time to listen."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while place is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(place))
+            return connection
+        except OSError as cause:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    what=f"The gate does not listen on {place}: {cause.strerror}.",
+                    consequence="This site is not connected; nothing left it.",
+                    remedy="Start the service site-gate; this service is started again by itself.",
+                ) from cause
+        time.sleep(_POLL_SECONDS)
+    raise UnavailableError(
+        what="Neither --socket nor --gate was given.",
+        consequence="The agent did not start; nothing left this site.",
+        remedy="Name the gate's socket with --gate.",
+    )
+
+
+if __name__ == "__main__":
+    main()

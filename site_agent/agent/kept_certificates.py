@@ -1,0 +1,109 @@
+"""The agent's TLS key and certificates, as the gate orders changes to them.
+
+What changes a certificate is decided and recorded by the gate. Each order is checked here once more against the
+rules of pki/site_keys.py, so that no order puts in force what is not for this key, this site and this root.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pki import own_keys, store
+from pki.names import site_name
+from pki.site_keys import SiteKeys
+from site_agent.agent.connection import Credentials
+from site_agent.framed_messages import packed, unpacked
+from site_agent.gate_socket import Install, Shown
+
+ADDRESSES: Final = "federation.json"
+
+
+class KeptCertificates:
+    """One site's folder `agent`."""
+
+    def __init__(self, directory: Path, site: str) -> None:
+        """`directory` is made with mode 0700 where there is none."""
+        self._site = site_name(site)
+        exists = SiteKeys.exists(directory)
+        self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
+
+    def shown(self) -> Shown:
+        """What is shown and trusted at this moment."""
+        keys, addresses = self._keys, self._addresses()
+        staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
+        parts = (
+            store.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
+            store.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
+            store.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
+            staged or b"",
+            own_keys.signing_request(keys, self._site) if staged else b"",
+        )
+        return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
+
+    def credentials(self) -> Credentials:
+        """The pair in force and the roots."""
+        keys = self._keys
+        return Credentials(
+            key=store.read_secret(keys.tls_key_path),
+            chain=store.read_public(keys.certificate_path),
+            root=store.read_public(keys.root_certificate_path),
+        )
+
+    def roots(self) -> bytes:
+        """The roots that are trusted, as PEM."""
+        return store.read_public(self._keys.root_certificate_path)
+
+    def address(self, which: str) -> str:
+        """An address that came with enrolment, `coordinator` or `enrolment`; empty where none is recorded."""
+        return self._addresses().get(which, "")
+
+    def make(self, key: str) -> bytes:
+        """A signing request (PEM) for a key of this kind; see gate_socket.Make."""
+        match key:
+            case "first":
+                return self._keys.signing_request()
+            case "next":
+                return self._keys.next_signing_request()
+            case _:
+                return own_keys.signing_request(self._keys, self._site)
+
+    def install(self, order: Install) -> None:
+        """Put a certificate in force; the pair before is kept until it is settled.
+
+        Raises:
+            RefusedError: it is not for this key, site and root.
+        """
+        (chain, roots), now = unpacked(order.payload, 2), datetime.now(UTC)
+        match order.key:
+            case "first":
+                # The addresses first: after a power cut a certificate without them could not be used.
+                addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
+                store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
+                self._keys.install(chain, roots, site=self._site, federation=order.federation, now=now)
+            case "next":
+                self._keys.install_next(chain, roots, site=self._site, federation=order.federation, now=now)
+            case _:
+                self._keys.hear_roots(roots, now)
+                own_keys.put_in_force(self._keys)
+
+    def trust(self, roots: bytes) -> None:
+        """Trust the roots that the coordinator names, as far as a trusted root vouches for them."""
+        self._keys.hear_roots(roots, datetime.now(UTC))
+
+    def settle(self, *, works: bool) -> None:
+        """Forget the pair before the last renewal, or put it back."""
+        if self._keys.has_previous():
+            if works:
+                self._keys.forget_previous()
+            else:
+                self._keys.restore_previous()
+
+    def _addresses(self) -> dict[str, str]:
+        place = self._keys.directory / ADDRESSES
+        if not place.exists():
+            return {}
+        found: dict[str, Any] = json.loads(store.read_public(place))  # Any: whatever JSON holds
+        return {name: text for name, text in found.items() if isinstance(text, str)}

@@ -1,0 +1,191 @@
+"""What the agent does: it carries out the gate's orders, one after the other, and relays one stream.
+
+It decodes no message of a run and decides nothing about one. It holds the TLS key and the connection, and keeps
+nothing else. The rules:
+
+* of a stream at most WINDOW messages of the coordinator lie with the gate at once, so that memory stays small;
+* a stream ends with the socket to the gate, and with the next order to open one;
+* what went wrong is explained in this process's own log; towards the gate it is a word of a closed list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, assert_never
+
+from protos.errors import OperatorError, UnavailableError
+from protos.wire.messages import MalformedMessage
+from site_agent.agent.connection import CallEnded, Connection, call_enrol, call_renew
+from site_agent.agent.kept_certificates import KeptCertificates
+from site_agent.framed_messages import FramedSocket, unpacked
+from site_agent.gate_socket import (
+    WINDOW,
+    Answer,
+    Call,
+    Called,
+    Down,
+    Ended,
+    Install,
+    Look,
+    Make,
+    Message,
+    Open,
+    Opened,
+    Order,
+    Part,
+    Requested,
+    Sent,
+    Settle,
+    Shut,
+    Taken,
+    Trust,
+    Unable,
+    Up,
+    largest_payload,
+)
+
+_ORDERS: Final = (Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Part, Shut)
+
+
+class Relay:
+    """The agent of one site, for as long as the gate's socket is open."""
+
+    def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
+        self._gate, self._kept = gate, kept
+        self._stream: _Stream | None = None
+
+    async def run(self) -> None:
+        """Carry out orders until the gate has gone.
+
+        Raises:
+            MalformedMessage: the other side of the socket is no gate of this version.
+        """
+        try:
+            while True:
+                order = await self._gate.receive(largest_payload)
+                if not isinstance(order, _ORDERS):
+                    raise MalformedMessage("a report where an order belongs")
+                await self._carry_out(order)
+        except OSError:
+            return
+        finally:
+            await self._shut()
+
+    async def _carry_out(self, order: Order) -> None:
+        match order:
+            case Open(stream=number, address=address):
+                await self._shut()
+                self._stream = _Stream(number, self._gate.post)
+                self._stream.open(address or self._kept.address("coordinator"), self._kept)
+            case Up() | Taken() | Part():
+                if self._stream is not None and self._stream.number == order.stream:
+                    self._stream.take(order)
+            case Shut(stream=number):
+                if self._stream is not None and self._stream.number == number:
+                    await self._shut()
+            case Look() | Make() | Call() | Install() | Trust() | Settle():
+                self._gate.post(await answer_of(self._kept, order))
+            case _:
+                assert_never(order)
+
+    async def _shut(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await stream.shut()
+
+
+class _Stream:
+    """One stream to the coordinator: a task that reads, a task that writes."""
+
+    def __init__(self, number: int, report: Callable[[Message], None]) -> None:
+        self.number, self._report = number, report
+        self._up: asyncio.Queue[Up | Part] = asyncio.Queue()
+        self._room = asyncio.Semaphore(WINDOW)
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, address: str, kept: KeptCertificates) -> None:
+        """Begin; how it ends is reported."""
+        self._task = asyncio.create_task(self._live(address, kept))
+
+    def take(self, order: Up | Taken | Part) -> None:
+        """Do what was ordered, in the order in which it came."""
+        if isinstance(order, Taken):
+            self._room.release()
+        elif self._up.qsize() > WINDOW:
+            raise MalformedMessage("more messages than the window has")
+        else:
+            self._up.put_nowait(order)
+
+    async def shut(self) -> None:
+        """End it at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _live(self, address: str, kept: KeptCertificates) -> None:
+        try:
+            async with Connection(address, kept.credentials(), self._accepted) as connection:
+                writer = asyncio.create_task(self._write(connection))
+                try:
+                    while True:
+                        await self._room.acquire()
+                        self._report(Down(self.number, await connection.receive()))
+                except CallEnded as ended:
+                    self._report(Ended(self.number, ended.status))
+                finally:
+                    writer.cancel()
+        except OperatorError as error:  # of this site's own files
+            print(error.lines("site-agent"), file=sys.stderr, flush=True)
+            self._report(Ended(self.number, "unknown"))
+
+    async def _write(self, connection: Connection) -> None:
+        with suppress(CallEnded):  # the reader sees the end as well, and reports it
+            while True:
+                match await self._up.get():
+                    case Up(payload=payload):
+                        await connection.send(bytes(payload))
+                        self._report(Sent(self.number))
+                    case Part():
+                        await connection.part()
+                    case other:
+                        assert_never(other)
+
+    def _accepted(self, seconds: float | None) -> None:
+        self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
+
+
+async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
+    """Carry out an order about certificates, or make a call; a failure is explained in this process's own log."""
+    try:
+        match order:
+            case Look():
+                pass
+            case Make(key=key):
+                return Requested(kept.make(key))
+            case Call():
+                return await _call(kept, order)
+            case Install():
+                kept.install(order)
+            case Trust(payload=roots):
+                kept.trust(bytes(roots))
+            case Settle(works=works):
+                kept.settle(works=works)
+            case _:
+                assert_never(order)
+        return kept.shown()
+    except OperatorError as error:
+        print(error.lines("site-agent"), file=sys.stderr, flush=True)
+        return Unable(error.exit_status, "")
+
+
+async def _call(kept: KeptCertificates, order: Call) -> Called | Unable:
+    roots, request = unpacked(order.payload, 2)
+    address, trusted = order.address or kept.address("enrolment"), roots or kept.roots()
+    try:
+        call = call_enrol if order.call == "enrol" else call_renew
+        return Called(await call(address, trusted, request))
+    except CallEnded as ended:
+        return Unable(UnavailableError.exit_status, ended.status)

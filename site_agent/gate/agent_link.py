@@ -1,0 +1,281 @@
+"""The gate's end of the gate socket: orders to the agent, and one stream to the coordinator at a time.
+
+What the agent reports is checked as what a hostile coordinator sends. An agent that sends what no agent of this version
+sends ends this site's part. An agent that has ended is started again, or waited for, when a stream is opened next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.wire.codec import decode_coordinator_message, encode_site_message
+from protos.wire.messages import CoordinatorMessage, MalformedMessage, SiteMessage
+from protos.wire.upkeep_messages import Upkeep
+from site_agent.framed_messages import FramedSocket
+from site_agent.gate_socket import (
+    FRAMING,
+    REFUSALS,
+    WINDOW,
+    Answer,
+    Called,
+    Down,
+    Ended,
+    Message,
+    Open,
+    Opened,
+    Order,
+    Part,
+    Requested,
+    Sent,
+    Shown,
+    Shut,
+    Taken,
+    Unable,
+    Up,
+    largest_payload,
+)
+
+PARTING_SECONDS: Final = 4.0
+_ANSWERS: Final = (Shown, Requested, Called, Unable)
+_OF_STREAM: Final = (Opened, Down, Sent, Ended)
+Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
+
+
+class AgentGone(UnavailableError):
+    """The process with the network has ended while the gate needed it."""
+
+    code = "E029"
+
+
+class AgentLink:
+    """One site's agent, whichever process it is at the moment."""
+
+    def __init__(self, start: Callable[[], Awaitable[socket.socket]]) -> None:
+        """`start` gives the connected socket of an agent: of one that it starts, or of the service's."""
+        self._start = start
+        self._socket: FramedSocket[Message] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._failure: OperatorError | None = None
+        self._answer: asyncio.Future[Answer] | None = None
+        self._asking = asyncio.Lock()
+        self._stream: Stream | None = None
+        self._number = 0
+
+    async def ask(self, order: Order) -> Answer:
+        """Have an order carried out, one after the other; its answer.
+
+        Raises:
+            AgentGone: the agent has ended.
+            ProtocolError: it sends what no agent sends.
+        """
+        # What was begun is finished: an answer that came later would be taken for that of the next order.
+        return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
+
+    def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:
+        """A stream to the coordinator, to be used as an asynchronous context.
+
+        Args:
+            address: HOST:PORT, or empty for the one that came with enrolment.
+            accepted: awaited once when the coordinator has taken the stream, with its time in seconds since 1970 in
+                UTC, or None from an earlier version.
+        """
+        return Stream(self, address, accepted)
+
+    async def begin(self, stream: Stream) -> int:
+        """Make this stream the present one; its number. For Stream alone."""
+        await self._connected()
+        self._number, self._stream = self._number + 1, stream
+        return self._number
+
+    def end(self, stream: Stream) -> None:
+        """No message is for this stream any more. For Stream alone."""
+        if self._stream is stream:
+            self._stream = None
+
+    def post(self, order: Order) -> None:
+        """Send an order that has no answer of its own. For Stream alone."""
+        if self._socket is not None and self._failure is None:
+            self._socket.post(order)
+
+    def close(self) -> None:
+        """Hang up; the agent ends its stream."""
+        if self._reader is not None:
+            self._reader.cancel()
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._reader = None
+
+    async def _ask(self, order: Order) -> Answer:
+        async with self._asking:
+            connection = await self._connected()
+            self._answer = asyncio.get_running_loop().create_future()
+            connection.post(order)
+            try:
+                return await self._answer
+            finally:
+                self._answer = None
+
+    async def _connected(self) -> FramedSocket[Message]:
+        if self._socket is None or self._failure is not None:
+            if isinstance(self._failure, ProtocolError):
+                raise self._failure
+            self.close()
+            self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
+            self._reader = asyncio.create_task(self._read(self._socket))
+        return self._socket
+
+    async def _read(self, connection: FramedSocket[Message]) -> None:
+        try:
+            while True:
+                self._took(await connection.receive(largest_payload))
+        except OSError:
+            self._fail(_gone())
+        except MalformedMessage as malformed:
+            connection.close()
+            self._fail(_misbehaved(malformed))
+
+    def _took(self, report: Message) -> None:
+        if isinstance(report, _OF_STREAM):
+            if self._stream is not None and report.stream == self._stream.number:
+                self._stream.take(report)
+        elif isinstance(report, _ANSWERS) and self._answer is not None and not self._answer.done():
+            self._answer.set_result(report)
+        else:
+            raise MalformedMessage("an answer to nothing")
+
+    def _fail(self, failure: OperatorError) -> None:
+        self._failure = failure
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(failure)
+        if self._stream is not None:
+            self._stream.fail(failure)
+
+
+class Stream:
+    """One stream to the coordinator; messages are read and written here, where the agent sees only bytes."""
+
+    def __init__(self, link: AgentLink, address: Callable[[], str], accepted: Accepted) -> None:
+        self._link, self._address, self._accepted = link, address, accepted
+        self.number = 0
+        self._came: asyncio.Queue[Opened | Down | OperatorError] = asyncio.Queue()
+        self._waiting, self._under_way, self._is_open = 0, 0, False
+        self._room = asyncio.Semaphore(WINDOW)
+        self._end: OperatorError | None = None
+        self._is_over = asyncio.Event()
+
+    async def __aenter__(self) -> Stream:
+        self.number = await self._link.begin(self)
+        self._link.post(Open(self.number, self._address()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._link.end(self)
+        self._link.post(Shut(self.number))
+
+    async def send(self, message: SiteMessage | Upkeep) -> None:
+        """Send one message; waits while the coordinator reads more slowly than this site writes.
+
+        Raises:
+            UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
+        """
+        await self._room.acquire()
+        if self._end is not None:
+            self._room.release()
+            raise self._end
+        self._under_way += 1
+        self._link.post(Up(self.number, encode_site_message(message)))
+
+    async def receive(self) -> CoordinatorMessage | Upkeep:
+        """The next message.
+
+        Raises:
+            UnavailableError: the stream has ended.
+            RefusedError: the coordinator does not accept this site's certificate.
+            MalformedMessage: the coordinator sent what no coordinator of this version sends.
+            OperatorError: what `accepted` raised.
+        """
+        while True:
+            match await self._came.get():
+                case Down(payload=payload):
+                    self._waiting -= 1
+                    self._link.post(Taken(self.number))
+                    return decode_coordinator_message(payload)
+                case Opened(milliseconds=milliseconds):
+                    await self._accepted(None if milliseconds < 0 else milliseconds / 1000)
+                case failure:
+                    self._came.put_nowait(failure)  # for whoever reads next
+                    raise failure
+
+    async def part(self) -> None:
+        """Send nothing more, and wait until the coordinator has ended the stream, though not for long.
+
+        A stream that is left at once is cancelled, and gRPC then drops what the other side has not
+        read yet: the reason for leaving would be lost with it.
+        """
+        self._link.post(Part(self.number))
+        await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)
+
+    def take(self, report: Opened | Down | Sent | Ended) -> None:
+        """A report about this stream; raises MalformedMessage where none such can come. For AgentLink alone."""
+        match report:
+            case Sent() if self._under_way:
+                self._under_way -= 1
+                self._room.release()
+            case Ended(status=status):
+                self.fail(ending(self._address(), status))
+            case Opened() if not self._is_open:
+                self._is_open = True
+                self._came.put_nowait(report)
+            case Down() if self._waiting < WINDOW:
+                self._waiting += 1
+                self._came.put_nowait(report)
+            case _:
+                raise MalformedMessage("a report that the stream has no place for")
+
+    def fail(self, failure: OperatorError) -> None:
+        """The stream has ended, for whatever reason. For AgentLink alone."""
+        if self._end is None:
+            self._end = failure
+            self._came.put_nowait(failure)
+            self._is_over.set()
+            self._room.release()  # who waits for room goes on, and raises
+
+
+def ending(address: str, status: str) -> OperatorError:
+    """How a stream ended, in an operator's words."""
+    at = f" at {address}" if address else ""
+    if status in REFUSALS:
+        return RefusedError(
+            what=f"The coordinator{at} does not accept this site's certificate.",
+            consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
+            remedy="Ask the federation office whether this site still belongs to the federation.",
+            code="E021",
+        )
+    told = "the stream ended" if status == "ended" else status
+    return UnavailableError(
+        what=f"The coordinator{at} cannot be reached ({told}).",
+        consequence="Nothing is lost; the round goes on when the connection is back.",
+        remedy="Nothing has to be done: this site tries again by itself; `site-agent doctor` looks for the cause.",
+        code="E020",
+    )
+
+
+def _gone() -> AgentGone:
+    return AgentGone(
+        what="The agent of this site, the process with the network, has ended.",
+        consequence="Nothing is lost; the round goes on when it is back.",
+        remedy="Read its last message. As a service it is started again by itself: `systemctl status site-agent`.",
+    )
+
+
+def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
+    return ProtocolError(
+        what=f"The agent of this site, the process with the network, sent {malformed}.",
+        consequence="This site has stopped; nothing was sent in answer.",
+        remedy="Install the same version of all three programs. If they are, tell the security officer.",
+    )

@@ -1,0 +1,104 @@
+"""Renewal of this site's certificate: what is asked with the identity key, and what an answer may change.
+
+The gate signs two kinds of statement here and no others: that this site asks for a certificate for a signing request
+(`renewal`), and that a certificate of the hospital's own authority shall count (`own certificate`). Both name the
+federation and the site. A certificate is verified and on record before it is put in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from pki import enrolment_decisions
+from pki.certificate_chain import certificates_in, trusted_after
+from pki.certificates import certificate_sha256
+from pki.names import SiteName, federation_name
+from pki.own_enrolment import own_certificate_request
+from pki.shown_certificates import ShownCertificates, checked_leaf, sha256_of_chain
+from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
+from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_log import AuditLog
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked; its signing request says for which key a certificate may come."""
+
+    message: RenewalAsked
+
+
+async def renewal_due(
+    certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
+) -> Asked | None:
+    """What is to be asked at this moment, or None: a waiting certificate first, then one that is due.
+
+    `is_own_refused`: the coordinator has refused the waiting one.
+    """
+    shown = certificates.shown
+    if shown.staged_chain and not is_own_refused:
+        return own_certificate_of(shown, site, identity_key)
+    if shown.is_of_own_authority() or not shown.is_renewal_due(now):
+        return None
+    return await renewal_of(certificates, site, identity_key)
+
+
+async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
+    """A request for this site's next certificate, with a new key, signed with its identity key."""
+    federation = federation_name(certificates.shown.federation())
+    request = await certificates.make("next")
+    made = enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
+    return Asked(RenewalAsked(made.site, made.signing_request, made.signature))
+
+
+def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> Asked:
+    """The certificate of the hospital's own authority that waits to be shown, signed with the identity key."""
+    federation, name = federation_name(shown.federation()), SiteName(site)
+    made = own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
+    return Asked(RenewalAsked(made.site, made.signing_request, made.signature, made.chain_pem))
+
+
+def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked) -> None:
+    """Record what is about to be asked."""
+    if asked.chain:
+        audit.write("own_certificate_shown", certificate_sha256=sha256_of_chain(asked.chain))
+    else:
+        ends = shown.expiry().isoformat()
+        audit.write("renewal_requested", certificate_sha256=shown.certificate_sha256(), ends=ends)
+
+
+async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetime, audit: AuditLog) -> None:
+    """The authority is changing: trust the root that the trusted one vouches for, once that is on record."""
+    if _record_roots(certificates.shown.roots, roots, now, audit):
+        await certificates.trust(roots)
+
+
+async def install_renewed(
+    certificates: SiteCertificates, asked: Asked, answer: RenewalAnswered, site: str, now: datetime, audit: AuditLog
+) -> None:
+    """Put a renewed pair in force, and the roots that come with it, once both are on record.
+
+    Raises:
+        RefusedError: the pair is not ours.
+        AuditError: it cannot be recorded; key and certificate are as they were.
+    """
+    shown, message = certificates.shown, asked.message
+    federation, name = shown.federation(), SiteName(site)
+    is_own = bool(message.chain) and certificates_in(message.chain)[0] == certificates_in(answer.chain)[0]
+    after = trusted_after(shown.roots, answer.roots, now)
+    if not is_own:
+        checked_leaf(answer.chain, after, message.signing_request, site=name, federation=federation, now=now)
+    _record_roots(shown.roots, answer.roots, now, audit)
+    audit.write("certificate_renewed", certificate_sha256=sha256_of_chain(answer.chain))
+    key = "own" if is_own else "next"
+    await certificates.install(key, answer.chain, answer.roots, site=site, federation=federation)
+
+
+def _record_roots(trusted: bytes, told: bytes, now: datetime, audit: AuditLog) -> bool:
+    after = trusted_after(trusted, told, now)
+    if after == trusted:
+        return False
+    audit.write("trusted_roots_changed", roots=[certificate_sha256(root) for root in certificates_in(after)])
+    return True

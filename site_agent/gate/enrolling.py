@@ -1,0 +1,177 @@
+"""How a site gets its first certificate, and one after the last has expired: calls on the enrolment port.
+
+The gate reads the invitation, signs with the identity key and verifies what comes back. The agent makes the TLS key and
+carries the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from pki import enrolment_decisions
+from pki.identity_key import has_identity_key, identity_fingerprint, make_identity_key, read_identity_key
+from pki.invitation import Invitation
+from pki.names import site_name
+from pki.shown_certificates import checked_leaf, sha256_of_chain
+from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
+from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
+from protos.wire.messages import MalformedMessage
+from protos.wire.upkeep_codec import decode_renewed, encode_renewal
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest
+from site_agent.gate.certificate_renewal import install_renewed, own_certificate_of, renewal_of, write_request
+from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital
+
+ENROLMENT_POLL_SECONDS: Final = 2.0
+
+
+def now() -> datetime:
+    """The time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def site_identity_key(folder: Path) -> Ed25519PrivateKey:
+    """The identity key in the gate's folder, made where there is none."""
+    return read_identity_key(folder) if has_identity_key(folder) else make_identity_key(folder)
+
+
+async def enrol_where_needed(
+    hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
+) -> None:
+    """Return when this site has a certificate that is valid now; enrols or renews where need be.
+
+    Raises:
+        ConfigurationError: there is neither a certificate nor an invitation.
+        RefusedError: the coordinator refuses the invitation.
+    """
+    shown = await certificates.look()
+    if not shown.is_enrolled:
+        await _enrol(hospital, certificates, identity_key, audit)
+    if certificates.shown.expiry() <= now():
+        await renew(hospital, certificates, identity_key, audit)
+
+
+async def _enrol(
+    hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
+) -> None:
+    """Ask for a certificate until a person at the federation office has approved it."""
+    invitation = _invitation(hospital)
+    signing_request = await certificates.make("first")
+    made = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
+    request = EnrolmentRequest(made.token, made.signing_request, made.identity_public_key, made.signature)
+    federation, identity = invitation.federation, identity_fingerprint(identity_key)
+    audit.write("enrolment_requested", federation=federation, identity=identity)
+    reply = await _answered(invitation, certificates, encode_enrolment_request(request), identity)
+    site = site_name(invitation.site)
+    checked_leaf(reply.chain, invitation.root_pem, signing_request, site=site, federation=federation, now=now())
+    addresses = (str(invitation.coordinator), str(invitation.enrolment))
+    sha256 = sha256_of_chain(reply.chain)
+    audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
+    named = {"site": hospital.site, "federation": federation}
+    await certificates.install("first", reply.chain, invitation.root_pem, addresses=addresses, **named)
+    structlog.get_logger().info("enrolled", federation=federation, identity=identity)
+
+
+async def _answered(
+    invitation: Invitation, certificates: SiteCertificates, request: bytes, identity: str
+) -> EnrolmentReply:
+    log, has_told = structlog.get_logger(), False
+    while True:
+        invitation.check_not_expired(now())
+        try:
+            raw = await certificates.call("enrol", invitation.enrolment, invitation.root_pem, request)
+            reply = _reply(raw)
+        except UnavailableError as gone:
+            log.warning("enrolment_unavailable", what=gone.what)
+            await asyncio.sleep(ENROLMENT_POLL_SECONDS)
+            continue
+        if reply.chain:
+            return reply
+        if not has_told:
+            log.warning("enrolment_awaits_approval", identity=identity)
+            has_told = True
+        await asyncio.sleep(ENROLMENT_POLL_SECONDS)
+
+
+def _reply(raw: bytes) -> EnrolmentReply:
+    """The coordinator's answer to a request, where it is no refusal."""
+    try:
+        reply = decode_enrolment_reply(raw)
+    except MalformedMessage as malformed:
+        raise ProtocolError(
+            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            consequence="This site has no certificate; no data was touched.",
+            remedy="Tell the federation office; start again when they have found the cause.",
+        ) from malformed
+    if reply.refusal:
+        raise RefusedError(
+            what=f"The coordinator refused the invitation: {reply.refusal}",
+            consequence="This site has no certificate; no data was touched.",
+            remedy="Ask the federation office for a new invitation.",
+            code="E024",
+        )
+    return reply
+
+
+async def renew(
+    hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
+) -> None:
+    """Get the next certificate on the enrolment port: the last one expired over a holiday, say, or a person wants it.
+
+    Raises:
+        RefusedError: this site is no member any more.
+        UnavailableError: the enrolment port is closed or does not answer.
+    """
+    shown, site = certificates.shown, hospital.site
+    # A record of an earlier version does not have the address of the enrolment port.
+    missing = not certificates.enrolment and hospital.invitation is not None
+    address = Invitation.load(Path(str(hospital.invitation))).enrolment if missing else None
+    if shown.staged_chain:
+        asked = own_certificate_of(shown, site, identity_key)
+    else:
+        asked = await renewal_of(certificates, site, identity_key)
+    write_request(audit, shown, asked.message)
+    raw = await certificates.call("renew", address, b"", encode_renewal(asked.message))
+    try:
+        answer = decode_renewed(raw)
+    except MalformedMessage as malformed:
+        raise ProtocolError(
+            what=f"The enrolment port answered with something that is no answer: {malformed}.",
+            consequence="This site's certificate is as it was; no data was touched.",
+            remedy="Tell the federation office; start again when they have found the cause.",
+        ) from malformed
+    if answer.refusal:
+        audit.write("renewal_refused", reason=answer.refusal)
+        raise RefusedError(
+            what=f"This site's certificate, which ends on {shown.expiry():%Y-%m-%d}, was not renewed: {answer.refusal}",
+            consequence="It is as it was; no stream was opened and no data left this site.",
+            remedy="Where its own authority issues it: `site-agent request-certificate`, then `site-agent "
+            "install-certificate`. Otherwise ask the federation office whether this site is still a member.",
+        )
+    await install_renewed(certificates, asked, answer, site, now(), audit)
+
+
+def _invitation(hospital: Hospital) -> Invitation:
+    if hospital.invitation is None:
+        raise ConfigurationError(
+            what="This site has no certificate, and hospital.yaml names no invitation.",
+            consequence="Nothing was sent.",
+            remedy="Ask the federation office for an invitation and name its file under `invitation`.",
+            code="E023",
+        )
+    invitation = Invitation.load(Path(hospital.invitation))
+    invitation.check_not_expired(now())
+    if invitation.site != hospital.site:
+        raise ConfigurationError(
+            what=f"The invitation is for {invitation.site}, hospital.yaml is for {hospital.site}.",
+            consequence="Nothing was sent.",
+            remedy="Use the invitation for this site, or correct `site`.",
+        )
+    return invitation

@@ -1,0 +1,77 @@
+"""The gate's half of `site-agent doctor`: folders, identity key, policy, audit log and sockets.
+
+It reads no patient's data, opens no connection and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from host import computer_checks
+from host.diagnosis import Finding, failure, fine, judge_disk, warning
+from pki import key_checks
+from pki.identity_key import identity_key_path
+from site_agent.gate.released_volume import LeftCount
+from site_agent.gate.status_socket import read_status
+from site_agent.hospital import Hospital
+from site_agent.state_folders import audit_log_path, gate_folder
+
+_MANY_RECORDS: Final = 5000
+
+
+async def examine(hospital: Hospital) -> list[Finding]:
+    """Everything that the gate needs, looked at in the order in which it would be missed."""
+    folder = gate_folder(hospital.state_path)
+    found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
+    found += key_checks.judge_secrets((identity_key_path(folder),))
+    found += _policy(hospital)
+    found += await _program(hospital)
+    if audit_log_path(hospital.state_path).exists():
+        found += _audit(hospital.state_path)
+    return found
+
+
+def _policy(hospital: Hospital) -> list[Finding]:
+    """Settings that loosen, so that nobody has them without knowing."""
+    policy, loose = hospital.policy, []
+    if policy.secure_aggregation == "not-required":
+        loose.append("secure_aggregation: not-required lets a plan send changes without masks")
+    if policy.smallest_sites < 3:
+        loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's change")
+    if policy.lost_site_budget:
+        loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate a change")
+    says = "Nothing in the policy loosens what is the default."
+    remedy = "Nothing, if your data protection officer decided so; otherwise change it in hospital.yaml."
+    return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]
+
+
+async def _program(hospital: Hospital) -> list[Finding]:
+    answer = await read_status(hospital.state_path)
+    found = [fine("D418", f"The gate is running: {json.loads(answer)['phase']}.")] if answer else []
+    if not found:
+        remedy = "Start it: `systemctl start site-gate`, or `site-agent join`; ask as the user that it runs as."
+        found.append(warning("D418", "No gate is running here.", remedy))
+    if hospital.trainer_socket is not None and not answer:  # a running gate holds it, and it takes one
+        found.append(_trainer_socket(Path(hospital.trainer_socket)))
+    return found
+
+
+def _trainer_socket(place: Path) -> Finding:
+    if not place.is_socket():
+        remedy = "Start it: `systemctl start site-trainer`; the path has to be the one in its unit."
+        return failure("D419", f"There is no socket at {place}.", remedy)
+    if not os.access(place, os.W_OK):
+        remedy = "Put this user into the socket's group, as the packages do."
+        return failure("D419", f"{place} may not be used by this user.", remedy)
+    return fine("D419", f"The trainer's socket is at {place}.")
+
+
+def _audit(state: Path) -> list[Finding]:
+    left = LeftCount(audit_log_path(state)).now()
+    says = f"{left.not_countersigned} of {left.records} records are not countersigned."
+    if left.not_countersigned > _MANY_RECORDS:
+        return [warning("D422", says, "Let the agent connect, and ask the office to update the coordinator.")]
+    return [fine("D422", says)]

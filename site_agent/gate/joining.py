@@ -1,0 +1,225 @@
+"""`site-agent join`: this process is the gate; the agent and the trainer are its neighbours.
+
+The table is checked before anything is sent anywhere. What was started here is ended here, whatever ends the gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from host.local_server import serving_pages
+from host.restoring import refuse_unfinished
+from host.state_format import settle_format
+from pki import store
+from pki.identity_key import has_identity_key, read_identity_key
+from pki.shown_certificates import ShownCertificates
+from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
+from site_agent.gate.agent_link import AgentLink
+from site_agent.gate.enrolling import enrol_where_needed, now, renew, site_identity_key
+from site_agent.gate.loop import Agent
+from site_agent.gate.mishaps import TrainerFailed
+from site_agent.gate.neighbours import Neighbours, neighbours_of
+from site_agent.gate.separation import tell_separation
+from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_metrics import pages_of
+from site_agent.gate.site_reloading import Reloading
+from site_agent.gate.site_standing import Standing
+from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.gate.status_socket import Told, telling
+from site_agent.hospital import Hospital
+from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.trainer_socket import AgentEnd, Check, Failed
+
+PROGRAM: Final = "site agent"
+WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
+
+
+async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None] = lambda _: None) -> None:
+    """Take part until the coordinator says that everything is over.
+
+    Args:
+        hospital: the configuration.
+        path: its file, which the trainer reads itself, and which is read again on SIGHUP.
+        watch: is given what the site does, for a display.
+
+    Raises:
+        OperatorError: this site cannot or must not go on.
+    """
+    state = hospital.state_path
+    hold_state(state)
+    standing = Standing(now)
+    reloading = Reloading(path, hospital, standing)
+    handle_signals(reloading)
+    audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, limits=hospital.audit.limits)
+    standing.may_read_patients = not tell_separation(hospital)
+    async with neighbours_of(hospital, path) as neighbours:
+        link = AgentLink(neighbours.agent)
+        certificates = SiteCertificates(link.ask)
+        told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
+        watch(standing)
+        stopped = "The site agent did not start; nothing left this site."
+        pages = serving_pages(hospital.metrics_listen, pages_of(told, state), consequence=stopped, file="hospital.yaml")
+        try:
+            async with telling(gate_folder(state), told, standing), pages:
+                await _take_part(reloading, neighbours, link, certificates, audit, standing)
+        finally:
+            link.close()
+
+
+async def _take_part(
+    reloading: Reloading,
+    neighbours: Neighbours,
+    link: AgentLink,
+    certificates: SiteCertificates,
+    audit: AuditLog,
+    standing: Standing,
+) -> None:
+    hospital, folder = reloading.hospital, gate_folder(reloading.hospital.state_path)
+    trainer = await neighbours.trainer()
+    await check_table(trainer)
+    standing.phase, standing.trainer = "enrolling", "idle"
+    key = site_identity_key(folder)
+    await enrol_where_needed(hospital, certificates, key, audit)
+    audit.sign_with(key)
+    upkeep = SiteUpkeep(
+        site=hospital.site,
+        identity_key=key,
+        certificates=certificates,
+        audit=audit,
+        witness=folder / "witness",
+        now=now,
+    )
+    greeting = _Greeting(reloading, certificates, standing, upkeep)
+    agent = Agent(
+        hospital,
+        identity_key=key,
+        trainer=trainer,
+        audit=audit,
+        connect=lambda: link.stream(greeting.address, greeting.accepted),
+        software=version("global-layers"),
+        renew_trainer=neighbours.trainer,
+        standing=standing,
+        upkeep=upkeep,
+    )
+    reloading.tell = agent.adopt
+    standing.phase = "connecting"
+    try:
+        await agent.run()
+    except RefusedError as refused:
+        raise await _put_back(certificates, audit, refused) from refused
+
+
+def hold_state(state: Path) -> int:
+    """Take a state directory for this process, in this program's format; the descriptor that holds it."""
+    refuse_unfinished(state)
+    store.make_private_directory(state)
+    store.make_private_directory(gate_folder(state))
+    held = store.hold_directory(gate_folder(state), PROGRAM)
+    settle_format(gate_folder(state), PROGRAM)
+    return held
+
+
+class _Greeting:
+    """What begins with a stream: where it leads, and what follows when the coordinator has taken it."""
+
+    def __init__(
+        self, reloading: Reloading, certificates: SiteCertificates, standing: Standing, upkeep: SiteUpkeep
+    ) -> None:
+        self._reloading, self._certificates = reloading, certificates
+        self._standing, self._upkeep = standing, upkeep
+
+    def address(self) -> str:
+        """The coordinator's address as the configuration has it now, or the one that came with enrolment."""
+        self._standing.address = self._reloading.hospital.coordinator or self._certificates.coordinator
+        return self._standing.address
+
+    async def accepted(self, their_seconds: float | None) -> None:
+        """The coordinator has taken the stream."""
+        self._standing.connected()
+        await self._upkeep.accepted()
+        apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
+        if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
+            structlog.get_logger().warning("clock_differs", seconds=round(apart, 1))
+
+
+async def check_table(trainer: AgentEnd) -> None:
+    """Have the trainer read the table before anything is sent anywhere."""
+    answer = await trainer.ask(Check())
+    if isinstance(answer, Failed):
+        raise TrainerFailed(answer)
+
+
+async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
+    """Get the next certificate at once, with a new key, while no gate of this site runs; what is then in force.
+
+    Args:
+        hospital: the configuration.
+        path: its file.
+
+    Raises:
+        OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.
+    """
+    state = hospital.state_path
+    if not has_identity_key(gate_folder(state)):
+        raise _no_certificate()
+    held = hold_state(state)
+    key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
+    limits = hospital.audit.limits
+    audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)
+    # A child of its own, also where the agent is a service: that one stands by as long as no gate runs.
+    alone = hospital.model_copy(update={"gate_socket": None})
+    try:
+        async with neighbours_of(alone, path) as neighbours:
+            link = AgentLink(neighbours.agent)
+            certificates = SiteCertificates(link.ask)
+            try:
+                if not (await certificates.look()).is_enrolled:
+                    raise _no_certificate()
+                await renew(hospital, certificates, key, audit)
+            finally:
+                link.close()
+            return certificates.shown
+    finally:
+        audit.close()
+        os.close(held)
+
+
+def _no_certificate() -> ConfigurationError:
+    return ConfigurationError(
+        what="This site has no certificate that could be renewed.",
+        consequence="Nothing was sent.",
+        remedy="Get the first one with `site-agent join`.",
+    )
+
+
+async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: RefusedError) -> OperatorError:
+    """Where the coordinator refuses a renewed certificate that has never worked, the one before it counts again."""
+    if refused.code != "E021" or not (await certificates.look()).previous:
+        return refused
+    audit.write("certificate_put_back", certificate_sha256=certificates.shown.previous_sha256())
+    await certificates.settle(works=False)
+    return UnavailableError(
+        what="The coordinator does not accept this site's renewed certificate.",
+        consequence="Nothing is lost; the certificate before it was put back.",
+        remedy="Start the site agent again, and tell the federation office.",
+    )
+
+
+def handle_signals(reload: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT cancel what is running, so that every context is left in order; SIGHUP reloads."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    loop.add_signal_handler(signal.SIGHUP, reload)

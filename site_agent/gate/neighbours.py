@@ -1,0 +1,159 @@
+"""The gate's two neighbours: the agent, which has the network, and the trainer, which has the patients.
+
+At a terminal each is a child of this process over a socket pair, and ends with it. As a service the agent connects to
+the Unix socket that `gate_socket` names, and the trainer listens on the one that `trainer_socket` names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from protos.errors import ConfigurationError, UnavailableError
+from site_agent.hospital import Hospital
+from site_agent.state_folders import agent_folder
+from site_agent.trainer_socket import AgentEnd
+
+END_SECONDS: Final = 10.0
+RESTART_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.2
+
+
+class Neighbours:
+    """Starts or finds both processes, again where one has ended."""
+
+    def __init__(self, hospital: Hospital, path: Path) -> None:
+        """`path` is the file of the configuration, which a trainer that is started here reads itself."""
+        self._hospital, self._path = hospital, path
+        self._agent: _Child | None = None
+        self._trainer: _Child | None = None
+        self._listener: socket.socket | None = None
+
+    async def agent(self) -> socket.socket:
+        """The socket of an agent.
+
+        Raises:
+            ConfigurationError: the agent that was started here has ended and must not be started again.
+        """
+        if self._hospital.gate_socket is not None:
+            return await self._connected_agent(Path(self._hospital.gate_socket))
+        if self._agent is not None:
+            _refuse_ended(self._agent.end())
+        words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
+        self._agent = _Child([*words, "--site", self._hospital.site])
+        return self._agent.ours
+
+    async def trainer(self) -> AgentEnd:
+        """The end of the socket of a trainer."""
+        if self._hospital.trainer_socket is not None:
+            return await _found_trainer(self._hospital.trainer_socket)
+        if self._trainer is not None:
+            self._trainer.end()
+        self._trainer = _Child(["site_agent.trainer", "--config", str(self._path)])
+        return AgentEnd(self._trainer.ours)
+
+    def end(self) -> None:
+        """End what was started here; nobody waits for ever."""
+        for child in (self._agent, self._trainer):
+            if child is not None:
+                child.end()
+        if self._listener is not None:
+            self._listener.close()
+            Path(str(self._hospital.gate_socket)).unlink(missing_ok=True)
+
+    async def _connected_agent(self, place: Path) -> socket.socket:
+        if self._listener is None:
+            self._listener = _listening(place)
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        return connection
+
+
+class _Child:
+    """A process of this site that was started here, and this end of the socket pair."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.ours, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", *words, "--socket", str(theirs.fileno())]
+        # It has no service manager of its own: the gate's would take its words for the gate's.
+        environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
+        theirs.close()
+
+    def end(self) -> int:
+        """Hang up, so that it ends by itself, and wait; its exit status."""
+        with suppress(OSError):
+            self.ours.shutdown(socket.SHUT_RDWR)
+        self.ours.close()
+        try:
+            return self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+@asynccontextmanager
+async def neighbours_of(hospital: Hospital, path: Path) -> AsyncIterator[Neighbours]:
+    """Both neighbours of a gate; what was started ends with the block, whatever ends it."""
+    neighbours = Neighbours(hospital, path)
+    try:
+        yield neighbours
+    finally:
+        neighbours.end()
+
+
+def _listening(place: Path) -> socket.socket:
+    """The gate's socket; one that an earlier process left is replaced, any other file stays."""
+    if place.is_socket():
+        place.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(place))
+        place.chmod(0o660)
+        listener.listen(1)
+    except OSError as cause:
+        listener.close()
+        raise ConfigurationError(
+            what=f"The gate cannot listen on {place}: {cause.strerror}.",
+            consequence="The gate did not start; nothing left this site.",
+            remedy="Name a path as gate_socket in hospital.yaml where nothing lies and the gate's user may write.",
+        ) from cause
+    listener.setblocking(False)
+    return listener
+
+
+async def _found_trainer(place: str) -> AgentEnd:
+    """A service that has just died is given time to be started again."""
+    deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(place)
+            return AgentEnd(connection)
+        except OSError as cause:
+            connection.close()
+            if asyncio.get_running_loop().time() > deadline:
+                raise UnavailableError(
+                    what=f"The trainer does not listen on {place}: {cause.strerror}.",
+                    consequence="Nothing left this site.",
+                    remedy="Start the service site-trainer, then start the site gate again.",
+                    code="E027",
+                ) from cause
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _refuse_ended(status: int) -> None:
+    if status in (77, ConfigurationError.exit_status):
+        error = ConfigurationError(
+            what="The agent of this site, the process with the network, has ended; its own message says why.",
+            consequence="Nothing more leaves this site.",
+            remedy="Follow the agent's message, then start again.",
+        )
+        error.exit_status = status
+        raise error

@@ -1,0 +1,73 @@
+"""A site's stream as its gate has it, with the agent's relay in the same process: the code of both programs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from pki.site_keys import SiteKeys
+from site_agent.agent.connection import Credentials
+from site_agent.agent.kept_certificates import KeptCertificates
+from site_agent.agent.relaying import Relay, answer_of
+from site_agent.framed_messages import FramedSocket
+from site_agent.gate.agent_link import AgentLink, Stream
+from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate_socket import FRAMING, Answer, Order
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An agent's certificates, as a test has them in its hands."""
+
+    given: Credentials
+
+    def credentials(self) -> Credentials:
+        """What is shown and trusted."""
+        return self.given
+
+    def address(self, which: str) -> str:
+        """None was recorded."""
+        return ""
+
+
+class Connection:
+    """A stream to a coordinator, to be used as an asynchronous context."""
+
+    def __init__(
+        self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] = lambda _: None
+    ) -> None:
+        self._address, self._credentials, self._accepted = address, credentials, accepted
+        self._relay: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Stream:
+        self._link = AgentLink(self._start)
+        self._stream = self._link.stream(lambda: self._address, self._take)
+        return await self._stream.__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stream.__aexit__()
+        await asyncio.sleep(0)
+        self._link.close()
+        if self._relay is not None:
+            await asyncio.wait({self._relay}, timeout=10)
+
+    async def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        kept = cast(KeptCertificates, _Shown(self._credentials))
+        self._relay = asyncio.create_task(Relay(FramedSocket(theirs, FRAMING), kept).run())
+        return ours
+
+    async def _take(self, seconds: float | None) -> None:
+        self._accepted(seconds)
+
+
+def certificates_in_process(keys: SiteKeys, site: str) -> SiteCertificates:
+    """The certificates of a site whose agent is in this process."""
+
+    async def ask(order: Order) -> Answer:
+        return await answer_of(KeptCertificates(keys.directory, site), order)  # type: ignore[arg-type]
+
+    return SiteCertificates(ask)
