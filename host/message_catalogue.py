@@ -191,6 +191,12 @@ ERRORS: Final = (
         "Choose another one, or end the program that has it: ss -tlnp.",
     ),
     Entry(
+        "E029",
+        "agent gone",
+        "The process with the network ended. Nothing is lost; the round goes on when it is back.",
+        "systemctl status site-agent; its journal says why. At a terminal it is started again by itself.",
+    ),
+    Entry(
         "E030",
         "nobody answers",
         "No program runs with this configuration's state directory, or this user may not ask it.",

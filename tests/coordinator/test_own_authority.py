@@ -23,13 +23,13 @@ from pki.register import Register
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from protos.wire.upkeep_messages import LogStanding, RenewalAsked
-from site_agent.gate.site_upkeep import SiteUpkeep, renewal_of
+from site_agent.gate.site_upkeep import SiteUpkeep
 from tests.coordinator.greetings import assert_right_bits
 from tests.coordinator.own_authorities import A, Hospital, bring, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import HospitalAuthority, Leaf, issued, small_key
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, Running, as_channel, calling, eventually, serving, take_part, utc_now
-from tests.rehearsal.relayed_stream import certificates_in_process
+from tests.rehearsal.relayed_stream import asked_for_renewal, certificates_in_process
 from tests.rehearsal.study import BehavingSite
 from tests.rehearsal.test_upkeep import Site
 
@@ -157,7 +157,7 @@ def test_what_became_of_an_authority_while_no_coordinator_ran_is_recorded_once(t
 def renew(office: Office, keys: SiteKeys) -> None:
     """A certificate of the federation, as `site-agent renew` gets it."""
     with Register(office.authority.register_path) as register:
-        answer = Membership(office.authority, register, utc_now).renew(renewal_of(keys, "a"))
+        answer = Membership(office.authority, register, utc_now).renew(asked_for_renewal(keys, "a"))
     assert answer.refusal == ""
     keys.install_next(answer.chain, answer.roots, site=A, federation="heart", now=utc_now())
 

@@ -22,11 +22,11 @@ from pki.own_enrolment import own_certificate_request
 from pki.register import Register
 from protos.errors import ConfigurationError, RefusedError
 from protos.wire.upkeep_messages import RenewalAsked
-from site_agent.gate.site_upkeep import own_certificate_of, renewal_of
 from tests.coordinator.own_authorities import A, Hospital, bring, change_over, copied, leaf_of, plan_of, take_away
 from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, serving, utc_now
+from tests.rehearsal.relayed_stream import asked_for_renewal, shown_own_certificate
 from tests.rehearsal.test_upkeep import Site
 
 
@@ -46,7 +46,7 @@ def shown(office: Office, hospital: Hospital, leaf: Leaf | None = None) -> Renew
     """What the agent of a shows of what this hospital has issued."""
     keys = office.keys("a")
     own_keys.stage(keys, hospital.certify(keys, leaf or leaf_of()), A, utc_now())
-    asked = own_certificate_of(keys, "a")
+    asked = shown_own_certificate(keys, "a")
     assert asked is not None
     return asked
 
@@ -113,15 +113,15 @@ def test_beside_its_own_authority_the_federation_issues_a_site_nothing(office: O
     """Until its first own certificate it renews as before, from then on it does not; a revoked site gets neither."""
     bring(office, "a", hospital)
     keys = office.keys("a")
-    assert at_the_desk(office, renewal_of(keys, "a"))[0] == [""]
+    assert at_the_desk(office, asked_for_renewal(keys, "a"))[0] == [""]
 
     asked = shown(office, hospital)
-    refusals, _ = at_the_desk(office, asked, renewal_of(keys, "a"))
+    refusals, _ = at_the_desk(office, asked, asked_for_renewal(keys, "a"))
 
     assert refusals[0] == ""
     assert "has an authority of its own" in refusals[1]
     office.revoke("a")
-    assert all("not a member" in one for one in at_the_desk(office, asked, renewal_of(keys, "a"))[0])
+    assert all("not a member" in one for one in at_the_desk(office, asked, asked_for_renewal(keys, "a"))[0])
 
 
 def test_the_federations_root_changes_and_the_site_keeps_its_own(

@@ -16,10 +16,11 @@ from typing import Any
 import grpc
 import pytest
 from click.testing import CliRunner
-from site_agent.gate.agent_doctor import examine
 
 from coordinator.coordinator_cli import cli as coordinator
 from protos.wire.calls import HEALTH
+from site_agent.agent.agent_doctor import examine
+from site_agent.gate import gate_doctor
 from site_agent.hospital import read_hospital
 from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
@@ -28,8 +29,9 @@ from tests.rehearsal.programs import running, says, wait_until
 
 
 def examined(scene: Scene) -> dict[str, tuple[str, str]]:
-    """Identifier -> severity and line of what the agent's half finds; the worst of each."""
-    found = asyncio.run(examine(read_hospital(scene.hospital), {}))
+    """Identifier -> severity and line of what the halves of agent and gate find; the worst of each."""
+    hospital = read_hospital(scene.hospital)
+    found = asyncio.run(examine(hospital, {})) + asyncio.run(gate_doctor.examine(hospital))
     return {
         finding.identifier: (finding.severity.name, finding.line) for finding in sorted(found, key=lambda f: f.severity)
     }
@@ -76,8 +78,9 @@ def write_canaries(scene: Scene) -> list[str]:
     table = scene.hospital.parent / "canary-ward.csv"
     table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
     scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})
-    keys = scene.hospital.parent / "state" / "agent"
-    secrets = [line for name in ("tls.key", "identity.key") for line in (keys / name).read_text().splitlines()[1:-1]]
+    state = scene.hospital.parent / "state"
+    keys = (state / "agent" / "tls.key", state / "gate" / "identity.key")
+    secrets = [line for key in keys for line in key.read_text().splitlines()[1:-1]]
     port = scene.place.address
     return ["Canaryson", "666123", "canary-ward", "patient,", str(scene.hospital.parent), port, *secrets]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from host.diagnosis import Finding, Severity
-from site_agent.gate.agent_doctor import examine
+from site_agent.agent.agent_doctor import examine
 from site_agent.hospital import read_hospital
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from pki.identity_key import read_identity_key
 from pki.site_keys import SiteKeys
+from protos.wire.upkeep_messages import RenewalAsked
 from site_agent.agent.connection import Credentials
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.agent.relaying import Relay, answer_of
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate.agent_link import AgentLink, Stream
+from site_agent.gate.certificate_renewal import own_certificate_of, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate_socket import FRAMING, Answer, Order
+from site_agent.gate_socket import FRAMING, Answer, Message, Order
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,18 @@ class Connection:
     async def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         kept = cast(KeptCertificates, _Shown(self._credentials))
-        self._relay = asyncio.create_task(Relay(FramedSocket(theirs, FRAMING), kept).run())
+        self._relay = asyncio.create_task(_relayed(FramedSocket(theirs, FRAMING), kept))
         return ours
 
     async def _take(self, seconds: float | None) -> None:
         self._accepted(seconds)
+
+
+async def _relayed(gate: FramedSocket[Message], kept: KeptCertificates) -> None:
+    try:
+        await Relay(gate, kept).run()
+    finally:
+        gate.close()
 
 
 def certificates_in_process(keys: SiteKeys, site: str) -> SiteCertificates:
@@ -71,3 +81,20 @@ def certificates_in_process(keys: SiteKeys, site: str) -> SiteCertificates:
         return await answer_of(KeptCertificates(keys.directory, site), order)  # type: ignore[arg-type]
 
     return SiteCertificates(ask)
+
+
+def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
+    """A request for a site's next certificate, as its gate and its agent make it together."""
+
+    async def asked() -> RenewalAsked:
+        certificates = certificates_in_process(keys, site)
+        await certificates.look()
+        return (await renewal_of(certificates, site, read_identity_key(keys.directory))).message
+
+    return asyncio.run(asked())
+
+
+def shown_own_certificate(keys: SiteKeys, site: str) -> RenewalAsked | None:
+    """The certificate of the hospital's own authority that waits, as the gate shows it."""
+    shown = asyncio.run(certificates_in_process(keys, site).look())
+    return own_certificate_of(shown, site, read_identity_key(keys.directory)).message if shown.staged_chain else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def hospital_of(office: Office, folder: Path) -> Hospital:
     (folder / "state").mkdir(mode=0o700)
     (office.folder / "a").rename(folder / "state" / "agent")
     (folder / "state" / "gate").mkdir(mode=0o700)
-    (folder / "state" / "agent" / "identity.key").rename(folder / "state" / "gate" / "identity.key")
+    shutil.copy(folder / "state" / "agent" / "identity.key", folder / "state" / "gate" / "identity.key")
     data = {"table": "t.csv", "contract": "c.yaml", "split": {"seed": 0}}
     content = {"site": "a", "state": "state", "policy": RULES, "data": data}
     (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
@@ -102,7 +103,7 @@ def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path
 
     with pytest.raises(ConfigurationError, match="already runs with the state directory"):
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
+    os.close(held)
     (tmp_path / "state" / "agent" / "tls.crt").unlink()
     with pytest.raises(ConfigurationError, match="no certificate that could be renewed"):
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
-    os.close(held)
