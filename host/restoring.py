@@ -25,7 +25,13 @@ from host.durable import by_descriptor, make_folder, opened_folder
 from protos.errors import ConfigurationError, UnavailableError
 
 # What only grows, by its path in a backup.
-GROWING: Final = ("state/audit.log", "state/audit.log.??????????", "state/runs/*/journal.jsonl")
+GROWING: Final = (
+    "state/audit.log",
+    "state/audit.log.??????????",
+    "state/gate/audit.log",
+    "state/gate/audit.log.??????????",
+    "state/runs/*/journal.jsonl",
+)
 
 
 def restore(

@@ -14,6 +14,7 @@ import yaml
 from benchmarks.rehearsal.federation import Setting, coordinator_document, hospital_document, plan_document
 from pki.authority import Authority, FederationRecord
 from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
+from pki.identity_key import identity_fingerprint, make_identity_key
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
@@ -21,6 +22,7 @@ from protos.plan.plan import Plan
 from site_agent.agent.connection import Credentials
 from site_agent.approvals import approve
 from site_agent.hospital import Hospital
+from site_agent.state_folders import agent_folder, gate_folder
 
 
 def enrol_all(setting: Setting) -> dict[str, str]:
@@ -35,15 +37,15 @@ def enrol_all(setting: Setting) -> dict[str, str]:
 def _enrol(authority: Authority, setting: Setting, name: str, now: datetime) -> str:
     site, state = SiteName(name), setting.folder / name / "state"
     state.mkdir(parents=True, mode=0o700)
-    keys = SiteKeys.create(state / "keys")
+    keys, key = SiteKeys.create(agent_folder(state)), make_identity_key(gate_folder(state))
     with Register(authority.register_path) as register:
         invitation = invite_site(authority, register, site, valid_for=timedelta(hours=1), is_pre_approved=True, now=now)
-        request = enrolment_request(invitation, keys.signing_request(), keys.identity_key())
+        request = enrolment_request(invitation, keys.signing_request(), key)
         answer = handle_request(authority, register, request, now)
     assert isinstance(answer, Issued)
     keys.install(answer.chain_pem, authority.root_pem(), site=site, federation=invitation.federation, now=now)
-    (state / "keys" / "federation.json").write_text(json.dumps({"coordinator": setting.address}))
-    return keys.identity_fingerprint()
+    (agent_folder(state) / "federation.json").write_text(json.dumps({"coordinator": setting.address}))
+    return identity_fingerprint(key)
 
 
 def write_run(setting: Setting, identities: dict[str, str], **changes: object) -> Plan:
@@ -70,7 +72,7 @@ def write_run(setting: Setting, identities: dict[str, str], **changes: object) -
 
 def credentials_of(hospital: Hospital) -> Credentials:
     """What an enrolled site shows and trusts."""
-    keys = SiteKeys.load(hospital.state_path / "keys")
+    keys = SiteKeys.load(agent_folder(hospital.state_path))
     return Credentials(
         key=keys.tls_key_path.read_bytes(),
         chain=keys.certificate_path.read_bytes(),

@@ -22,7 +22,8 @@ import numpy as np
 import structlog
 
 from benchmarks.rehearsal.enrolled import credentials_of
-from pki.site_keys import SiteKeys
+from benchmarks.rehearsal.plain_stream import PlainStream
+from pki.identity_key import read_identity_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
@@ -44,10 +45,11 @@ from protos.wire.messages import (
     Ready,
     SiteMessage,
 )
-from site_agent.agent.connection import Connection
+from site_agent.gate.agent_link import Stream as SiteStream
 from site_agent.gate.loop import Agent
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer_socket import AgentEnd, Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained
 
 
@@ -80,13 +82,13 @@ async def take_part_as_agent(hospital: Hospital) -> None:
     """The deployed agent, until the coordinator parts."""
     assert hospital.coordinator is not None
     address, credentials = hospital.coordinator, credentials_of(hospital)
-    audit = AuditLog(hospital.state_path / "audit.log", site=hospital.site, now=lambda: datetime.now(UTC))
+    audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
     agent = Agent(
         hospital,
-        identity_key=SiteKeys.load(hospital.state_path / "keys").identity_key(),
+        identity_key=read_identity_key(gate_folder(hospital.state_path)),
         trainer=cast(AgentEnd, LightTrainer()),
         audit=audit,
-        connect=lambda: Connection(address, credentials),
+        connect=lambda: cast(SiteStream, PlainStream(address, credentials)),
         software="benchmark",
     )
     await agent.run()
@@ -169,7 +171,7 @@ async def take_part_as_stream(hospital: Hospital) -> None:
     """Answer the coordinator without holding anything, until it parts."""
     assert hospital.coordinator is not None
     stream = Stream()
-    async with Connection(hospital.coordinator, credentials_of(hospital)) as connection:
+    async with PlainStream(hospital.coordinator, credentials_of(hospital)) as connection:
         await connection.send(Hello(PROTOCOL_VERSION, "benchmark"))
         while not stream.is_over:
             for answer in stream.answer(await connection.receive()):

@@ -91,14 +91,8 @@ async def _take_part(
     key = site_identity_key(folder)
     await enrol_where_needed(hospital, certificates, key, audit)
     audit.sign_with(key)
-    upkeep = SiteUpkeep(
-        site=hospital.site,
-        identity_key=key,
-        certificates=certificates,
-        audit=audit,
-        witness=folder / "witness",
-        now=now,
-    )
+    site, witness = hospital.site, folder / "witness"
+    upkeep = SiteUpkeep(site=site, identity_key=key, certificates=certificates, audit=audit, witness=witness, now=now)
     greeting = _Greeting(reloading, certificates, standing, upkeep)
     agent = Agent(
         hospital,

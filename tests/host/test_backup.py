@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from site_agent.agent.joining import join
 
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.serve import make_state_directory
@@ -21,6 +20,7 @@ from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.restoring import refuse_unfinished, restore
 from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
 from protos.errors import ConfigurationError, UnavailableError
+from site_agent.gate.joining import join
 from tests.rehearsal.lying import hospital_for
 
 
@@ -96,7 +96,7 @@ def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
         assert refused.value.consequence == "Nothing was written or changed."
 
 
-@pytest.mark.parametrize("change", ["grew", "forked", "new run"])
+@pytest.mark.parametrize("change", ["grew", "forked", "of a site", "new run"])
 def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
     """Where a log or journal here has what the backup has not, nothing is changed and the newer one named."""
     state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
@@ -107,6 +107,9 @@ def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
                 log.write("one more\n")
         case "forked":
             (state / "audit.log").write_text("line 0\nline 1\nline X\n")
+        case "of a site":
+            (state / "gate").mkdir()
+            (state / "gate" / "audit.log").write_text("line 0\n")
         case _:
             (state / "runs" / "two").mkdir()
             (state / "runs" / "two" / "journal.jsonl").write_text("entry 0\n")

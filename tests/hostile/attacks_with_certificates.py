@@ -45,10 +45,10 @@ from pki.names import Address, FederationName, SiteName
 from pki.own_authority import authority_fingerprint, own_certificate_in
 from pki.own_register import OwnAuthorities
 from pki.register import Register
-from pki.site_keys import SiteKeys
 from protos.errors import RefusedError
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
+from tests.pki.whole_site import SiteKeys
 
 NOW = datetime.now(UTC)
 MARY, LUKE = SiteName("st-mary"), SiteName("st-luke")

@@ -107,7 +107,7 @@ def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, office: Off
             await stream.joined(plan)
         await stream.send(Announcement(other.run_name, other.canonical), *offer(zeros(THREE_CHUNKS + 2), 0))
 
-    kept = tmp_path / "state" / "plans" / f"{other.digest.hex()}.json"
+    kept = tmp_path / "state" / "gate" / "plans" / f"{other.digest.hex()}.json"
     evidence = evidence_of(office, tmp_path, announce, approved=(plan,), seconds=1.5, counted_from=kept.exists)
 
     assert evidence.is_waiting  # as long as it takes

@@ -92,7 +92,7 @@ def test_a_plan_within_the_policy_is_joined(tmp_path: Path, office: Office, name
 
 def evidence_joins(folder: Path) -> bool:
     """Whether the site's log says that it has joined."""
-    log = folder / "state" / "audit.log"
+    log = folder / "state" / "gate" / "audit.log"
     return log.exists() and "run_joined" in log.read_text()
 
 
@@ -174,7 +174,7 @@ def test_one_person_of_several_is_not_enough(tmp_path: Path, office: Office, app
         await stream.send(Announcement(plan.run_name, plan.canonical))
 
     hospital = hospital_for(tmp_path, policy={"approvers": approvers})
-    kept = tmp_path / "state" / "plans" / f"{plan.digest.hex()}.json"
+    kept = tmp_path / "state" / "gate" / "plans" / f"{plan.digest.hex()}.json"
     evidence = evidence_of(
         office, tmp_path, announce, approved=(plan,), hospital=hospital, seconds=1.0, counted_from=kept.exists
     )
