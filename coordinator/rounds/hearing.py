@@ -25,11 +25,11 @@ from protos.wire.messages import Chunk, Join, KeyAdvert, KeySessionAcknowledgeme
 
 
 def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
-    """Whether a site that joins can go on with the step under way from its memory or its disk."""
+    """Return whether a joining site can continue the current round from its memory or its disk."""
     state = run.state
-    if not isinstance(state, Agreeing | Training | Collecting | Interrupted) or site not in state.step.bound:
+    if not isinstance(state, Agreeing | Training | Collecting | Interrupted) or site not in state.attempt.bound:
         return True
-    return kept.is_current(join, state.step.round)
+    return kept.is_current(join, state.attempt.round)
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
@@ -41,7 +41,7 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
     state = run.state
     if message.site != site:
         raise MalformedMessage("a key or an acknowledgement in another site's name")
-    if not isinstance(state, Agreeing) or message.key_session != state.step.key_session:
+    if not isinstance(state, Agreeing) or message.key_session != state.attempt.key_session:
         return None  # of an agreement that was begun anew in the meantime
     if isinstance(message, KeyAdvert):
         run.adverts.setdefault(site, message)
@@ -64,7 +64,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
     state, at = run.state, (chunk.round, chunk.attempt)
     if isinstance(state, Gathering | Over):
         raise MalformedMessage("a chunk of a round that is not collecting")
-    current = (state.step.round, state.step.attempt)
+    current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
         if at < current or (at == current and isinstance(state, Interrupted)):
             return None  # of an attempt that became void while the chunk was under way

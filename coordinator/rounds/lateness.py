@@ -1,4 +1,4 @@
-"""Sites that are there and do not give what a step needs: how often the others begin it again for one of them.
+"""Sites that are connected and do not send what a round needs: how often the others repeat it for one of them.
 
 An attempt that only such a site kept open is void when its time is over, and the site may come back at once. Without a
 limit it could do so for ever, and a run that goes on without lost sites would wait for one that is never quite lost.
@@ -19,34 +19,34 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from coordinator.rounds.phases import Sites, Step, Terms
+from coordinator.rounds.phases import Attempt, Sites, Terms
 
 MOST_LATE_ATTEMPTS: Final = 3
 
 
-def after_missing(terms: Terms, step: Step, missing: Sites) -> Step:
-    """The step when an attempt was void for these sites."""
-    late = sorted(missing) if len(step.bound - missing) >= terms.quorum else ()
-    return replace(step, present=step.present - missing, late=(*step.late, *late))
+def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
+    """Return the attempt after it was void because of these sites."""
+    late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
+    return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
 
-def after_giving(step: Step) -> Step:
-    """The step when all its contributors have sent everything."""
-    return replace(step, late=tuple(site for site in step.late if site not in step.bound))
+def after_giving(attempt: Attempt) -> Attempt:
+    """Return the attempt after all its contributors sent everything."""
+    return replace(attempt, late=tuple(site for site in attempt.late if site not in attempt.bound))
 
 
-def is_too_late(step: Step, site: str) -> bool:
+def is_too_late(attempt: Attempt, site: str) -> bool:
     """Whether nobody waits for a site any more."""
-    return step.late.count(site) >= MOST_LATE_ATTEMPTS
+    return attempt.late.count(site) >= MOST_LATE_ATTEMPTS
 
 
-def without_late(step: Step) -> Step:
-    """The step, with nobody to enter for whom no one waits any more."""
-    return replace(step, entering=frozenset(site for site in step.entering if not is_too_late(step, site)))
+def without_late(attempt: Attempt) -> Attempt:
+    """Return the attempt without the entering sites that are no longer waited for."""
+    return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 
-def goes_on_without_late(terms: Terms, step: Step, missing: Sites) -> bool:
+def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
     """Whether the others go on at once without the sites for which the last attempt was void."""
-    others = step.bound - missing
+    others = attempt.bound - missing
     may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
-    return may and others <= step.present and all(is_too_late(step, site) for site in missing)
+    return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)

@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
+    Attempt,
     BindRound,
     CloseRound,
     Effect,
@@ -28,7 +29,6 @@ from coordinator.rounds.phases import (
     SendResult,
     SendRoster,
     Sites,
-    Step,
     VoidRound,
 )
 from coordinator.rounds.run import Run
@@ -116,14 +116,14 @@ class Performer:
     def _offer(self, run: Run, kept: Kept, sites: Sites, attempt: int) -> None:
         if attempt == run.terms.first_attempt:
             run.round_began = self.clock()
-        offer = kept.offer(step_of(run))
+        offer = kept.offer(attempt_of(run))
         self._send(sites, offer)
         self._send_parameters(sites, run.offered(offer.round).values, offer.round, attempt)
 
     def _bind(self, run: Run, kept: Kept, bind: BindRound) -> None:
         if not bind.resumes:
             run.begin_sum(bind.round, bind.contributors)
-            kept.bound(step_of(run))
+            kept.bound(attempt_of(run))
         contributors = tuple(sorted(bind.contributors))
         for site in bind.sites:
             arrived = run.running_sum.arrived(site)
@@ -158,12 +158,12 @@ class Performer:
             self._outbox.append(partial(self.peers[site].send_parameters, values, number, attempt))
 
 
-def step_of(run: Run) -> Step:
-    """The step that a run works on.
+def attempt_of(run: Run) -> Attempt:
+    """Return the attempt that a run works on.
 
     Raises:
         ValueError: it works on none.
     """
     if isinstance(run.state, Gathering | Over):
-        raise ValueError("no step is under way")
-    return run.state.step
+        raise ValueError("no attempt is under way")
+    return run.state.attempt

@@ -20,7 +20,7 @@ Sites: TypeAlias = frozenset[str]
 class Past:
     """How a round was offered last, before the run went back behind it: its repetition is for the same sites.
 
-    Fields as in Step; the repetition is a later attempt.
+    Fields as in Attempt; the repetition is a later attempt.
     """
 
     attempt: int
@@ -67,20 +67,20 @@ class Gathering:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Attempt:
     """One attempt at one round, shared by the phases that work on it.
 
     `present` are the connected sites, bound or entering; `entering` become contributors with the
     next round. `agreed` are the sites that hold the masking keys of `key_session`. `corruptions` counts
     the attempts at this round whose sums did not add up. `was_bound`: contributors were named at some
-    attempt, so that some may have sent. `redraw`: the attempt that keys a fresh draw of the step by
-    all, because it goes on without one of those that were named; 0 for the ordinary draw. `withdrawn`: bound sites
+    attempt, so that some may have sent. `redraw`: the attempt whose number seeds new batches and dropout at all
+    sites, because the round continues without a named site; 0 for the usual draw. `withdrawn`: bound sites
     that persons have taken out, their own or the office; the others wait for them, or go on at once, as the plan says.
     `late`: a site once for each attempt that was void for it since it last gave what it owed.
     """
 
     round: int
-    attempt: int
+    number: int
     bound: Sites
     present: Sites
     entering: Sites = frozenset()
@@ -92,11 +92,11 @@ class Step:
     withdrawn: Sites = frozenset()
     late: tuple[str, ...] = ()
 
-    def at(self, number: int, past: Past) -> Step:
+    def at(self, number: int, past: Past) -> Attempt:
         """A round as it was offered last, under a later attempt; who is here beside its sites enters later."""
-        return Step(
+        return Attempt(
             round=number,
-            attempt=past.attempt + 1,
+            number=past.attempt + 1,
             bound=past.bound,
             present=self.present,
             entering=self.present - past.bound,
@@ -111,9 +111,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreeing:
-    """The bound sites agree on fresh masking keys; then the step is offered."""
+    """The bound sites agree on new masking keys. After that the round is offered."""
 
-    step: Step
+    attempt: Attempt
     advertised: Sites = frozenset()
     acknowledged: Sites = frozenset()
     deadline: float
@@ -126,7 +126,7 @@ class Training:
     `deadline` may come nearer while a site is away; `latest` is when it ends for everyone.
     """
 
-    step: Step
+    attempt: Attempt
     ready: Sites = frozenset()
     deadline: float
     latest: float
@@ -136,7 +136,7 @@ class Training:
 class Collecting:
     """The contributors are bound; `complete` sites have sent everything. Deadlines as in Training."""
 
-    step: Step
+    attempt: Attempt
     complete: Sites = frozenset()
     deadline: float
     latest: float
@@ -144,13 +144,13 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """Nothing is offered; the same step is, when every bound site is back and nobody has paused the run.
+    """Nothing is offered. The round is offered again when every bound site is back and nobody paused the run.
 
     `returns`: this program or a site has lost what it had in memory, so that the run first goes back to a round
     that all of them have on disk.
     """
 
-    step: Step
+    attempt: Attempt
     deadline: float
     returns: bool = False
 
@@ -159,7 +159,7 @@ class Interrupted:
 class Finishing:
     """The last aggregate was sent; `done` sites have taken it in, `gone` ones never will."""
 
-    step: Step
+    attempt: Attempt
     done: Sites = frozenset()
     gone: Sites = frozenset()
     deadline: float
@@ -182,7 +182,7 @@ State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | 
 class Joined:
     """A site agreed to the plan, or is back and holds the keys of `key_session` (0: none).
 
-    `is_current`: what it has in memory or on disk can go on with the step that is under way.
+    `is_current`: its memory or its disk has the state that the current round continues from.
     """
 
     site: str

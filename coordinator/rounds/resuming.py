@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from coordinator.rounds.phases import Finishing, Interrupted, Step, WentBack
+from coordinator.rounds.phases import Attempt, Finishing, Interrupted, WentBack
 from coordinator.rounds.run import Run
 from coordinator.storage.keeping import Kept
 
@@ -23,16 +23,16 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
     """
     number, deadlines = max(kept.history.past), run.plan.deadlines
     past = kept.history.past[number]
-    step = Step(
-        round=number, attempt=past.attempt, bound=past.bound, present=frozenset(), key_session=kept.history.key_session
+    attempt = Attempt(
+        round=number, number=past.attempt, bound=past.bound, present=frozenset(), key_session=kept.history.key_session
     )
     if kept.is_at_result():
-        made = Step(
-            round=run.rounds_made, attempt=0, bound=past.bound, present=frozenset(), key_session=step.key_session
+        made = Attempt(
+            round=run.rounds_made, number=0, bound=past.bound, present=frozenset(), key_session=attempt.key_session
         )
-        return Finishing(step=made, done=frozenset(kept.history.done), deadline=now + deadlines.contribute_seconds)
+        return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=now + deadlines.contribute_seconds)
     deadline = math.inf if run.terms.is_paused else now + deadlines.return_seconds
-    return Interrupted(step=step, deadline=deadline, returns=True)
+    return Interrupted(attempt=attempt, deadline=deadline, returns=True)
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:

@@ -4,7 +4,7 @@ It owns no clock, no socket and no number of the model. A deadline that has pass
 
     Gathering -> [Agreeing ->] Training -> Collecting -> Training ... -> Finishing -> Over
                      ^            ^            |
-                     +------------+-- Interrupted   a site was lost: the same step comes again, or an earlier one
+                     +------------+-- Interrupted   a site was lost: the round is repeated, or an earlier one
 
 Who contributes is fixed before anyone sends (`bound`). Under masking they agree on keys first, and after every change.
 """
@@ -21,6 +21,7 @@ from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
     Agreeing,
+    Attempt,
     BecameReady,
     BindRound,
     CloseRound,
@@ -45,7 +46,6 @@ from coordinator.rounds.phases import (
     SendRoster,
     Sites,
     State,
-    Step,
     Terms,
     TookResult,
     Training,
@@ -118,27 +118,33 @@ def _can_begin(terms: Terms, declined: Sites) -> bool:
 
 
 def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
-    step = Step(round=0, attempt=terms.first_attempt, bound=joined, present=joined, key_session=terms.first_key_session)
-    return (Interrupted(step=step, deadline=math.inf), ()) if terms.is_paused else _begin_step(terms, step, now)
+    attempt = Attempt(
+        round=0, number=terms.first_attempt, bound=joined, present=joined, key_session=terms.first_key_session
+    )
+    return (
+        (Interrupted(attempt=attempt, deadline=math.inf), ())
+        if terms.is_paused
+        else _begin_attempt(terms, attempt, now)
+    )
 
 
-def _begin_step(terms: Terms, step: Step, now: float) -> Outcome:
-    """Offer a step, after agreeing on keys where its contributors have none in common."""
-    if not terms.is_masked or step.agreed == step.bound:
-        return _offer(terms, step, now)
-    step = replace(step, key_session=step.key_session + 1, agreed=frozenset())
-    deadline = _deadline(terms, step.bound - step.present, now)
-    return Agreeing(step=step, deadline=deadline), (OpenKeySession(step.bound, step.key_session),)
+def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
+    """Offer a round. Its contributors agree on masking keys first, if they have none in common."""
+    if not terms.is_masked or attempt.agreed == attempt.bound:
+        return _offer(terms, attempt, now)
+    attempt = replace(attempt, key_session=attempt.key_session + 1, agreed=frozenset())
+    deadline = _deadline(terms, attempt.bound - attempt.present, now)
+    return Agreeing(attempt=attempt, deadline=deadline), (OpenKeySession(attempt.bound, attempt.key_session),)
 
 
-def _offer(terms: Terms, step: Step, now: float) -> Outcome:
+def _offer(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     latest = now + terms.deadlines.contribute_seconds
-    deadline = _deadline(terms, step.bound - step.present, now)
-    offer = OfferRound(step.bound, step.round, step.attempt)
+    deadline = _deadline(terms, attempt.bound - attempt.present, now)
+    offer = OfferRound(attempt.bound, attempt.round, attempt.number)
     if terms.binds_early:
-        step = replace(step, was_bound=True)
-        return Collecting(step=step, deadline=deadline, latest=latest), (offer, _bind(step))
-    return Training(step=step, deadline=deadline, latest=latest), (offer,)
+        attempt = replace(attempt, was_bound=True)
+        return Collecting(attempt=attempt, deadline=deadline, latest=latest), (offer, _bind(attempt))
+    return Training(attempt=attempt, deadline=deadline, latest=latest), (offer,)
 
 
 def _deadline(terms: Terms, absent: Sites, now: float) -> float:
@@ -148,8 +154,8 @@ def _deadline(terms: Terms, absent: Sites, now: float) -> float:
     )
 
 
-def _bind(step: Step) -> BindRound:
-    return BindRound(step.bound, step.bound, step.round, step.attempt, step.redraw, resumes=False)
+def _bind(attempt: Attempt) -> BindRound:
+    return BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.redraw, resumes=False)
 
 
 def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
@@ -158,7 +164,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _return(terms, state, event, now)
         case Left(site=site):
             return _lose(terms, state, site, now)
-        case Declined(site=site) if site not in state.step.bound:
+        case Declined(site=site) if site not in state.attempt.bound:
             return _lose(terms, state, site, now)  # it was to enter with the next round
         case Declined(site=site, reason=SiteReason.WITHDRAWN | SiteReason.REVOKED):
             return _withdraw(terms, state, site, now)
@@ -169,14 +175,14 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _agree(terms, state, event, now)
         case BecameReady() if isinstance(state, Training):
             return _make_ready(terms, state, event, now)
-        case Completed(site=site) if isinstance(state, Collecting) and site in state.step.bound:
+        case Completed(site=site) if isinstance(state, Collecting) and site in state.attempt.bound:
             return _complete(terms, replace(state, complete=state.complete | {site}), now)
         case FoundCorrupted() if isinstance(state, Collecting):
-            return _repeat_corrupted(terms, state.step, now)
+            return _repeat_corrupted(terms, state.attempt, now)
         case WentBack(round=number, past=past) if isinstance(state, Interrupted):
             # Who came back and made this necessary may have come without the keys that all had agreed on.
-            step = replace(state.step.at(number, past), agreed=frozenset())
-            return _begin_step(terms, without_late(step), now)
+            attempt = replace(state.attempt.at(number, past), agreed=frozenset())
+            return _begin_attempt(terms, without_late(attempt), now)
         case WasPaused() if isinstance(state, Interrupted):
             return replace(state, deadline=math.inf), ()
         case WasResumed() if isinstance(state, Interrupted):
@@ -186,76 +192,76 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
 
 
 def _agree(terms: Terms, state: Agreeing, event: Advertised | Acknowledged, now: float) -> Outcome:
-    step, site = state.step, frozenset({event.site})
-    if event.key_session != step.key_session or not site <= step.bound:
+    attempt, site = state.attempt, frozenset({event.site})
+    if event.key_session != attempt.key_session or not site <= attempt.bound:
         return state, ()
     if isinstance(event, Advertised):
         if site <= state.advertised:
             return state, ()
         state = replace(state, advertised=state.advertised | site)
-        return state, (SendRoster(step.bound, step.key_session),) if state.advertised == step.bound else ()
+        return state, (SendRoster(attempt.bound, attempt.key_session),) if state.advertised == attempt.bound else ()
     state = replace(state, acknowledged=state.acknowledged | site)
-    if state.acknowledged < step.bound:
+    if state.acknowledged < attempt.bound:
         return state, ()
-    after, effects = _offer(terms, replace(step, agreed=step.bound), now)
-    return after, (SealKeySession(step.bound, step.key_session), *effects)
+    after, effects = _offer(terms, replace(attempt, agreed=attempt.bound), now)
+    return after, (SealKeySession(attempt.bound, attempt.key_session), *effects)
 
 
 def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -> Outcome:
-    step = state.step
-    if (event.round, event.attempt) != (step.round, step.attempt) or event.site not in step.bound:
+    attempt = state.attempt
+    if (event.round, event.attempt) != (attempt.round, attempt.number) or event.site not in attempt.bound:
         return state, ()
     ready = state.ready | {event.site}
-    if ready < step.bound:
+    if ready < attempt.bound:
         return replace(state, ready=ready), ()
-    deadline = _deadline(terms, step.bound - step.present, now)
+    deadline = _deadline(terms, attempt.bound - attempt.present, now)
     latest = now + terms.deadlines.contribute_seconds
-    bound = replace(step, was_bound=True)
-    return Collecting(step=bound, deadline=deadline, latest=latest), (_bind(step),)
+    bound = replace(attempt, was_bound=True)
+    return Collecting(attempt=bound, deadline=deadline, latest=latest), (_bind(attempt),)
 
 
-def _repeat_corrupted(terms: Terms, step: Step, now: float) -> Outcome:
-    if step.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
+def _repeat_corrupted(terms: Terms, attempt: Attempt, now: float) -> Outcome:
+    if attempt.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
         return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
-    again = replace(step, attempt=step.attempt + 1, agreed=frozenset(), corruptions=step.corruptions + 1)
-    after, effects = _begin_step(terms, again, now)
-    return after, (VoidRound(step.round, step.attempt, frozenset()), *effects)
+    again = replace(attempt, number=attempt.number + 1, agreed=frozenset(), corruptions=attempt.corruptions + 1)
+    after, effects = _begin_attempt(terms, again, now)
+    return after, (VoidRound(attempt.round, attempt.number, frozenset()), *effects)
 
 
 def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     site = event.site
-    step = replace(state.step, present=state.step.present | {site}, withdrawn=state.step.withdrawn - {site})
-    if site not in step.bound:
-        return replace(state, step=without_late(replace(step, entering=step.entering | {site}))), ()
+    attempt = replace(state.attempt, present=state.attempt.present | {site}, withdrawn=state.attempt.withdrawn - {site})
+    if site not in attempt.bound:
+        return replace(state, attempt=without_late(replace(attempt, entering=attempt.entering | {site}))), ()
     if isinstance(state, Interrupted):
-        return _go_on(terms, replace(state, step=step, returns=state.returns or not event.is_current), now)
+        return _go_on(terms, replace(state, attempt=attempt, returns=state.returns or not event.is_current), now)
     if isinstance(state, Collecting) and site in state.complete:
-        # It has nothing more to send; where its keys are gone, the next step begins with fresh ones.
-        kept = step.agreed if event.key_session == step.key_session else step.agreed - {site}
-        return replace(state, step=replace(step, agreed=kept)), ()
+        # It has nothing more to send. If it lost its keys, the next attempt starts with new ones.
+        kept = attempt.agreed if event.key_session == attempt.key_session else attempt.agreed - {site}
+        return replace(state, attempt=replace(attempt, agreed=kept)), ()
     if (
         not event.is_current
         or isinstance(state, Agreeing)
-        or (terms.is_masked and event.key_session != step.key_session)
+        or (terms.is_masked and event.key_session != attempt.key_session)
     ):
-        return _begin_anew(terms, replace(state, step=step), now, returns=not event.is_current)
-    offer = OfferRound(frozenset({site}), step.round, step.attempt)
+        return _begin_anew(terms, replace(state, attempt=attempt), now, returns=not event.is_current)
+    offer = OfferRound(frozenset({site}), attempt.round, attempt.number)
     if isinstance(state, Training):
-        deadline = min(state.latest, _deadline(terms, step.bound - step.present, now))
-        return replace(state, step=step, ready=state.ready - {site}, deadline=deadline), (offer,)
-    deadline = min(state.latest, _deadline(terms, step.bound - step.present - state.complete, now))
-    bind = BindRound(frozenset({site}), step.bound, step.round, step.attempt, step.redraw, resumes=True)
-    return replace(state, step=step, deadline=deadline), (offer, bind)
+        deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present, now))
+        return replace(state, attempt=attempt, ready=state.ready - {site}, deadline=deadline), (offer,)
+    deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present - state.complete, now))
+    bind = BindRound(frozenset({site}), attempt.bound, attempt.round, attempt.number, attempt.redraw, resumes=True)
+    return replace(state, attempt=attempt, deadline=deadline), (offer, bind)
 
 
 def _begin_anew(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
-    """A site is back without its keys or its memory: everyone agrees anew, on the same step or one before."""
-    step = state.step
-    void = () if isinstance(state, Agreeing) else (VoidRound(step.round, step.attempt, frozenset()),)
-    again = replace(step, attempt=step.attempt + len(void), agreed=frozenset())
-    if returns or not step.bound <= step.present:
-        return Interrupted(step=again, deadline=_until_return(terms, now), returns=returns), void
-    after, effects = _begin_step(terms, again, now)
+    """A site returned without its keys or its memory: all agree on new keys, for this round or an earlier one."""
+    attempt = state.attempt
+    void = () if isinstance(state, Agreeing) else (VoidRound(attempt.round, attempt.number, frozenset()),)
+    again = replace(attempt, number=attempt.number + len(void), agreed=frozenset())
+    if returns or not attempt.bound <= attempt.present:
+        return Interrupted(attempt=again, deadline=_until_return(terms, now), returns=returns), void
+    after, effects = _begin_attempt(terms, again, now)
     return after, (*void, *effects)
 
 
@@ -264,13 +270,13 @@ def _until_return(terms: Terms, now: float) -> float:
 
 
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
-    """Offer the step again where nothing stands in its way."""
-    step = state.step
+    """Offer the round again, if nothing prevents it."""
+    attempt = state.attempt
     if not terms.is_paused and _goes_on_without(terms, state):
         return _give_up_waiting(terms, state, now)
-    if state.returns or terms.is_paused or not step.bound <= step.present:
+    if state.returns or terms.is_paused or not attempt.bound <= attempt.present:
         return state, ()
-    return _begin_step(terms, replace(step, attempt=step.attempt + 1, agreed=frozenset()), now)
+    return _begin_attempt(terms, replace(attempt, number=attempt.number + 1, agreed=frozenset()), now)
 
 
 def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
@@ -279,70 +285,78 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
     What it had sent whole before counts: to leave it out would be another sum over the same training, and the
     difference of two such sums is what one site sent.
     """
-    step = replace(state.step, present=state.step.present - {site}, withdrawn=state.step.withdrawn | {site})
+    attempt = replace(state.attempt, present=state.attempt.present - {site}, withdrawn=state.attempt.withdrawn | {site})
     if isinstance(state, Collecting) and site in state.complete:
-        return replace(state, step=step), ()  # it has sent all of this round; the next one is without it
-    void = (VoidRound(step.round, step.attempt, frozenset({site})),) if isinstance(state, Training | Collecting) else ()
+        return replace(state, attempt=attempt), ()  # it has sent all of this round; the next one is without it
+    void = (
+        (VoidRound(attempt.round, attempt.number, frozenset({site})),)
+        if isinstance(state, Training | Collecting)
+        else ()
+    )
     returns = isinstance(state, Interrupted) and state.returns
-    after, effects = _go_on(terms, Interrupted(step=step, deadline=_until_return(terms, now), returns=returns), now)
+    after, effects = _go_on(
+        terms, Interrupted(attempt=attempt, deadline=_until_return(terms, now), returns=returns), now
+    )
     return after, (*void, *effects)
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
     """Whether only sites that persons have taken out are missing, and plan and quorum let the others go on."""
-    step = state.step
-    missing = step.bound - step.present
-    may = terms.on_lost_site == "continue" and len(step.bound - missing) >= terms.quorum and not state.returns
-    return bool(missing) and missing <= step.withdrawn and may
+    attempt = state.attempt
+    missing = attempt.bound - attempt.present
+    may = terms.on_lost_site == "continue" and len(attempt.bound - missing) >= terms.quorum and not state.returns
+    return bool(missing) and missing <= attempt.withdrawn and may
 
 
 def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    step = replace(state.step, present=state.step.present - {site}, entering=state.step.entering - {site})
+    attempt = replace(state.attempt, present=state.attempt.present - {site}, entering=state.attempt.entering - {site})
     has_sent = isinstance(state, Collecting) and site in state.complete
-    if isinstance(state, Interrupted) or site not in step.bound or has_sent:
-        return replace(state, step=step), ()
-    return replace(state, step=step, deadline=min(state.deadline, now + terms.deadlines.grace_seconds)), ()
+    if isinstance(state, Interrupted) or site not in attempt.bound or has_sent:
+        return replace(state, attempt=attempt), ()
+    return replace(state, attempt=attempt, deadline=min(state.deadline, now + terms.deadlines.grace_seconds)), ()
 
 
 def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
-    step = state.step
-    if state.complete < step.bound:
+    attempt = state.attempt
+    if state.complete < attempt.bound:
         return state, ()
-    close = CloseRound(step.round, step.bound)
-    past = terms.past.get(step.round + 1) or Past(attempt=terms.first_attempt - 1, bound=step.bound | step.entering)
-    following = without_late(after_giving(step).at(step.round + 1, past))
+    close = CloseRound(attempt.round, attempt.bound)
+    past = terms.past.get(attempt.round + 1) or Past(
+        attempt=terms.first_attempt - 1, bound=attempt.bound | attempt.entering
+    )
+    following = without_late(after_giving(attempt).at(attempt.round + 1, past))
     if following.round < terms.rounds and following.withdrawn:
-        waits = Interrupted(step=following, deadline=_until_return(terms, now))
+        waits = Interrupted(attempt=following, deadline=_until_return(terms, now))
         after, effects = _go_on(terms, waits, now)
         return after, (close, *effects)
     if following.round < terms.rounds:
         if terms.is_paused:  # one number is left out: whoever goes on counts it up
-            return Interrupted(step=following, deadline=math.inf), (close,)
-        after, effects = _begin_step(terms, following, now)
+            return Interrupted(attempt=following, deadline=math.inf), (close,)
+        after, effects = _begin_attempt(terms, following, now)
         return after, (close, *effects)
     # Who was to enter with the next round has no part in a result: it was never offered a round.
-    made = replace(following, bound=step.bound)
+    made = replace(following, bound=attempt.bound)
     deadline = now + terms.deadlines.contribute_seconds
-    return Finishing(step=made, deadline=deadline), (close, SendResult(made.bound & made.present))
+    return Finishing(attempt=made, deadline=deadline), (close, SendResult(made.bound & made.present))
 
 
 def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
     if now < state.deadline:
         return state, ()
-    step = state.step
+    attempt = state.attempt
     match state:
         case Interrupted():
-            waited_for = lost = step.bound - step.present
+            waited_for = lost = attempt.bound - attempt.present
         case Agreeing():
-            waited_for = step.bound - (state.acknowledged if state.advertised == step.bound else state.advertised)
-            lost = step.bound - step.present
+            waited_for = attempt.bound - (state.acknowledged if state.advertised == attempt.bound else state.advertised)
+            lost = attempt.bound - attempt.present
         case Training():
-            waited_for = step.bound - state.ready
-            lost = step.bound - step.present
+            waited_for = attempt.bound - state.ready
+            lost = attempt.bound - attempt.present
         case Collecting():
-            waited_for = step.bound - state.complete
-            lost = waited_for - step.present
-    until = excused_until(terms, waited_for - step.present, now)
+            waited_for = attempt.bound - state.complete
+            lost = waited_for - attempt.present
+    until = excused_until(terms, waited_for - attempt.present, now)
     if until is not None:
         if isinstance(state, Training | Collecting):
             return replace(state, deadline=until, latest=max(state.latest, until)), ()
@@ -351,9 +365,9 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return _give_up_waiting(terms, state, now)
     # A grace that ended is the fault of who is away; who is still at work is not cut off for it.
     missing = lost or waited_for
-    waits = Interrupted(step=after_missing(terms, step, missing), deadline=_until_return(terms, now))
-    goes_on = goes_on_without_late(terms, waits.step, missing)
-    void = VoidRound(step.round, step.attempt, missing, given_up=missing if goes_on else frozenset())
+    waits = Interrupted(attempt=after_missing(terms, attempt, missing), deadline=_until_return(terms, now))
+    goes_on = goes_on_without_late(terms, waits.attempt, missing)
+    void = VoidRound(attempt.round, attempt.number, missing, given_up=missing if goes_on else frozenset())
     after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())
     return after, (void, *effects)
 
@@ -363,16 +377,16 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
 
     Where the run has to go back first it cannot: the rounds to be repeated need all of their sites.
     """
-    step = state.step
-    remaining, missing = step.bound & step.present, step.bound - step.present
+    attempt = state.attempt
+    remaining, missing = attempt.bound & attempt.present, attempt.bound - attempt.present
     if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum and not state.returns:
-        attempt = step.attempt + 1
-        redraw = attempt if step.was_bound else step.redraw
-        return _begin_step(
-            terms, replace(step, attempt=attempt, bound=remaining, agreed=frozenset(), redraw=redraw), now
+        number = attempt.number + 1
+        redraw = number if attempt.was_bound else attempt.redraw
+        return _begin_attempt(
+            terms, replace(attempt, number=number, bound=remaining, agreed=frozenset(), redraw=redraw), now
         )
-    # Where all of this step are here, an earlier one needs somebody of the plan who is not.
-    absent = missing or terms.sites - step.present
+    # If all sites of this round are connected, an earlier round needs a site that is not.
+    absent = missing or terms.sites - attempt.present
     return _end(is_complete=False, reason="a site did not come back in time", missing=absent)
 
 
@@ -380,13 +394,13 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
     match event:
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
-        case Joined(site=site) if site in state.step.bound:
+        case Joined(site=site) if site in state.attempt.bound:
             return state, (SendResult(frozenset({site})),)
         case Declined(site=site):  # it will not take the result; nobody waits for that
             state = replace(state, gone=state.gone | {site})
         case _:
             pass
-    missing = state.step.bound - state.done
+    missing = state.attempt.bound - state.done
     until = excused_until(terms, missing - state.gone, now) if now >= state.deadline else None
     if until is not None:
         return replace(state, deadline=until), ()

@@ -110,16 +110,16 @@ def waited_for(state: State, listed: Sites) -> Sites:
     match state:
         case Gathering(joined=joined, declined=declined):
             return listed - joined - declined
-        case Agreeing(step=step, acknowledged=acknowledged):
-            return step.bound - acknowledged
-        case Training(step=step, ready=ready):
-            return step.bound - ready
-        case Collecting(step=step, complete=complete):
-            return step.bound - complete
-        case Interrupted(step=step):
-            return step.bound - step.present
-        case Finishing(step=step, done=done, gone=gone):
-            return step.bound - done - gone
+        case Agreeing(attempt=attempt, acknowledged=acknowledged):
+            return attempt.bound - acknowledged
+        case Training(attempt=attempt, ready=ready):
+            return attempt.bound - ready
+        case Collecting(attempt=attempt, complete=complete):
+            return attempt.bound - complete
+        case Interrupted(attempt=attempt):
+            return attempt.bound - attempt.present
+        case Finishing(attempt=attempt, done=done, gone=gone):
+            return attempt.bound - done - gone
         case Over():
             return frozenset()
         case _:

@@ -39,10 +39,15 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
     match state:
         case Gathering(declined=declined):
             counted = listed - declined
-        case Agreeing(step=step) | Training(step=step) | Collecting(step=step) | Interrupted(step=step):
-            counted = (step.bound | step.entering) - step.withdrawn
-        case Finishing(step=step, done=done, gone=gone):
-            counted = step.bound - done - gone
+        case (
+            Agreeing(attempt=attempt)
+            | Training(attempt=attempt)
+            | Collecting(attempt=attempt)
+            | Interrupted(attempt=attempt)
+        ):
+            counted = (attempt.bound | attempt.entering) - attempt.withdrawn
+        case Finishing(attempt=attempt, done=done, gone=gone):
+            counted = attempt.bound - done - gone
         case Over():
             counted = frozenset()
     return sorted(counted & set(revoked))
@@ -89,8 +94,8 @@ def _waits_for(state: State, site: str) -> bool:
     match state:
         case Gathering(joined=joined, declined=declined):
             return site not in joined | declined
-        case Interrupted(step=step):
-            return site in step.bound - step.present
+        case Interrupted(attempt=attempt):
+            return site in attempt.bound - attempt.present
         case _:
             return False
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator.rounds.phases import Over, Past, Sites, Step
+from coordinator.rounds.phases import Attempt, Over, Past, Sites
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
 from coordinator.storage.journal import Entry, Journal, JournalDamaged
@@ -84,37 +84,39 @@ class Kept:
         self.journal.add(kind, **facts)
         self.history.take({"kind": kind} | facts)
 
-    def offer(self, step: Step) -> Offer:
+    def offer(self, attempt: Attempt) -> Offer:
         """What is offered at an attempt; noted when the attempt is new.
 
         Raises:
             UnavailableError: a repeated round would send other bytes down than before.
         """
         self._settle(waits=False)
-        offered, number = self._run.offered(step.round).offer, step.round
+        offered, number = self._run.offered(attempt.round).offer, attempt.round
         digest = offered.parameters_digest.hex()
         if self.history.digests.get(number, digest) != digest:
             raise _differs(number)
         if self._saving[0] != number:
-            self._saving = (number, self._is_due(step))
+            self._saving = (number, self._is_due(attempt))
         known = self.history.past.get(number)
-        if known is None or known.attempt != step.attempt:
-            for site in step.bound - self.history.bound_at(number - 1):
+        if known is None or known.attempt != attempt.number:
+            for site in attempt.bound - self.history.bound_at(number - 1):
                 self.hold(site, Saved(number, self.history.redraw_before(number)))
             self.note(
                 "offered",
                 round=number,
-                attempt=step.attempt,
-                sites=sorted(step.bound),
-                was_bound=step.was_bound,
-                redraw=step.redraw,
+                attempt=attempt.number,
+                sites=sorted(attempt.bound),
+                was_bound=attempt.was_bound,
+                redraw=attempt.redraw,
                 parameters=digest,
             )
-        return replace(offered, attempt=step.attempt, saves=self._saving[1], oldest=self.oldest)
+        return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
 
-    def bound(self, step: Step) -> None:
+    def bound(self, attempt: Attempt) -> None:
         """The contributors of an attempt are named."""
-        self.note("bound", round=step.round, attempt=step.attempt, sites=sorted(step.bound), redraw=step.redraw)
+        self.note(
+            "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.redraw
+        )
 
     def closed(self, number: int, contributors: Sites) -> None:
         """A round was closed; where the sites have saved, a snapshot is taken.
@@ -239,15 +241,15 @@ class Kept:
         self.rounds = [*self.rounds, number][-KEPT:]
         self.history.forget_before(self.oldest)
 
-    def _is_due(self, step: Step) -> bool:
+    def _is_due(self, attempt: Attempt) -> bool:
         """Whether a snapshot is taken after a round."""
         run, every = self._run, self._run.plan.snapshots
-        following = stage_at(run.plan, step.round + 1, run.course.training_rounds)
-        if step.round == 0 or following is not Stage.TRAINING or step.bound != self._saved_for:
+        following = stage_at(run.plan, attempt.round + 1, run.course.training_rounds)
+        if attempt.round == 0 or following is not Stage.TRAINING or attempt.bound != self._saved_for:
             return True
         if self._writing is not None:
             return False  # the one after this round comes later
-        if every.every_rounds is not None and step.round + 1 - self.rounds[-1] >= every.every_rounds:
+        if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
         # A round that is as long as the last one is over after the time that it is to be saved at.
         expected = self._clock() - self._saved_at + (run.seconds[-1] if run.seconds else 0.0)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.rounds.phases import Step
+from coordinator.rounds.phases import Attempt
 from coordinator.rounds.round import begin
 from coordinator.rounds.run import new_run, terms_of
 from coordinator.storage.keeping import LARGE_BYTES, Kept
@@ -88,10 +88,10 @@ def test_what_is_written_beside_the_rounds_holds_one_copy(tmp_path: Path, parame
         kept = Kept(tmp_path, run, clock=time.monotonic, now=lambda: datetime.now(UTC), aside=aside)
         tracemalloc.start()
         for number in range(6):
-            step = Step(round=number, attempt=0, bound=sites, present=sites)
+            attempt = Attempt(round=number, number=0, bound=sites, present=sites)
             run.rounds_made = number
             kept.note("offered", round=number, attempt=0, sites=sorted(sites), was_bound=False, redraw=0, parameters="")
-            kept._saving = (step.round, True)
+            kept._saving = (attempt.round, True)
             kept.closed(number, sites)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

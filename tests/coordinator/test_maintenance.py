@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.rounds.absences import LONGEST_SECONDS, Windows, excused_until
 from coordinator.rounds.phases import (
+    Attempt,
     CloseRound,
     Collecting,
     Completed,
@@ -20,7 +21,6 @@ from coordinator.rounds.phases import (
     Joined,
     Left,
     Over,
-    Step,
     Terms,
     TimePassed,
     Training,
@@ -54,11 +54,11 @@ def terms(**changes: object) -> Terms:
     )
 
 
-STEP = Step(round=1, attempt=0, bound=SITES, present=SITES, agreed=SITES, key_session=1)
+STEP = Attempt(round=1, number=0, bound=SITES, present=SITES, agreed=SITES, key_session=1)
 WORKING = [
-    Training(step=STEP, deadline=3700, latest=3700),
-    Collecting(step=STEP, deadline=3700, latest=3700),
-    Interrupted(step=STEP, deadline=400),
+    Training(attempt=STEP, deadline=3700, latest=3700),
+    Collecting(attempt=STEP, deadline=3700, latest=3700),
+    Interrupted(attempt=STEP, deadline=400),
 ]
 
 
@@ -81,7 +81,7 @@ def test_who_is_away_in_its_window_is_waited_for(state: Training | Interrupted, 
 def test_a_site_that_is_back_in_its_window_has_its_time(tmp_path: Path) -> None:
     """Back after hours it gets the whole of the time for a contribution, and the round closes."""
     run = terms()
-    state, _ = advance(run, Collecting(step=STEP, deadline=3700, latest=3700), Left("cluj"), 200.0)
+    state, _ = advance(run, Collecting(attempt=STEP, deadline=3700, latest=3700), Left("cluj"), 200.0)
     state, _ = advance(run, state, TimePassed(), 300.0)
     for site in ("ahus", "berlin"):
         state, _ = advance(run, state, Completed(site), 310.0)
@@ -97,7 +97,7 @@ def test_a_site_that_is_back_in_its_window_has_its_time(tmp_path: Path) -> None:
 def test_who_is_away_without_a_word_is_lost_as_ever() -> None:
     """A window is its own site's alone, and only while it lasts."""
     for now, site in ((200.0, "berlin"), (10.0, "cluj"), (8000.0, "cluj")):
-        state, _ = advance(terms(), Training(step=STEP, deadline=1e9, latest=1e9), Left(site), now)
+        state, _ = advance(terms(), Training(attempt=STEP, deadline=1e9, latest=1e9), Left(site), now)
         assert isinstance(state, Training)
         if now == 10.0:
             state, _ = advance(terms(), state, Joined(site, key_session=1), 30.0)
@@ -113,7 +113,7 @@ def test_gathering_and_the_end_wait_as_well() -> None:
     state, effects = advance(terms(), gathering, TimePassed(), 1001.0)
     assert (state, effects) == (Gathering(joined=SITES - {"cluj"}, deadline=8060.0), ())
 
-    finishing = Finishing(step=STEP, done=SITES - {"cluj"}, deadline=1000.0)
+    finishing = Finishing(attempt=STEP, done=SITES - {"cluj"}, deadline=1000.0)
     state, effects = advance(terms(), finishing, TimePassed(), 1001.0)
     assert (type(state), effects) == (Finishing, ())
     state, _ = advance(terms(), state, TimePassed(), 8061.0)

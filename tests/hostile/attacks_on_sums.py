@@ -134,8 +134,8 @@ def replayed_chunks(weakened: bool) -> bool:
         honest = engine.hear_chunk
 
         def hear(run: Any, site: str, chunk: Chunk) -> Any:
-            step = run.state.step
-            return honest(run, site, replace(chunk, round=step.round, attempt=step.attempt))
+            attempt = run.state.attempt
+            return honest(run, site, replace(chunk, round=attempt.round, attempt=attempt.number))
 
         with without_order(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "hear_chunk", hear)

@@ -205,19 +205,19 @@ def show(state: State) -> str:
     match state:
         case Gathering(joined=joined, declined=declined):
             return f"gathering {names(joined)}" + (f", declined {names(declined)}" if declined else "")
-        case Agreeing(step=step, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
+        case Agreeing(attempt=attempt, advertised=advertised, acknowledged=acknowledged, deadline=deadline):
             return (
-                f"agreeing on {step.key_session}: {names(advertised)} advertised,"
+                f"agreeing on {attempt.key_session}: {names(advertised)} advertised,"
                 f" {names(acknowledged)} acknowledged until {deadline:g}"
             )
-        case Training(step=step, ready=ready, deadline=deadline):
-            return f"training {step.round}.{step.attempt} ready {names(ready)} until {deadline:g}"
-        case Collecting(step=step, complete=complete, deadline=deadline):
-            return f"collecting {step.round}.{step.attempt} complete {names(complete)} until {deadline:g}"
-        case Interrupted(step=step, deadline=deadline):
-            away = step.bound - step.present
+        case Training(attempt=attempt, ready=ready, deadline=deadline):
+            return f"training {attempt.round}.{attempt.number} ready {names(ready)} until {deadline:g}"
+        case Collecting(attempt=attempt, complete=complete, deadline=deadline):
+            return f"collecting {attempt.round}.{attempt.number} complete {names(complete)} until {deadline:g}"
+        case Interrupted(attempt=attempt, deadline=deadline):
+            away = attempt.bound - attempt.present
             to_return = ", to go back" if state.returns else ""
-            return f"interrupted {step.round}.{step.attempt} without {names(away)} until {deadline:g}{to_return}"
+            return f"interrupted {attempt.round}.{attempt.number} without {names(away)} until {deadline:g}{to_return}"
         case Finishing(done=done, deadline=deadline):
             return f"finishing done {names(done)} until {deadline:g}"
         case Over(is_complete=is_complete):

@@ -13,6 +13,7 @@ from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
     Agreeing,
+    Attempt,
     BecameReady,
     BindRound,
     CloseRound,
@@ -35,7 +36,6 @@ from coordinator.rounds.phases import (
     SendResult,
     SendRoster,
     State,
-    Step,
     Terms,
     TimePassed,
     TookResult,
@@ -114,11 +114,11 @@ def sensible(state: State, data: st.DataObject) -> Event:
     match state:
         case Gathering() | Interrupted():
             return Joined(site)
-        case Agreeing(step=step, advertised=advertised):
-            return (Acknowledged if advertised == step.bound else Advertised)(site, step.key_session)
-        case Training(step=step):
-            return BecameReady(site, step.round, step.attempt)
-        case Collecting(step=step):
+        case Agreeing(attempt=attempt, advertised=advertised):
+            return (Acknowledged if advertised == attempt.bound else Advertised)(site, attempt.key_session)
+        case Training(attempt=attempt):
+            return BecameReady(site, attempt.round, attempt.number)
+        case Collecting(attempt=attempt):
             return Completed(site)
         case Finishing():
             return TookResult(site)
@@ -126,9 +126,9 @@ def sensible(state: State, data: st.DataObject) -> Event:
             return TimePassed()
 
 
-def step_of(state: State) -> Step | None:
+def attempt_of(state: State) -> Attempt | None:
     """The step that a phase works on."""
-    return None if isinstance(state, Gathering | Over) else state.step
+    return None if isinstance(state, Gathering | Over) else state.attempt
 
 
 def named(effect: Effect) -> frozenset[str]:
@@ -149,7 +149,7 @@ def named(effect: Effect) -> frozenset[str]:
 TAKEN_OUT = (SiteReason.WITHDRAWN, SiteReason.REVOKED)
 
 
-def withdrawn_by(before: Step, event: Event) -> frozenset[str]:
+def withdrawn_by(before: Attempt, event: Event) -> frozenset[str]:
     """The sites that persons, their own or the office, have taken out, once an event has happened."""
     if isinstance(event, Declined) and event.reason in TAKEN_OUT:
         return before.withdrawn | {event.site}
@@ -158,15 +158,15 @@ def withdrawn_by(before: Step, event: Event) -> frozenset[str]:
 
 def check_taken_out(walk: Walk, before: State, event: Event) -> None:
     """Nobody waits for a site that persons have taken out, and it ends no run that has begun."""
-    earlier = step_of(before)
+    earlier = attempt_of(before)
     if not (isinstance(event, Declined) and event.reason in TAKEN_OUT) or earlier is None:
         return
     if event.site not in earlier.bound or isinstance(before, Finishing):
         return
-    later = step_of(walk.state)
+    later = attempt_of(walk.state)
     assert later is not None, "somebody's revocation or withdrawal has ended the run"
     if isinstance(before, Collecting) and event.site in before.complete:
-        assert walk.state == replace(before, step=later)
+        assert walk.state == replace(before, attempt=later)
         return
     assert isinstance(walk.state, Interrupted) or event.site not in later.bound
     others = earlier.bound - withdrawn_by(earlier, event)
@@ -180,7 +180,7 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
     """What holds after every single event."""
     check_taken_out(walk, before, event)
     assert all(named(effect) <= walk.rules.sites for effect in wanted)
-    earlier, later = step_of(before), step_of(walk.state)
+    earlier, later = attempt_of(before), attempt_of(walk.state)
     if earlier is not None and later is not None:
         assert (later.round, later.attempt) >= (earlier.round, earlier.attempt)
         assert later.key_session >= earlier.key_session
@@ -274,8 +274,8 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
         wanted = walk.step(event, data.draw(SECONDS))
         check(walk, before, event, wanted)
         closed = [effect.round for effect in wanted if isinstance(effect, CloseRound)]
-        step = step_of(walk.state)
-        if closed and step is not None and not isinstance(walk.state, Finishing):
+        attempt = attempt_of(walk.state)
+        if closed and attempt is not None and not isinstance(walk.state, Finishing):
             most = walk.rules.rounds
             walk.rules = replace(walk.rules, rounds=data.draw(st.integers(min(most, closed[0] + 2), most)))
 
@@ -326,12 +326,13 @@ def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[
                 match walk.state:
                     case Gathering():
                         walk.step(Joined(site), 0.0)
-                    case Agreeing(step=step, advertised=advertised):
+                    case Agreeing(attempt=attempt, advertised=advertised):
                         walk.step(
-                            (Acknowledged if advertised == step.bound else Advertised)(site, step.key_session), 0.0
+                            (Acknowledged if advertised == attempt.bound else Advertised)(site, attempt.key_session),
+                            0.0,
                         )
-                    case Training(step=step):
-                        walk.step(BecameReady(site, step.round, step.attempt), 0.0)
+                    case Training(attempt=attempt):
+                        walk.step(BecameReady(site, attempt.round, attempt.number), 0.0)
                     case Collecting():
                         walk.step(Completed(site), 0.0)
                     case _:

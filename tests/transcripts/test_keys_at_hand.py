@@ -23,16 +23,16 @@ from coordinator.rounds.phases import (
     WentBack,
 )
 from protos.wire.messages import SiteReason
-from tests.transcripts.test_any_sequence import RULES, SECONDS, SITES, sensible, step_of, walk_of
+from tests.transcripts.test_any_sequence import RULES, SECONDS, SITES, attempt_of, sensible, walk_of
 
 
 def drawn(state: State, data: st.DataObject) -> Event:
     """What leads on; of a run that waits also a site that lost its memory, and then the round that all still have."""
     site = data.draw(st.sampled_from(SITES))
     match state:
-        case Interrupted(step=step, returns=True) if data.draw(st.booleans()):
-            past = Past(attempt=step.attempt, bound=step.bound, was_bound=True)
-            return WentBack(data.draw(st.integers(0, step.round)), past)
+        case Interrupted(attempt=attempt, returns=True) if data.draw(st.booleans()):
+            past = Past(attempt=attempt.number, bound=attempt.bound, was_bound=True)
+            return WentBack(data.draw(st.integers(0, attempt.round)), past)
         case Interrupted() if data.draw(st.booleans()):
             return Joined(site, 0, is_current=False)
         case Training() | Collecting() if data.draw(st.integers(0, 3)) == 0:
@@ -52,7 +52,7 @@ def test_who_is_offered_a_masked_round_holds_its_keys(rules: Terms, data: st.Dat
     holders = frozenset(SITES)
 
     for _ in range(data.draw(st.integers(1, 60))):
-        event, before = drawn(walk.state, data), step_of(walk.state)
+        event, before = drawn(walk.state, data), attempt_of(walk.state)
         if isinstance(event, Joined) and before is not None and event.key_session != before.key_session:
             holders -= {event.site}
         for effect in walk.step(event, data.draw(SECONDS)):
