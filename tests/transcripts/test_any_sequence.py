@@ -182,9 +182,9 @@ def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -
     assert all(named(effect) <= walk.rules.sites for effect in wanted)
     earlier, later = attempt_of(before), attempt_of(walk.state)
     if earlier is not None and later is not None:
-        assert (later.round, later.attempt) >= (earlier.round, earlier.attempt)
+        assert (later.round, later.number) >= (earlier.round, earlier.number)
         assert later.key_session >= earlier.key_session
-        if (later.round, later.attempt) == (earlier.round, earlier.attempt):
+        if (later.round, later.number) == (earlier.round, earlier.number):
             assert later.bound == earlier.bound
         elif later.round == earlier.round and later.bound != earlier.bound:
             assert walk.rules.on_lost_site == "continue"
