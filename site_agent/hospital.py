@@ -64,8 +64,11 @@ class Policy(Document):
         largest_clipping_range: largest magnitude of a change that may leave.
         two_sites: has to be said in words where only two sites add up, because each then sees the
             other's change.
-        lost_site_budget: how often in a run this site trains a step again for a smaller set, after a
-            site was lost; each time a coordinator that lied about the loss could estimate a change.
+        lost_site_budget: how many sums this site gives that, beside all earlier sums, isolate fewer sites than
+            smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
+            compute the change of those few sites in one round. Under `on_lost_site: continue` only.
+        uncounted_runs: names of earlier runs whose sums are not compared with later ones; only for runs that
+            used other patients' rows.
         federated: patterns of the only tensors whose changes may leave (`*`, `?`, `[abc]`); None for those of the
             plan's method. One that matches no tensor of a plan's network refuses the plan.
         private: patterns of tensors that never leave, whatever else is said; as above.
@@ -85,6 +88,7 @@ class Policy(Document):
     largest_clipping_range: float = Field(gt=0)
     two_sites: Literal["each-sees-the-other"] | None = None
     lost_site_budget: int = Field(default=0, ge=0)
+    uncounted_runs: tuple[str, ...] = ()
     federated: tuple[TensorPattern, ...] | None = None
     private: tuple[TensorPattern, ...] = ()
     scalars: tuple[ScalarPattern, ...] | None = None

@@ -320,10 +320,10 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     attempt = state.attempt
     if state.complete < attempt.bound:
         return state, ()
+    # A larger set is another set: sites answer it within their budgets alone, which a plan that waits leaves at 0.
+    entering = attempt.entering if terms.on_lost_site == "continue" else frozenset()
     close = CloseRound(attempt.round, attempt.bound)
-    past = terms.past.get(attempt.round + 1) or Past(
-        attempt=terms.first_attempt - 1, bound=attempt.bound | attempt.entering
-    )
+    past = terms.past.get(attempt.round + 1) or Past(attempt=terms.first_attempt - 1, bound=attempt.bound | entering)
     following = without_late(after_giving(attempt).at(attempt.round + 1, past))
     if following.round < terms.rounds and following.withdrawn:
         waits = Interrupted(attempt=following, deadline=_until_return(terms, now))

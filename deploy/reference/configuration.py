@@ -20,7 +20,7 @@ _UNITS: Final = {
     "largest_rounds": "rounds",
     "largest_megabytes": "1,000,000 bytes",
     "largest_clipping_range": "magnitude of a change",
-    "lost_site_budget": "times in a run",
+    "lost_site_budget": "sums",
     "smallest_training_rows": "rows",
     "smallest_cell": "rows",
     "approvers": "persons",

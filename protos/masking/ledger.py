@@ -2,18 +2,19 @@
 
 Two sums over different sets at the same step differ by one site's change; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
-Source: PROTOCOL.md, section 3, rules 1 to 3. The rules:
+Source: PROTOCOL.md, section 3, rules 1 to 6. The rules:
 
 * at each step attempts only increase, over key sessions, restarts and returns to an earlier step; an equal pair
   is the very same context with the very same bytes, and only while the process that froze it holds them;
 * a new step comes after every one that was masked. One that was masked comes again, after a crash
   somewhere, as long as it is remembered, and only for the same bytes sent down, and
   - for a set that it was masked for: the identical encoded vector, under the new context;
-  - for another set: never, unless a budget was given and has room; then a vector drawn afresh,
-    which has to differ from every one that was masked for this step;
-* what the run no longer goes back to is forgotten, and then over for good;
-* a new step for a set that leaves out a site of the set masked last costs one unit of the same
-  budget. A coordinator that sends the same bytes down for both could subtract the two sums;
+  - for another set: a resampled vector, which has to differ from every one that was masked for this step;
+* what the run no longer goes back to is forgotten, and then over for good. How often each set was answered is
+  never forgotten;
+* every new sum is compared with all that this site ever answered, also under other plans. If together they would
+  isolate fewer sites than the smallest set, it costs what answered_sets.py says, and a budget has to have room;
+* a sum in which some number has too few contributors of its own is refused, whatever the budget;
 * what is read from disk is only a memory: its contexts are void, since their keys are gone.
 
 The site writes the new line of the ledger to disk, synced, before a byte of the vector leaves. A
@@ -26,15 +27,17 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias, assert_never
 
-from blake3 import blake3
-
+from protos.masking.answered_sets import Answer, Listing, isolates, listing_of_equals, price, with_one_more
+from protos.masking.ledger_lines import checked, digest, listing_in, listing_out, uncheck, whole
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
-_FORMAT: Final = "global-layers masking ledger 2"
+_FORMAT: Final = "global-layers masking ledger 3"
+_FORMAT_2: Final = "global-layers masking ledger 2"  # forgot which sets were answered at steps that are over
 _FORMAT_1: Final = "global-layers masking ledger 1"  # knew one step; whoever wrote it never went back
 
 
@@ -101,7 +104,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class DrawAfresh:
-    """Another set, paid from the budget: train with a generator keyed by (site seed, step, redraw)."""
+    """Another set for a step that was masked: train with a generator keyed by (site seed, step, redraw)."""
 
     redraw: int
 
@@ -133,21 +136,36 @@ class Remembered:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What a run's sums are compared with.
+
+    Attributes:
+        smallest: fewest sites that any combination of answered sums may have.
+        others: how often each answer was given in other runs.
+    """
+
+    smallest: int
+    others: Mapping[Answer, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The memory of one run; a value, replaced by `freeze`.
 
     Attributes:
         run: the run's name.
+        listing: which of the plan's sites contribute to which numbers; None for a ledger of an earlier version.
         steps: what is remembered, in rising order of the steps.
         oldest: the first step that may come again; those before are over for good.
-        spent: units of the budget that this run has used: other sets at a step, sites left out later.
+        forgotten: of the steps before, how often each set was answered.
         open: what this process may retransmit.
     """
 
     run: str
+    listing: Listing | None = None
     steps: Mapping[int, Remembered] = field(default_factory=dict)
     oldest: int = 0
-    spent: int = 0
+    forgotten: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     open: Open | None = field(default=None, repr=False)
 
     @property
@@ -156,15 +174,27 @@ class Ledger:
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
-    def permit(self, ask: Ask, budget: int = 0) -> Permission:
+    def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
+        """How often each answer was given in this run; `identities` by name are for a ledger without a listing."""
+        by_set = Counter(entry.contributors for step in self.steps.values() for entry in step.masked)
+        tally: Counter[Answer] = Counter()
+        for sites, count in (by_set + Counter(self.forgotten)).items():
+            tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
+        return tally
+
+    def spent(self, compared: Comparison) -> int:
+        """Units of the budget that the answers of this run and of the others cost together."""
+        return price(self.answered() + Counter(compared.others), compared.smallest)
+
+    def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Permission:
         """Whether the site may mask for this, and what it has to compute. Changes nothing.
 
         Asked when the contributors are bound, before training where they are bound first.
 
         Args:
             ask: step, position and set.
-            budget: units that this run may spend; 0 unless plan and local policy
-                both say `on_lost_site: continue`.
+            compared: the smallest set, and what was answered in other runs.
+            budget: units that may be spent; 0 unless plan and local policy both say `on_lost_site: continue`.
 
         Raises:
             MaskingRefused: never for this ask.
@@ -172,9 +202,7 @@ class Ledger:
         known, last = self.steps.get(ask.mark.step), self.last
         if known is None:
             require(ask.mark.step >= self.oldest and (last is None or ask.mark > last), Reason.NOT_INCREASING)
-            price = self._price_of_later(ask)
-            # Without a price it is free even where a policy has been made stricter than what was spent.
-            require(price == 0 or self.spent + price <= budget, Reason.BUDGET_SPENT)
+            self._require_budget(ask, compared, budget, Reason.OTHER_SETS)
             return Compute()
         require(ask.mark.attempt > known.attempt, Reason.NOT_INCREASING)
         require(hmac.compare_digest(ask.position, known.position), Reason.OTHER_POSITION)
@@ -182,18 +210,18 @@ class Ledger:
             if entry.contributors == ask.contributors:
                 require(ask.redraw == entry.redraw, Reason.OTHER_VECTOR)
                 return Repeat(entry.vector, entry.redraw)
-        require(budget > 0, Reason.OTHER_SET)
-        require(self.spent < budget, Reason.BUDGET_SPENT)
+        self._require_budget(ask, compared, budget, Reason.OTHER_SET)
         require(all(ask.redraw != entry.redraw for entry in known.masked), Reason.SAME_VECTOR)
         return DrawAfresh(ask.redraw)
 
-    def freeze(self, ask: Ask, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
+    def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
         """The ledger after masking this vector under this context; on disk before a byte leaves.
 
         Args:
             ask: as it was permitted.
             context: see `round_context`, 32 bytes.
             vector: digest of the whole encoded vector before masking, 32 bytes.
+            compared: as in `permit`.
             budget: as in `permit`.
 
         Raises:
@@ -202,26 +230,31 @@ class Ledger:
         if len(context) != 32 or len(vector) != 32:
             raise ValueError("a context and a vector's digest have 32 bytes")
         known = self.steps.get(ask.mark.step)
-        masked, price = () if known is None else known.masked, 0
-        match permission := self.permit(ask, budget):
+        masked = () if known is None else known.masked
+        match permission := self.permit(ask, compared, budget):
             case Compute():
-                masked, price = (Masked(ask.contributors, vector, ask.redraw),), self._price_of_later(ask)
+                masked = (Masked(ask.contributors, vector, ask.redraw),)
             case Repeat(vector=before):
                 require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
             case DrawAfresh(redraw=redraw):
                 # The same vector for two sets gives the missing site's change exactly, by subtraction.
                 require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
-                masked, price = (*masked, Masked(ask.contributors, vector, redraw)), 1
+                masked = (*masked, Masked(ask.contributors, vector, redraw))
             case _:
                 assert_never(permission)
         steps = {**self.steps, ask.mark.step: Remembered(ask.mark.attempt, ask.position, masked)}
-        return replace(self, steps=steps, spent=self.spent + price, open=Open(context, vector))
+        return replace(self, steps=steps, open=Open(context, vector))
 
-    def _price_of_later(self, ask: Ask) -> int:
-        """1 where a new step leaves out a site of the set masked last, else 0."""
-        last = self.last
-        before = set() if last is None else set(self.steps[last.step].masked[-1].contributors)
-        return int(not before <= set(ask.contributors))
+    def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
+        """Return if this sum may be answered beside all others, within the budget."""
+        answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
+        require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
+        before = self.answered() + Counter(compared.others)
+        costs = price(with_one_more(before, answer), compared.smallest)
+        # A sum that costs nothing more is free, even if the policy has become stricter than what was spent.
+        is_free = costs <= price(before, compared.smallest)
+        require(is_free or budget > 0, reason)
+        require(is_free or costs <= budget, Reason.BUDGET_SPENT)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
         """Return if kept bytes may be sent once more under this context.
@@ -241,7 +274,9 @@ class Ledger:
         """The ledger when the run no longer goes back beyond a step; the newest one is never forgotten."""
         last = self.last
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
-        return replace(self, oldest=oldest, steps={step: old for step, old in self.steps.items() if step >= oldest})
+        over = (entry.contributors for step, old in self.steps.items() if step < oldest for entry in old.masked)
+        steps = {step: old for step, old in self.steps.items() if step >= oldest}
+        return replace(self, oldest=oldest, steps=steps, forgotten=Counter(self.forgotten) + Counter(over))
 
     def refuse_if_older(self, witnessed: Mark) -> None:
         """Return if this ledger knows of what the audit log knows was masked.
@@ -255,23 +290,25 @@ class Ledger:
 
     def to_text(self) -> str:
         """Lines of JSON for the site's disk, each with a check over all before; what is open is left out."""
-        check, line = _checked("", {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "spent": self.spent})
+        forgotten = sorted([list(sites), count] for sites, count in self.forgotten.items())
+        head = {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "forgotten": forgotten}
+        check, line = checked("", head | {"listing": listing_out(self.listing)})
         lines = [line]
         for step in self.steps:
-            check, line = _checked(check, self._entry(step))
+            check, line = checked(check, self._entry(step))
             lines.append(line)
         return "".join(lines)
 
     def line_after(self, text_check: str, step: int) -> tuple[str, str]:
         """The line that a text with this check needs to know of a step that was just masked; the new check."""
-        check, line = _checked(text_check, self._entry(step))
+        check, line = checked(text_check, self._entry(step))
         return line, check
 
     def _entry(self, step: int) -> dict[str, Any]:
         known = self.steps[step]
         masked = [[list(entry.contributors), entry.vector.hex(), entry.redraw] for entry in known.masked]
         place = {"step": step, "attempt": known.attempt, "position": known.position.hex()}
-        return place | {"masked": masked, "spent": self.spent}
+        return place | {"masked": masked}
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
@@ -293,70 +330,36 @@ class Ledger:
 
     @classmethod
     def _parse(cls, first: str, others: list[str]) -> Self:
-        check, begun = _uncheck("", first)
-        if begun["format"] != _FORMAT:
+        check, begun = uncheck("", first)
+        if begun["format"] not in (_FORMAT, _FORMAT_2):
             raise ValueError("another version's record")
-        _whole(begun["oldest"], begun["spent"])
+        whole(begun["oldest"])
         steps: dict[int, Remembered] = {}
-        spent = begun["spent"]
         for line in others:
-            check, entry = _uncheck(check, line)
-            _whole(entry["step"], entry["attempt"], entry["spent"])
-            known = Remembered(entry["attempt"], _digest(entry["position"]), _masked(entry["masked"]))
-            steps[entry["step"]], spent = known, entry["spent"]
+            check, entry = uncheck(check, line)
+            whole(entry["step"], entry["attempt"])
+            steps[entry["step"]] = Remembered(entry["attempt"], digest(entry["position"]), _masked(entry["masked"]))
         if list(steps) != sorted(steps) or any(step < begun["oldest"] for step in steps):
             raise ValueError("steps out of order")
-        return cls(run=begun["run"], steps=steps, oldest=begun["oldest"], spent=spent)
+        forgotten = {tuple(sites): count for sites, count in begun.get("forgotten", [])}
+        whole(*forgotten.values())
+        listing = listing_in(begun.get("listing"))
+        return cls(run=begun["run"], listing=listing, steps=steps, oldest=begun["oldest"], forgotten=forgotten)
 
     @classmethod
     def _parse_first(cls, content: dict[str, Any]) -> Self:
         """The record of the first version, which knew one step."""
-        _whole(content["spent"])
         if content["last"] is None:
-            return cls(run=content["run"], spent=content["spent"])
+            return cls(run=content["run"])
         step, attempt = content["last"]
-        _whole(step, attempt)
-        known = Remembered(attempt, _digest(content["position"]), _masked(content["masked"]))
-        return cls(run=content["run"], steps={step: known}, oldest=step, spent=content["spent"])
-
-
-def check_of(text: str) -> str:
-    """The check of a text's last whole line."""
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return str(json.loads(lines[-1])["check"])
-
-
-def _checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
-    """A line's check, over the one before and its content, and the line."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    check = blake3(f"{before} {text}".encode()).hexdigest()[:32]
-    return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"
-
-
-def _uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: whatever JSON holds
-    content = json.loads(line)
-    given = content.pop("check")
-    check, written = _checked(before, content)
-    if check != given or written != line + "\n":
-        raise ValueError("a line that was changed, or does not follow on the one before")
-    return check, content
+        whole(step, attempt)
+        known = Remembered(attempt, digest(content["position"]), _masked(content["masked"]))
+        return cls(run=content["run"], steps={step: known}, oldest=step)
 
 
 def _masked(entries: list[Any]) -> tuple[Masked, ...]:
-    found = tuple(Masked(tuple(sites), _digest(vector), redraw) for sites, vector, redraw in entries)
-    _whole(*(entry.redraw for entry in found))
+    found = tuple(Masked(tuple(sites), digest(vector), redraw) for sites, vector, redraw in entries)
+    whole(*(entry.redraw for entry in found))
     if not found:
         raise ValueError("a step that was masked for nobody")
     return found
-
-
-def _digest(text: str) -> bytes:
-    digest = bytes.fromhex(text)
-    if len(digest) != 32:
-        raise ValueError("a digest of another size")
-    return digest
-
-
-def _whole(*numbers: Any) -> None:
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("a count that is no whole number")

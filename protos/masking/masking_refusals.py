@@ -31,6 +31,8 @@ class Reason(StrEnum):
     NOT_INCREASING = "the step or attempt is not after the last one that was masked"
     OTHER_POSITION = "the step was already masked with other bytes sent down"
     OTHER_SET = "the step was already masked for another set of sites"
+    OTHER_SETS = "together with earlier sums, also of other plans, this one would isolate too few sites"
+    TOO_FEW_FOR_A_NUMBER = "a number of this sum would have fewer contributors than the smallest set"
     BUDGET_SPENT = "the budget for going on without a lost site is spent"
     OTHER_VECTOR = "the vector is not the one that was masked for this step and these sites"
     SAME_VECTOR = "the same vector would be masked for two sets of sites"

@@ -103,11 +103,12 @@ def _who(plan: Plan) -> Section:
     if plan.evaluating_sites:
         sentences.append(f"Of these, {len(plan.evaluating_sites)} only evaluate: their changes are zeros.")
     if plan.on_lost_site == "wait":
-        sentences.append("When a site is lost in the middle of a round, the others wait for it.")
+        sentences.append("The sites that begin are added up to the end. When one is lost, the others wait for it.")
     else:
         sentences.append(
-            "When a site is lost in the middle of a round, the others train the round again without it, as often as "
-            "this site's lost_site_budget allows: a coordinator that lies about a loss could then estimate a change."
+            "When a site is lost or comes later, the others go on without it or with it. Each round that would isolate "
+            "few sites costs one unit of this site's lost_site_budget. With each unit a coordinator that lies about "
+            "who is there could compute the change of those few sites in one round."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
     return Section("With whom it is added up", tuple(sentences), Table(("site", "identity key", "takes part in"), rows))

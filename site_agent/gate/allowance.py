@@ -66,7 +66,12 @@ class Allowance:
         if self._spent is not None:
             stage, layers = exchange.stage.name.lower(), exchange.layers.hex()
             release = Release(
-                round=bind.round, attempt=bind.attempt, position=position.hex(), stage=stage, offered_layers=layers
+                round=bind.round,
+                attempt=bind.attempt,
+                position=position.hex(),
+                stage=stage,
+                offered_layers=layers,
+                masked=self._plan.secure_aggregation == "required",
             )
             self._spent.take(self._bytes[bind.round], release)
 

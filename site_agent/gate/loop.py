@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protos.errors import ProtocolError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused
+from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan, plan_from_wire
@@ -321,9 +322,11 @@ class Agent:
             site=self._hospital.site,
             identity_key=self._identity_key,
             quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
+            smallest=smallest_set(plan, policy.smallest_sites),
             budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
-            ledger_path=gate_folder(self._hospital.state_path) / "masking" / f"{run}.json",
+            state=self._hospital.state_path,
             audit=self._audit,
+            uncounted_runs=policy.uncounted_runs,
         )
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> TrainerMessage:

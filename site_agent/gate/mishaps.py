@@ -53,6 +53,13 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
             consequence="Nothing leaves this site; the study waits for it.",
             remedy="Bring this site's whole state folder back from its newest backup, then start the agent again.",
         )
+    if refused.reason is Reason.OTHER_SETS:
+        return ProtocolError(
+            what=f"This site masks nothing: {refused}.",
+            consequence="Nothing more leaves this site. The change of a few sites could otherwise be computed.",
+            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used other "
+            "patients' rows, write its name into uncounted_runs in hospital.yaml.",
+        )
     return ProtocolError(
         what=f"This site masks nothing: {refused}.",
         consequence="Nothing more leaves this site.",

@@ -15,6 +15,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from host.disk_space import RECORDS_RESERVE_BYTES, require_room
 from host.durable import make_folder, replace_file
 from protos.errors import OperatorError
+from protos.masking.answered_sets import listing_of
 from protos.masking.key_session import (
     KeySessionSecret,
     KeySessionTerms,
@@ -32,7 +34,8 @@ from protos.masking.key_session import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ask, Ledger, Mark, check_of
+from protos.masking.ledger import Ask, Comparison, Ledger, Mark
+from protos.masking.ledger_lines import check_of
 from protos.masking.mask_context import check_contributors, encoding_name, round_context
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
@@ -48,6 +51,7 @@ from protos.wire.messages import (
     KeySessionRoster,
     KeySessionSeal,
 )
+from site_agent.gate.earlier_runs import EarlierRuns, ledger_path
 from site_agent.gate.site_log import AuditLog
 
 
@@ -63,21 +67,31 @@ class SiteMasking:
         site: str,
         identity_key: Ed25519PrivateKey,
         quorum: int,
+        smallest: int,
         budget: int,
-        ledger_path: Path,
+        state: Path,
         audit: AuditLog,
+        uncounted_runs: tuple[str, ...] = (),
     ) -> None:
-        """`quorum` and `budget` are the stricter of plan and policy; `ledger_path` is this run's file.
+        """`quorum`, `smallest` set and `budget` are the stricter of plan and policy.
+
+        `uncounted_runs` are those that the policy leaves out when sums are compared.
 
         Raises:
             MaskingRefused: what was masked earlier in this run cannot be read, or `audit` knows of more.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
-        self._identity_key, self._quorum, self._budget, self._path = identity_key, quorum, budget, ledger_path
+        self._identity_key, self._quorum, self._budget = identity_key, quorum, budget
+        self._path = ledger_path(state, run)
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
-        self._ledger = Ledger.from_text(ledger_path.read_text(), run) if ledger_path.exists() else Ledger(run)
+        listing = listing_of(plan)
+        self._ledger = Ledger(run, listing)
+        if self._path.exists():
+            self._ledger = replace(Ledger.from_text(self._path.read_text(), run), listing=listing)
         for witnessed in _releases(audit, run):
             self._ledger.refuse_if_older(witnessed)
+        others = EarlierRuns(state, audit, uncounted_runs).answered_beside(run, listing.identities)
+        self._compared = Comparison(smallest, others)
         self._check = ""  # of the file as it is on disk; empty until this process has written it whole
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
@@ -161,7 +175,7 @@ class SiteMasking:
         self._check_bind(bind)
         if self._is_open(self._context(position, bind, layout)):
             return
-        self._ledger.permit(self._ask(position, bind), self._budget)
+        self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Put on disk what is about to be masked; nothing may leave before this returns.
@@ -181,7 +195,8 @@ class SiteMasking:
         if self._is_open(context):
             self._ledger.check_resend(context, vector)
             return
-        self._keep(self._ledger.freeze(self._ask(position, bind), context, vector, self._budget), bind.round)
+        ask = self._ask(position, bind)
+        self._keep(self._ledger.freeze(ask, context, vector, self._compared, self._budget), bind.round)
 
     def forget_before(self, oldest: int) -> None:
         """The run no longer goes back beyond this round: what was masked before it is over for good.

@@ -27,6 +27,7 @@ class Release(Document):
     position: str
     stage: str
     offered_layers: str
+    masked: bool = False  # a file of an earlier version does not say
 
 
 class _Kept(Document):

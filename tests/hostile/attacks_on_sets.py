@@ -38,6 +38,7 @@ from tests.hostile.masking_federation import (
     sites_of,
 )
 from tests.hostile.masking_weakened import (
+    OF_SETS,
     without,
     without_a_memory,
     without_a_quorum,
@@ -85,12 +86,12 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
         again = await collect(sites, 1, 0, "abc")
         if not all(again):
             assert again == [[], [], []]
-            assert all_refuse(sites[:3], Reason.BUDGET_SPENT, chunks=1)
+            assert all_refuse(sites[:3], Reason.OTHER_SETS, chunks=1)
             return False
         second, is_consistent = total(plan, again)
         return is_consistent and found(first - second, sites[3].change())
 
-    return played(scene, weakened, lambda: without(Reason.BUDGET_SPENT))
+    return played(scene, weakened, lambda: without(*OF_SETS))
 
 
 def two_sets_in_one_attempt(weakened: bool) -> bool:

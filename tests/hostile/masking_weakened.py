@@ -40,6 +40,8 @@ _CHECKING = (
     protos.masking.mask_stream,
     site_agent.gate.site_masking,
 )
+# By these the ledger compares a sum with all others.
+OF_SETS = (Reason.OTHER_SET, Reason.OTHER_SETS, Reason.TOO_FEW_FOR_A_NUMBER, Reason.BUDGET_SPENT)
 
 
 @contextmanager
@@ -73,7 +75,7 @@ def without_the_plans_list() -> Iterator[None]:
         shown = tuple((advert.site, fingerprint(advert.identity_key)) for advert in adverts)
         honest(replace(terms, identities=shown), adverts, own_advert, quorum)
 
-    with without(Reason.SITE_NOT_EXPECTED) as patch:
+    with without(Reason.SITE_NOT_EXPECTED, *OF_SETS) as patch:
         patch.setattr(site_agent.gate.site_masking, "check_roster", check_roster)
         patch.setattr(Rounds, "_are_listed", lambda self, sites: True)
         patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
@@ -83,7 +85,7 @@ def without_the_plans_list() -> Iterator[None]:
 @contextmanager
 def without_a_quorum() -> Iterator[None]:
     """A site adds up with however few."""
-    with without(Reason.BELOW_QUORUM) as patch:
+    with without(Reason.BELOW_QUORUM, *OF_SETS) as patch:
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
         patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
         yield
@@ -106,7 +108,7 @@ def _accept_any_set(self: Any, bind: Bind) -> None:
 def without_a_memory() -> Iterator[None]:
     """A site masks whatever it is asked for, as if it had never masked before."""
 
-    def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, budget: int = 0) -> Ledger:
+    def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, compared: Any, budget: int = 0) -> Ledger:
         entry = Masked(ask.contributors, vector, 0)
         known = Remembered(ask.mark.attempt, ask.position, (entry,))
         return replace(self, steps={ask.mark.step: known}, open=Open(context, vector))
@@ -115,7 +117,7 @@ def without_a_memory() -> Iterator[None]:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "permit", lambda self, ask, budget=0: Compute())
+        patch.setattr(Ledger, "permit", lambda self, ask, compared, budget=0: Compute())
         patch.setattr(Ledger, "freeze", freeze)
         patch.setattr(Itinerary, "accept", accept)
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
@@ -177,7 +179,7 @@ def key_of_zero(transcript: bytes, own: str, peer: str) -> bytes:
 
 @contextmanager
 def with_any_run_name() -> Iterator[None]:
-    """A site believes the name that a coordinator gives to a plan's run."""
+    """A site believes the name that a coordinator gives to a plan's run, and compares no sums of two runs."""
 
     async def announced(self: Any, message: Announcement) -> None:
         plan = plan_from_wire(message.plan)
@@ -185,6 +187,6 @@ def with_any_run_name() -> Iterator[None]:
         self._rounds = await self._prepare(message.run, plan)
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
 
-    with pytest.MonkeyPatch.context() as patch:
+    with without(*OF_SETS) as patch:
         patch.setattr(Agent, "_announced", announced)
         yield

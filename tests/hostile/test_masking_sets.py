@@ -13,7 +13,7 @@ from tests.rehearsal.made_up_time import play
 
 
 def test_a_site_left_out_is_paid_for_once_and_over_restarts(tmp_path: Path) -> None:
-    """A budget of one lets a run go on without one site, from whatever step, and not without a second."""
+    """A budget of one lets a run go on without a site that took part in one round, and not without a second site."""
     plan = masked_plan("abcde", rounds=4, on_lost_site="continue", assumed_colluders=0)
 
     async def scene() -> None:

@@ -18,7 +18,7 @@ from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
 from tests.hostile.masking_coordinator import agree, ask_for, enter
 from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
-from tests.hostile.masking_weakened import without
+from tests.hostile.masking_weakened import OF_SETS, without
 from tests.rehearsal.made_up_time import play
 
 RUNS = 12
@@ -93,7 +93,7 @@ def test_the_same_change_without_masks_is_noticed(tmp_path: Path, name: str) -> 
         await agree([site])
         bodies.extend(bytes(chunk.body)[8:] for chunk in await ask_for(site, 0, 0, "a"))
 
-    with without(Reason.BELOW_QUORUM), pytest.MonkeyPatch.context() as patch:
+    with without(Reason.BELOW_QUORUM, *OF_SETS), pytest.MonkeyPatch.context() as patch:
         for module in ("protos.masking.key_session", "protos.masking.mask_context"):
             patch.setattr(f"{module}.SMALLEST_COHORT", 1)
         patch.setattr("protos.plan.plan.Plan.canonical", plan.canonical)

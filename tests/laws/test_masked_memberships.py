@@ -32,20 +32,25 @@ def draws_of(network: Network) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
-def test_a_site_that_enters_later_contributes_from_then_on(tmp_path: Path, aggregate: str, seed: int) -> None:
-    """A run that began without d takes it in with fresh keys, masked and unmasked alike."""
+@pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
+def test_a_site_that_enters_later_contributes_from_then_on(
+    tmp_path: Path, on_lost_site: str, aggregate: str, seed: int
+) -> None:
+    """A run that began without d takes it in with fresh keys, if plan and budgets allow it, masked and unmasked alike.
+    A plan that waits keeps its first set."""
     schedule = {"aggregate": aggregate, "epochs": 6, "batches_per_epoch": 1}
-    plan = masked_plan("abcd", parameters=17, schedule=schedule, deadlines={"join_seconds": 10.0})
+    keys: dict[str, Any] = {"deadlines": {"join_seconds": 10.0}, "on_lost_site": on_lost_site}
+    plan = masked_plan("abcd", parameters=17, schedule=schedule, **keys)
 
     async def play_with(plan: Plan, directory: Path) -> Network:
         random.seed(seed)
         network = Network(directory, plan, seed)
         for name in "abc":
-            network.add(name, secure_aggregation="not-required")
+            network.add(name, secure_aggregation="not-required", lost_site_budget=9)
         while not network.sites["a"].records("contribution_released"):
             await asyncio.sleep(1.0)
         await asyncio.sleep(network.order.uniform(0.0, 10.0))
-        network.add("d", secure_aggregation="not-required")
+        network.add("d", secure_aggregation="not-required", lost_site_budget=9)
         await network.finish()
         await network.close()
         return network
@@ -56,7 +61,8 @@ def test_a_site_that_enters_later_contributes_from_then_on(tmp_path: Path, aggre
             sets = contributors_of(network)
 
             assert sets[0] == "abc"
-            assert sorted(set(sets.values())) in (["abc", "abcd"], ["abc"])
+            may_enter = on_lost_site == "continue"
+            assert sorted(set(sets.values())) in ([["abc", "abcd"], ["abc"]] if may_enter else [["abc"]])
             assert network.vector().tobytes() == reference(plan, sets.__getitem__).tobytes()
 
     play(scene())
@@ -79,7 +85,7 @@ def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_drawn_afresh(
         random.seed(seed)
         network = Network(tmp_path, plan, seed)
         for name in plan.site_names:
-            network.add(name, lost_site_budget=1, secure_aggregation="not-required")
+            network.add(name, lost_site_budget=9, secure_aggregation="not-required")
         at_round, lost = network.order.randrange(3), asyncio.Event()
 
         def lose(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -122,7 +128,7 @@ def test_what_a_site_measured_is_told_for_one_set_alone(tmp_path: Path, masking:
     async def scene() -> None:
         network = Network(tmp_path, plan)
         for name in plan.site_names:
-            network.add(name, lost_site_budget=1, secure_aggregation="not-required")
+            network.add(name, lost_site_budget=9, secure_aggregation="not-required")
         lost = asyncio.Event()
 
         def lose(site: str, message: SiteMessage) -> list[SiteMessage]:

@@ -185,7 +185,7 @@ def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
 def test_an_entry_makes_everyone_agree_anew() -> None:
     """A site that enters brings a new key session with it."""
     play(
-        terms(is_masked=True, quorum=2),
+        terms(is_masked=True, quorum=2, on_lost_site="continue"),
         """
         0     > a, b joins
               = gathering a b

@@ -135,7 +135,7 @@ def test_too_few_sites_agree() -> None:
 def test_the_deadline_finds_a_quorum() -> None:
     """At the deadline a quorum begins without the others, who enter later."""
     play(
-        terms(quorum=2),
+        terms(quorum=2, on_lost_site="continue"),
         """
         0     > a, b joins
               = gathering a b
@@ -199,7 +199,7 @@ def test_a_site_that_leaves_while_gathering_is_waited_for() -> None:
 def test_a_late_site_enters_with_the_next_round() -> None:
     """Who comes late never joins a round that has begun."""
     play(
-        terms(quorum=2),
+        terms(quorum=2, on_lost_site="continue"),
         """
         0     > a, b joins
               = gathering a b
@@ -218,6 +218,29 @@ def test_a_late_site_enters_with_the_next_round() -> None:
         105   > a, b completes
               < close 0 of a b
               < offer 1.0 to a b c
+              = training 1.0 ready - until 155
+        """,
+    )
+
+
+def test_a_plan_that_waits_keeps_the_set_that_it_began_with() -> None:
+    """A larger set is another set, which costs the sites a budget that such a plan leaves at 0."""
+    play(
+        terms(quorum=2),
+        """
+        0     > a, b joins
+              = gathering a b
+        100   > time passes
+              < offer 0.0 to a b
+              = training 0.0 ready - until 150
+        101   > c joins
+              = training 0.0 ready - until 150
+        103   > a, b ready 0.0
+              < bind 0.0 of a b to a b
+              = collecting 0.0 complete - until 153
+        105   > a, b completes
+              < close 0 of a b
+              < offer 1.0 to a b
               = training 1.0 ready - until 155
         """,
     )

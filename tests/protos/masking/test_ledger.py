@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos.masking import ledger as module
-from protos.masking.ledger import Ask, Compute, DrawAfresh, Ledger, Mark, Repeat, check_of
+from protos.masking.answered_sets import Listing, listing_of_equals
+from protos.masking.ledger import Ask, Comparison, Compute, DrawAfresh, Ledger, Mark, Repeat
+from protos.masking.ledger_lines import check_of
 from protos.masking.masking_refusals import MaskingRefused, Reason
 
+ALONE = Comparison(3)  # with nothing that was answered in other runs
 ALL, FEWER, OTHERS = ("a", "b", "c", "d"), ("a", "b", "c"), ("a", "b", "d")
 
 
@@ -29,7 +32,7 @@ def _ask(step: int, attempt: int, contributors: tuple[str, ...] = ALL, position:
 
 def _begun() -> Ledger:
     """A ledger after masking step 4, attempt 1, for all four sites."""
-    return Ledger("run-1").freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4"))
+    return Ledger("run-1").freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4"), ALONE)
 
 
 ATTACKS = [
@@ -52,23 +55,23 @@ def test_an_attack_is_refused_before_and_after_a_restart_and_passes_a_weakened_l
         ledger = Ledger.from_text(ledger.to_text(), "run-1")
 
     with pytest.raises(MaskingRefused) as refused:
-        ledger.freeze(ask, _hash("context"), _hash(vector))
+        ledger.freeze(ask, _hash("context"), _hash(vector), ALONE)
     assert refused.value.reason is reason
 
     doors = [reason, Reason.BUDGET_SPENT] if reason is Reason.OTHER_SET else [reason]
     with weakened([module], doors[0]), weakened([module], doors[-1]):
-        ledger.freeze(ask, _hash("context"), _hash(vector))
+        ledger.freeze(ask, _hash("context"), _hash(vector), ALONE)
 
 
 def test_an_earlier_step_that_was_not_masked_or_is_forgotten_never_comes() -> None:
     """A coordinator that goes back to a step of which the ledger does not know is refused, whatever the attempt."""
-    ledger = Ledger("run-1").freeze(_ask(3, 0), _hash("context 3"), _hash("vector 3"))
-    ledger = ledger.freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4")).forget_before(4)
+    ledger = Ledger("run-1").freeze(_ask(3, 0), _hash("context 3"), _hash("vector 3"), ALONE)
+    ledger = ledger.freeze(_ask(4, 1), _hash("context 4.1"), _hash("vector 4"), ALONE).forget_before(4)
 
     for state in (ledger, Ledger.from_text(ledger.to_text(), "run-1"), _begun()):
         for attempt in range(5):
             with pytest.raises(MaskingRefused) as refused:
-                state.permit(_ask(3, attempt), budget=5)
+                state.permit(_ask(3, attempt), ALONE, budget=5)
             assert refused.value.reason is Reason.NOT_INCREASING
     assert ledger.forget_before(9).last == ledger.last  # the newest step is never forgotten
 
@@ -77,12 +80,12 @@ def test_a_remembered_step_comes_again_only_as_it_was() -> None:
     """After a return to an earlier step each one repeats its vector for its set under a later attempt; nothing else."""
     ledger = Ledger("run-1")
     for step in range(3):
-        ledger = ledger.freeze(_ask(step, step), _hash(("context", step)), _hash(("vector", step)))
+        ledger = ledger.freeze(_ask(step, step), _hash(("context", step)), _hash(("vector", step)), ALONE)
     ledger = Ledger.from_text(ledger.to_text(), "run-1")
 
     for step in range(3):
         again = _ask(step, step + 1)
-        assert ledger.permit(again) == Repeat(_hash(("vector", step)), 0)
+        assert ledger.permit(again, ALONE) == Repeat(_hash(("vector", step)), 0)
         for ask, vector, reason in (
             (_ask(step, step), ("vector", step), Reason.NOT_INCREASING),
             (_ask(step, step + 1, position="other"), ("vector", step), Reason.OTHER_POSITION),
@@ -90,11 +93,11 @@ def test_a_remembered_step_comes_again_only_as_it_was() -> None:
             (again, "retrained", Reason.OTHER_VECTOR),
         ):
             with pytest.raises(MaskingRefused) as refused:
-                ledger.freeze(ask, _hash("context"), _hash(vector))
+                ledger.freeze(ask, _hash("context"), _hash(vector), ALONE)
             assert refused.value.reason is reason
-        ledger = ledger.freeze(again, _hash(("again", step)), _hash(("vector", step)))
+        ledger = ledger.freeze(again, _hash(("again", step)), _hash(("vector", step)), ALONE)
     assert ledger.last == Mark(2, 3)
-    assert ledger.freeze(_ask(3, 0), _hash("context 3"), _hash("vector 3")).spent == 0
+    assert ledger.freeze(_ask(3, 0), _hash("context 3"), _hash("vector 3"), ALONE).spent(ALONE) == 0
 
 
 def test_differencing_would_give_a_sites_change_exactly() -> None:
@@ -111,10 +114,10 @@ def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
     """After a void round the same computation is masked again, across a restart, without any budget."""
     ledger = Ledger.from_text(_begun().to_text(), "run-1")
 
-    assert ledger.permit(_ask(4, 2)) == Repeat(_hash("vector 4"), 0)
-    after = ledger.freeze(_ask(4, 2), _hash("context 4.2"), _hash("vector 4"))
+    assert ledger.permit(_ask(4, 2), ALONE) == Repeat(_hash("vector 4"), 0)
+    after = ledger.freeze(_ask(4, 2), _hash("context 4.2"), _hash("vector 4"), ALONE)
     assert after.last == Mark(4, 2)
-    assert after.spent == 0
+    assert after.spent(ALONE) == 0
 
 
 def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
@@ -122,51 +125,98 @@ def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
     ledger = _begun()
     ask = _ask(4, 2, FEWER, redraw=2)
 
-    assert ledger.permit(ask, budget=1) == DrawAfresh(2)
+    assert ledger.permit(ask, ALONE, budget=1) == DrawAfresh(2)
     with pytest.raises(MaskingRefused) as ordinary:
-        ledger.permit(_ask(4, 2, FEWER), budget=1)
+        ledger.permit(_ask(4, 2, FEWER), ALONE, budget=1)
     with pytest.raises(MaskingRefused) as same:
-        ledger.freeze(ask, _hash("context"), _hash("vector 4"), budget=1)
-    after = ledger.freeze(ask, _hash("context"), _hash("vector 4 again"), budget=1)
+        ledger.freeze(ask, _hash("context"), _hash("vector 4"), ALONE, budget=1)
+    after = ledger.freeze(ask, _hash("context"), _hash("vector 4 again"), ALONE, budget=1)
     with pytest.raises(MaskingRefused) as spent:
-        after.permit(_ask(4, 3, OTHERS, redraw=3), budget=1)
+        after.permit(_ask(4, 3, OTHERS, redraw=3), ALONE, budget=1)
 
     assert ordinary.value.reason is Reason.SAME_VECTOR
     assert same.value.reason is Reason.SAME_VECTOR
     assert spent.value.reason is Reason.BUDGET_SPENT
-    assert after.permit(_ask(4, 3, FEWER, redraw=2)) == Repeat(_hash("vector 4 again"), 2)
-    assert after.permit(_ask(4, 3, ALL)) == Repeat(_hash("vector 4"), 0)
-    assert after.permit(_ask(5, 0, OTHERS), budget=2) == Compute()
+    assert after.permit(_ask(4, 3, FEWER, redraw=2), ALONE) == Repeat(_hash("vector 4 again"), 2)
+    assert after.permit(_ask(4, 3, ALL), ALONE) == Repeat(_hash("vector 4"), 0)
+    assert after.permit(_ask(5, 0, OTHERS), ALONE, budget=2) == Compute()
 
 
-def test_a_later_step_without_a_site_costs_budget_and_a_growing_set_costs_nothing(weakened: Any) -> None:
-    """Whoever sends the same bytes down for two steps could subtract their sums, so leaving out is paid for."""
-    begun = _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"), budget=1)
+@pytest.mark.parametrize(("first", "then"), [(ALL, FEWER), (FEWER, ALL)], ids=["leaving", "entering"])
+def test_a_later_step_for_another_set_costs_as_many_units_as_there_are_pairs(
+    first: tuple[str, ...], then: tuple[str, ...], weakened: Any
+) -> None:
+    """Two steps for one set and three for another: a coordinator could subtract two sums, each at its own parameters.
+    So the third step is free again, and so is a return to the first set until there is a further pair."""
+    ledger = Ledger("run-1")
+    prices = []
+    for step, sites in enumerate((first, first, then, then, then, first, first)):
+        after = ledger.freeze(_ask(step, 0, sites), _hash(("context", step)), _hash(("vector", step)), ALONE, budget=3)
+        prices.append(after.spent(ALONE))
+        if prices[-1] > ledger.spent(ALONE):
+            for budget, reason in ((0, Reason.OTHER_SETS), (prices[-1] - 1, Reason.BUDGET_SPENT)):
+                if budget == 0 and reason is Reason.BUDGET_SPENT:
+                    continue
+                with pytest.raises(MaskingRefused) as unpaid:
+                    ledger.permit(_ask(step, 0, sites), ALONE, budget)
+                assert unpaid.value.reason is reason
+                with weakened([module], reason), weakened([module], Reason.BUDGET_SPENT):
+                    ledger.permit(_ask(step, 0, sites), ALONE, budget)
+        ledger = Ledger.from_text(after.to_text(), "run-1").forget_before(step - 1)
 
-    with pytest.raises(MaskingRefused) as unpaid:
-        _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"))
-    with pytest.raises(MaskingRefused) as again:
-        Ledger.from_text(begun.to_text(), "run-1").permit(_ask(6, 0, OTHERS), budget=1)
+    assert prices == [0, 0, 1, 2, 2, 3, 3]
 
-    assert unpaid.value.reason is Reason.BUDGET_SPENT
-    assert again.value.reason is Reason.BUDGET_SPENT
-    assert begun.spent == 1
-    grown = begun.freeze(_ask(6, 0, ALL), _hash("context 6"), _hash("vector 6"))  # also where no budget is left
-    assert grown.spent == 1
-    with weakened([module], Reason.BUDGET_SPENT):
-        _begun().freeze(_ask(5, 0, FEWER), _hash("context 5"), _hash("vector 5"))
+
+def test_groups_of_the_smallest_set_enter_and_leave_for_nothing() -> None:
+    """Sets that are unions of fixed groups of three isolate no fewer than three, in whatever order they come."""
+    groups = [("a", "b", "c"), ("d", "e", "f"), ("g", "h", "i")]
+    ledger = Ledger("run-1")
+    for step, chosen in enumerate(((0, 1, 2), (0, 1), (0, 2), (0, 1, 2), (0,))):
+        sites = tuple(site for number in chosen for site in groups[number])
+        ledger = ledger.freeze(_ask(step, 0, sites), _hash(("context", step)), _hash(("vector", step)), ALONE)
+
+    assert ledger.spent(ALONE) == 0
+    with pytest.raises(MaskingRefused) as split:
+        ledger.permit(_ask(9, 0, ("a", "b", "c", "d", "e")), ALONE)
+    assert split.value.reason is Reason.OTHER_SETS
+
+
+def test_other_runs_count_by_identity_keys_and_only_the_same_set_is_free() -> None:
+    """What was answered under another plan is compared by the sites' keys, whatever their names there."""
+    names = {site: f"key of {site}" for site in ALL}
+    listing = listing_of_equals(ALL, names)
+    other = listing_of_equals(("a1", "b1", "c1", "d1"), {f"{site}1": key for site, key in names.items()})
+    before = Ledger("run-0", other).freeze(_ask(0, 0, ("a1", "b1", "c1", "d1")), _hash(1), _hash(2), ALONE)
+    compared = Comparison(3, Ledger.from_text(before.to_text(), "run-0").answered())
+
+    assert Ledger("run-1", listing).permit(_ask(0, 0, ALL), compared) == Compute()
+    with pytest.raises(MaskingRefused) as fewer:
+        Ledger("run-1", listing).permit(_ask(0, 0, FEWER), compared)
+    assert fewer.value.reason is Reason.OTHER_SETS
+    assert Ledger("run-1", listing).permit(_ask(0, 0, FEWER), compared, budget=1) == Compute()
+
+
+def test_a_number_with_too_few_contributors_is_refused_whatever_the_budget() -> None:
+    """Four sites are added up, but only two of them contribute to one kind of number: the sum of that is over two."""
+    names = {site: site for site in ALL}
+    listing = Listing(names, {"changes": frozenset(ALL), "column x": frozenset(("a", "b"))})
+
+    with pytest.raises(MaskingRefused) as refused:
+        Ledger("run-1", listing).permit(_ask(0, 0, ALL), ALONE, budget=9)
+
+    assert refused.value.reason is Reason.TOO_FEW_FOR_A_NUMBER
 
 
 def test_the_budget_counts_over_steps_and_restarts() -> None:
     """A run has one budget: neither a new step nor a restart fills it again."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), budget=1)
-    ledger = Ledger.from_text(ledger.to_text(), "run-1").freeze(_ask(5, 0), _hash(3), _hash(4))
+    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), ALONE, budget=1)
+    ledger = Ledger.from_text(ledger.to_text(), "run-1").freeze(_ask(5, 0), _hash(3), _hash(4), ALONE)
 
     with pytest.raises(MaskingRefused) as refused:
-        ledger.permit(_ask(5, 1, FEWER), budget=1)
+        ledger.permit(_ask(5, 1, FEWER), ALONE, budget=1)
 
     assert refused.value.reason is Reason.BUDGET_SPENT
-    assert ledger.permit(_ask(5, 1, FEWER, redraw=1), budget=2) == DrawAfresh(1)
+    assert ledger.permit(_ask(5, 1, FEWER, redraw=1), ALONE, budget=2) == DrawAfresh(1)
 
 
 def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any) -> None:
@@ -191,7 +241,7 @@ def test_a_retransmission_is_the_kept_bytes_under_the_open_context(weakened: Any
 
 def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
     """A restored or missing file is older than the audit log's mark; without the check it forgets a set."""
-    old, new = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"))
+    old, new = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"), ALONE)
     assert new.last is not None
     new.refuse_if_older(new.last)
 
@@ -202,13 +252,13 @@ def test_a_ledger_that_was_rolled_back_is_refused(weakened: Any) -> None:
     with weakened([module], Reason.RECORD_OLDER):
         old.refuse_if_older(new.last)
     # The differencing that the check prevents: what was masked for all is masked for fewer, undisguised.
-    assert old.permit(_ask(5, 0, FEWER), budget=1) == Compute()
-    assert new.permit(_ask(5, 1, FEWER, redraw=1), budget=1) == DrawAfresh(1)
+    assert old.permit(_ask(5, 0, FEWER), ALONE, budget=1) == Compute()
+    assert new.permit(_ask(5, 1, FEWER, redraw=1), ALONE, budget=1) == DrawAfresh(1)
 
 
 def test_text_gives_the_ledger_back_without_what_was_open() -> None:
     """Reading what was written loses nothing but the right to retransmit."""
-    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), budget=1)
+    ledger = _begun().freeze(_ask(4, 2, FEWER, redraw=2), _hash(1), _hash(2), ALONE, budget=1)
 
     for state in (Ledger("run-1"), _begun(), ledger):
         assert Ledger.from_text(state.to_text(), "run-1") == replace(state, open=None)
@@ -239,7 +289,7 @@ def test_a_damaged_text_is_refused() -> None:
 
 def test_a_line_that_was_being_written_is_dropped_and_a_record_of_the_first_version_is_read() -> None:
     """A power cut leaves a part of the last line; and who updates this program goes on where it was."""
-    before, after = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"))
+    before, after = _begun(), _begun().freeze(_ask(5, 0), _hash("context"), _hash("vector 5"), ALONE)
     text, line = before.to_text(), after.line_after(check_of(before.to_text()), 5)[0]
     first = {
         "format": "global-layers masking ledger 1",
@@ -282,7 +332,7 @@ def test_whatever_a_coordinator_asks_for_no_two_vectors_can_be_played_off(asks: 
     for step, attempt, contributors, sent_down, vector, redraw, is_restarted in asks:
         ask = _ask(step, attempt, contributors, position=(step, sent_down), redraw=redraw)
         try:
-            ledger = ledger.freeze(ask, _hash((step, attempt)), _hash(vector), budget)
+            ledger = ledger.freeze(ask, _hash((step, attempt)), _hash(vector), ALONE, budget)
             taken.append((step, attempt, sent_down, contributors, vector))
         except MaskingRefused:
             pass

@@ -90,8 +90,9 @@ Study heart, version 1
   Method player-fl; masking required; quorum 3
 With whom it is added up
   The coordinator sees sums over at least 3 sites; this holds while at most 1 of the sites work together with it.
-  When a site is lost in the middle of a round, the others train the round again without it, as often as this site's \
-lost_site_budget allows: a coordinator that lies about a loss could then estimate a change.
+  When a site is lost or comes later, the others go on without it or with it. Each round that would isolate few \
+sites costs one unit of this site's lost_site_budget. With each unit a coordinator that lies about who is there could \
+compute the change of those few sites in one round.
 """
     )
     assert f"takes part in\n{sites}\nWhen something leaves" in text
@@ -134,7 +135,7 @@ In all
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
         ({"gain": "sums"}, "They are seen only as sums over the sites."),
-        ({}, "When a site is lost in the middle of a round, the others wait for it."),
+        ({}, "The sites that begin are added up to the end. When one is lost, the others wait for it."),
         ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
         ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),

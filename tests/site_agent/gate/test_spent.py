@@ -152,8 +152,9 @@ def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_pa
             site="a",
             identity_key=Ed25519PrivateKey.generate(),
             quorum=3,
+            smallest=3,
             budget=0,
-            ledger_path=tmp_path / "masking" / "run.json",
+            state=tmp_path,
             audit=audit,
         )
 

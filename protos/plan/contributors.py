@@ -1,0 +1,34 @@
+"""Which sites contribute to which number of the sum; computed from the plan alone.
+
+The smallest set is counted for every number, not for the vector. The rules:
+
+* a site that only evaluates contributes zeros to the changes, and its own figures to the other numbers;
+* a plan that sends no number has no kinds, so that its rounds answer nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+
+CHANGES: Final = "changes"
+FIGURES: Final = "figures"
+
+
+def smallest_set(plan: Plan, smallest_sites: int) -> int:
+    """The fewest sites that any combination of answered sums may have; of these, two are no colluders.
+
+    Args:
+        plan: as approved.
+        smallest_sites: the policy's.
+    """
+    return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
+
+
+def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
+    """For each kind of number the names of the sites whose contribution can be other than 0."""
+    manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
+    kinds = {CHANGES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
+    return kinds | ({FIGURES: everybody} if manifest.scalars else {})

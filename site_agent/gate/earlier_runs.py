@@ -1,0 +1,88 @@
+"""What this site has answered under other plans: read from their ledgers, and held against what the log knows.
+
+A sum of one plan can be subtracted from a sum of another (protos/masking/answered_sets.py). So every plan that this
+site ever masked for counts, whatever its study is called. The rules:
+
+* a ledger that cannot be read, that is missing, or that is older than the audit log or `spent/RUN.json` says, stops
+  this site from masking until a person has brought the file back;
+* only the hospital's policy leaves a run out, by its name (`uncounted_runs`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from protos.errors import RefusedError
+from protos.masking.answered_sets import Answer
+from protos.masking.ledger import Ledger, Mark
+from protos.masking.masking_refusals import MaskingRefused, Reason
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.spent import Spent
+from site_agent.state_folders import gate_folder
+
+_LEDGERS: Final = "masking"
+
+
+def ledger_path(state: Path, run: str) -> Path:
+    """The file of a run's ledger."""
+    return gate_folder(state) / _LEDGERS / f"{run}.json"
+
+
+class EarlierRuns:
+    """The ledgers of all runs at one site."""
+
+    def __init__(self, state: Path, audit: AuditLog, uncounted: tuple[str, ...] = ()) -> None:
+        """`uncounted` are the runs that the policy leaves out."""
+        self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
+
+    def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
+        """How often each answer was given in the runs other than this one.
+
+        Args:
+            run: the run that is under way.
+            identities: its sites' fingerprints by name, for ledgers of a version that did not write them.
+
+        Raises:
+            MaskingRefused: a ledger is unreadable, missing or too old.
+        """
+        marks = {name: found for name, found in self._witnessed().items() if name not in {run, *self._uncounted}}
+        names = {path.stem for path in ledger_path(self._state, "").parent.glob("*.json")} - {run, *self._uncounted}
+        tally: Counter[Answer] = Counter()
+        for name in sorted(names | marks.keys()):
+            ledger = self._read(name)
+            for mark in marks.get(name, ()):
+                ledger.refuse_if_older(mark)
+            tally += ledger.answered(identities)
+        return tally
+
+    def _read(self, run: str) -> Ledger:
+        try:
+            return Ledger.from_text(ledger_path(self._state, run).read_text(), run)
+        except FileNotFoundError:
+            return Ledger(run)
+        except (OSError, UnicodeDecodeError) as cause:
+            raise MaskingRefused(Reason.RECORD_UNREADABLE) from cause
+
+    def _witnessed(self) -> dict[str, set[Mark]]:
+        """The newest masked release of each run, by the audit log and by what was spent."""
+        found: dict[str, set[Mark]] = {}
+        for run, mark in (*self._logged(), *self._kept()):
+            found.setdefault(run, set()).add(mark)
+        return {run: {max(marks)} for run, marks in found.items()}
+
+    def _logged(self) -> Iterator[tuple[str, Mark]]:
+        for facts in self._audit.records("contribution_released"):
+            if facts["masked"]:
+                yield facts["run"], Mark(facts["round"], facts["attempt"])
+
+    def _kept(self) -> Iterator[tuple[str, Mark]]:
+        for path in sorted((gate_folder(self._state) / "spent").glob("*.json")):
+            try:
+                newest = Spent(self._state, path.stem).newest
+            except RefusedError as cause:
+                raise MaskingRefused(Reason.RECORD_UNREADABLE) from cause
+            if newest is not None and newest.masked:
+                yield path.stem, Mark(newest.round, newest.attempt)
