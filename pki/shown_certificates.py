@@ -13,7 +13,7 @@ from cryptography import x509
 from pki import certificates
 from pki.certificate_chain import certificates_in, verified_leaf
 from pki.identity import identify_site
-from pki.names import FederationName, SiteName
+from pki.names import FederationName, SiteName, site_name
 from protos.errors import RefusedError
 
 
@@ -71,11 +71,24 @@ class ShownCertificates:
 
 def federation_of(leaf: x509.Certificate) -> str:
     """The federation that a site's certificate names; a RefusedError where it names none."""
+    return _uri_parts(leaf)[2]
+
+
+def site_of(leaf: x509.Certificate) -> SiteName:
+    """The site that a site's certificate names; a RefusedError where it names none."""
+    return site_name(_uri_parts(leaf)[4])
+
+
+def _uri_parts(leaf: x509.Certificate) -> list[str]:
+    """`spiffe:`, nothing, the federation, `site`, the site."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")[2]
+        parts: list[str] = names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")
+        if len(parts) != 5:
+            raise ValueError("a URI of another shape")
     except Exception as cause:  # a missing, repeated or unreadable extension, each its own kind
-        raise _refused("it names no federation") from cause
+        raise _refused("it names no site of a federation") from cause
+    return parts
 
 
 def checked_leaf(

@@ -87,8 +87,10 @@ PACKAGES: Final = (
         commands=("site-agent",),
         units=(
             "site-agent.service",
+            "site-gate.service",
             "site-trainer.service",
             "site-agent@.service",
+            "site-gate@.service",
             "site-trainer@.service",
             "site-directories@.service",
             "site-doctor.service",
@@ -100,8 +102,8 @@ PACKAGES: Final = (
         priority=10,
         synopsis="a hospital's side of a federation",
         description=(
-            "Two services: site-agent has keys and network and sees no patient;",
-            "site-trainer has the patients' table and no network. Neither opens a port.",
+            "Three services with one power each: site-agent has the network, site-gate",
+            "has the keys, site-trainer has the patients' table. None opens a port.",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""The agent process: `python -m site_agent.agent --folder STATE/agent --site NAME --socket FD`.
+"""The agent process: `python -m site_agent.agent --folder STATE/agent --socket FD`.
 
 Started by `site-agent join` over a socket pair, or as a service of its own that connects to the gate's Unix socket. It
 reads no configuration: everything that it does is ordered by the gate.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import sdnotify
 
 from protos.errors import ProtocolError, UnavailableError, explained
 from protos.wire.messages import MalformedMessage
@@ -26,24 +27,24 @@ from site_agent.gate_socket import FRAMING
 
 _WAIT_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.2
+_PULSE_SECONDS: Final = 1.0
 
 
 @click.command()
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` of the state.")
-@click.option("--site", required=True, help="The name that the certificate proves.")
 @click.option("--socket", "descriptor", type=int, help="An inherited socket to the gate.")
 @click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
-def main(folder: Path, site: str, descriptor: int | None, place: Path | None) -> None:
+def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     """Connect this site to its coordinator; the gate orders, this process relays.
 
-    Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --site st-mary --gate gate.sock
+    Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --gate /run/site-gate/gate.sock
     """
     os.umask(0o077)
     if descriptor is not None:
         # Of a terminal both get the signal; this process ends with the gate, so that the last words still pass.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        kept = KeptCertificates(folder, site)
+        kept = KeptCertificates(folder)
         connection = socket.socket(fileno=descriptor) if descriptor is not None else _connected(place)
         asyncio.run(_relay(connection, kept))
     except MalformedMessage as malformed:
@@ -62,10 +63,21 @@ def main(folder: Path, site: str, descriptor: int | None, place: Path | None) ->
 
 async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
     gate = FramedSocket(connection, FRAMING)
+    pulse = asyncio.create_task(_pulse())
     try:
         await Relay(gate, kept).run()
     finally:
+        pulse.cancel()
         gate.close()
+
+
+async def _pulse() -> None:
+    """Report to the service manager that the loop works; without a service manager this does nothing."""
+    notifier = sdnotify.SystemdNotifier()
+    notifier.notify("READY=1\nSTATUS=connected to the gate")
+    while True:
+        notifier.notify("WATCHDOG=1")
+        await asyncio.sleep(_PULSE_SECONDS)
 
 
 def _connected(place: Path | None) -> socket.socket:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pki import own_keys, store
 from pki.names import site_name
+from pki.shown_certificates import site_of
 from pki.site_keys import SiteKeys
 from site_agent.agent.connection import Credentials
 from site_agent.framed_messages import packed, unpacked
@@ -24,9 +25,8 @@ ADDRESSES: Final = "federation.json"
 class KeptCertificates:
     """One site's folder `agent`."""
 
-    def __init__(self, directory: Path, site: str) -> None:
+    def __init__(self, directory: Path) -> None:
         """`directory` is made with mode 0700 where there is none."""
-        self._site = site_name(site)
         exists = SiteKeys.exists(directory)
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
@@ -39,7 +39,7 @@ class KeptCertificates:
             store.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
             store.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
             staged or b"",
-            own_keys.signing_request(keys, self._site) if staged else b"",
+            own_keys.signing_request(keys, site_of(keys.leaf())) if staged else b"",
         )
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
@@ -68,7 +68,7 @@ class KeptCertificates:
             case "next":
                 return self._keys.next_signing_request()
             case _:
-                return own_keys.signing_request(self._keys, self._site)
+                return own_keys.signing_request(self._keys, site_of(self._keys.leaf()))
 
     def install(self, order: Install) -> None:
         """Put a certificate in force; the pair before is kept until it is settled.
@@ -82,9 +82,11 @@ class KeptCertificates:
                 # The addresses first: after a power cut a certificate without them could not be used.
                 addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
                 store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
-                self._keys.install(chain, roots, site=self._site, federation=order.federation, now=now)
+                site = site_name(order.site)
+                self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
             case "next":
-                self._keys.install_next(chain, roots, site=self._site, federation=order.federation, now=now)
+                site = site_of(self._keys.leaf())
+                self._keys.install_next(chain, roots, site=site, federation=order.federation, now=now)
             case _:
                 self._keys.hear_roots(roots, now)
                 own_keys.put_in_force(self._keys)

@@ -47,7 +47,7 @@ class Neighbours:
         if self._agent is not None:
             _refuse_ended(self._agent.end())
         words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
-        self._agent = _Child([*words, "--site", self._hospital.site])
+        self._agent = _Child(words)
         return self._agent.ours
 
     async def trainer(self) -> AgentEnd:

@@ -23,14 +23,16 @@ LARGEST_EXPOSURE = {
     "coordinator-doctor": 12,
     "site-agent": 12,
     "site-agent@": 12,
+    "site-gate": 5,
+    "site-gate@": 5,
     "site-trainer": 7,
     "site-trainer@": 7,
     "site-doctor": 12,
-    "site-directories@": 40,  # once, as root, for a moment, without network
+    "site-directories@": 15,  # once, as root, for a moment, without network
 }
 GPU = DEPLOY / "examples/site-trainer-gpu.conf"
 GPU_EXPOSURE = 7  # 3 without it
-TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-trainer@")]
+TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
 # What differs between a service and its template for several federations.
 PLACES = {
@@ -39,11 +41,15 @@ PLACES = {
     "StateDirectory=global-layers/coordinator": "StateDirectory=global-layers/coordinators/%i",
     "coordinator: runs": "coordinator of %i: runs",
     "/var/lib/global-layers/site/": "/var/lib/global-layers/sites/%i/",
-    "StateDirectory=global-layers/site": "StateDirectory=global-layers/sites/%i",
     "RuntimeDirectory=site-trainer": "RuntimeDirectory=site-trainer-%i",
-    "/run/site-trainer/": "/run/site-trainer-%i/",
+    "RuntimeDirectory=site-gate": "RuntimeDirectory=site-gate-%i",
+    "/run/site-trainer": "/run/site-trainer-%i",
+    "/run/site-gate": "/run/site-gate-%i",
     "site-trainer.service": "site-trainer@%i.service",
+    "site-gate.service": "site-gate@%i.service",
+    "site-agent.service": "site-agent@%i.service",
     "agent: the one": "agent of %i: the one",
+    "gate: the one": "gate of %i: the one",
     "trainer: the one": "trainer of %i: the one",
 }
 DIRECTORIES = "site-directories@%i.service"
@@ -157,11 +163,11 @@ def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
     assert service["User"] not in ("", "root")
 
 
-def test_only_the_trainer_has_no_network() -> None:
-    """The kernel takes the network from the process with the patients, and from no other."""
+def test_only_the_agent_has_a_network() -> None:
+    """The kernel takes the network from the processes with the patients and with the keys."""
     without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]
 
-    assert without == ["site-directories@", "site-trainer", "site-trainer@"]
+    assert without == ["site-directories@", "site-gate", "site-gate@", "site-trainer", "site-trainer@"]
 
 
 def test_the_users_of_the_units_are_made() -> None:
@@ -171,42 +177,59 @@ def test_the_users_of_the_units_are_made() -> None:
 
     services = [settings(unit)["Service"] for unit in SERVICES]
 
-    assert {service[key] for service in services for key in ("User", "Group")} <= made
+    groups = {name for service in services for name in service.get("SupplementaryGroups", "").split()}
+    assert {service[key] for service in services for key in ("User", "Group")} | groups <= made
 
 
 def test_the_trainer_may_write_where_its_program_writes() -> None:
-    """Every folder of the state that the trainer's sources name is made for it, may be written, and is not the agent's.
-
-    `plans` and `approvals` are the agent's, and the trainer reads them.
-    """
+    """Each folder that the trainer's sources name is made for it, and is hidden from the others."""
     sources = "".join(file.read_text() for file in (DEPLOY.parent / "site_agent/trainer").rglob("*.py"))
-    named = set(re.findall(r"state(?:_path)? / \"(\w+)\"", sources)) - {"plans", "approvals"}
-    made = set(
-        re.findall(
-            r"/site/(\w+) +0700 site-trainer", (DEPLOY / "systemd/tmpfiles.d/global-layers-site.conf").read_text()
-        )
-    )
-    units = {kind: (DEPLOY / f"systemd/site-{kind}.service").read_text() for kind in ("agent", "trainer")}
-    written = set(
-        re.findall(r"/site/(\w+)", " ".join(re.findall(r"^ReadWritePaths=.*", units["trainer"], re.MULTILINE)))
-    )
-    hidden = set(
-        re.findall(r"/site/(\w+)", " ".join(re.findall(r"^InaccessiblePaths=.*", units["agent"], re.MULTILINE)))
-    )
+    named = set(re.findall(r"state(?:_path)? / \"(\w+)\"", sources)) - {"approvals"}
+    folders = (DEPLOY / "systemd/tmpfiles.d/global-layers-site.conf").read_text()
+    made = set(re.findall(r"/site/(\w+) +0700 site-trainer", folders))
 
-    assert {"models", "reports", "saves"} <= named
-    assert named <= made == hidden
-    assert written == made - {"data"}  # what a person looks at with `site-agent data`, outside the service
+    def listed(kind: str, key: str) -> set[str]:
+        lines = re.findall(rf"^{key}=.*", (DEPLOY / f"systemd/site-{kind}.service").read_text(), re.MULTILINE)
+        return set(re.findall(r"/site/(\w+)", " ".join(lines)))
+
+    assert {"models", "reports", "saves"} <= named <= made
+    assert listed("trainer", "ReadWritePaths") == made - {"data"}  # a person fills it with `site-agent data`
+    assert listed("agent", "InaccessiblePaths") == made | {"gate", "approvals"}
+    assert listed("gate", "InaccessiblePaths") == made | {"agent"}
+    assert listed("trainer", "InaccessiblePaths") == {"agent", "gate"}
+    assert listed("agent", "ReadWritePaths") == {"agent"}
+    assert listed("gate", "ReadWritePaths") == {"gate"}
 
 
-def test_the_example_names_the_trainers_socket() -> None:
+def test_no_service_may_write_approvals() -> None:
+    """The folder is root's, its group may read, and no unit has it among the paths that it may write."""
+    folders = (DEPLOY / "systemd/tmpfiles.d/global-layers-site.conf").read_text()
+
+    assert re.search(r"/site/approvals +0750 root +global-layers ", folders)
+    assert not any("approvals" in settings(unit)["Service"].get("ReadWritePaths", "") for unit in UNITS)
+
+
+def test_each_socket_has_one_caller() -> None:
+    """Only the agent is in the group of the gate's socket, and only the gate in the group of the trainer's."""
+    groups = {
+        kind: set(settings(DEPLOY / f"systemd/site-{kind}.service")["Service"].get("SupplementaryGroups", "").split())
+        for kind in ("agent", "gate", "trainer")
+    }
+
+    assert [kind for kind, names in groups.items() if "site-gate-socket" in names] == ["agent"]
+    assert [kind for kind, names in groups.items() if "site-trainer-socket" in names] == ["gate"]
+
+
+@pytest.mark.parametrize("kind", ["gate", "trainer"])
+def test_the_example_names_the_socket_of_the_service(kind: str) -> None:
     """The socket in the example of hospital.yaml lies in the directory that the unit makes."""
     hospital = read_hospital(DEPLOY / "examples/hospital.yaml")
 
-    directory = settings(DEPLOY / "systemd/site-trainer.service")["Service"]["RuntimeDirectory"]
+    directory = settings(DEPLOY / f"systemd/site-{kind}.service")["Service"]["RuntimeDirectory"]
 
-    assert hospital.trainer_socket is not None
-    assert Path(hospital.trainer_socket).parent == Path("/run", directory)
+    place = {"gate": hospital.gate_socket, "trainer": hospital.trainer_socket}[kind]
+    assert place is not None
+    assert Path(place).parent == Path("/run", directory)
 
 
 def settings(unit: Path) -> configparser.ConfigParser:

@@ -87,7 +87,7 @@ TABLE = (
     ),
     Room(
         "site_agent.agent",
-        frozenset({"cryptography", "click", "grpc"}),
+        frozenset({"cryptography", "click", "grpc", "sdnotify"}),
         (
             "site_agent.agent",
             "site_agent.gate_socket",

@@ -78,7 +78,7 @@ def certificates_in_process(keys: SiteKeys, site: str) -> SiteCertificates:
     """The certificates of a site whose agent is in this process."""
 
     async def ask(order: Order) -> Answer:
-        return await answer_of(KeptCertificates(keys.directory, site), order)  # type: ignore[arg-type]
+        return await answer_of(KeptCertificates(keys.directory), order)  # type: ignore[arg-type]
 
     return SiteCertificates(ask)
 
