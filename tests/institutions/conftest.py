@@ -30,7 +30,8 @@ from tests.institutions.machines import Institutions, why_not
 
 ROOT: Final = Path(__file__).parents[2]
 DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
-SOURCES: Final = ("protos", "pki", "coordinator", "site_agent", "deploy", "docs", "pyproject.toml", "constraints.txt")
+ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
+SOURCES: Final = (*ROOMS, "deploy", "docs", "pyproject.toml", "constraints.txt")
 # What only slows a boot down, or touches the outside.
 MASKED: Final = (
     "getty.target",
@@ -55,7 +56,7 @@ EVERY_ROUND: Final = ("round_closed", "contribution_released", "pam_unix")
 # Watchdogs that bark sooner, so that a test of them ends sooner; the trainer has to load torch between two beats. And
 # the study that goes on all the time lets those go first who type commands meanwhile.
 DROP_IN: Final = "[Service]\nWatchdogSec={seconds}\nTimeoutAbortSec=2\nNice=10\n"
-WATCHDOG_SECONDS: Final = {"coordinator": 8, "site-agent": 8, "site-trainer": 15}
+WATCHDOG_SECONDS: Final = {"coordinator": 8, "site-agent": 8, "site-gate": 8, "site-trainer": 15}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -148,7 +148,7 @@ class Federation:
 
         def approve(hospital: Machine) -> None:
             hospital.place("/srv/further.yaml", content)
-            hospital.run("site-agent", *words, user="site-agent")
+            hospital.run("site-agent", *words)
 
         together(approve, self.hospitals)
         self.office.run("sed", "-i", f"s/^plans: .*/plans: [{name}.yaml]/", COORDINATOR_FILE)
@@ -178,7 +178,7 @@ class Federation:
             if " pki approve " in line:
                 self._listen(self.machines[line.split()[6]], line)
             words = self._filled(line, machine)
-            if re.search(" site-agent (approve|review) ", words):
+            if re.search("(^| )site-agent (approve|review) ", words):
                 self._await(machine, "approval_awaited", words)
             folder = "/srv/packages" if ".deb" in words else "/srv"
             said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=step.how in MAY_FAIL, seconds=600))
@@ -208,7 +208,7 @@ class Federation:
 
     def _await(self, machine: Machine, event: str, typed: str) -> str:
         """A person looks into the journal before typing; the line that says so."""
-        unit = f"site-agent@{REGISTRY}" if REGISTRY in typed else "site-agent"
+        unit = f"site-gate@{REGISTRY}" if REGISTRY in typed else "site-gate"
         words = ("journalctl", "--no-pager", "--output", "cat", "--grep", event)
 
         def told() -> str:

@@ -29,7 +29,12 @@ from tests.institutions.runbook import Commands, steps
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 
 RUNS = "/var/lib/global-layers/coordinator/state/runs"
-SERVICES = [(OFFICE, "coordinator"), (HOSPITALS[1], "site-agent"), (HOSPITALS[0], "site-trainer")]
+SERVICES = [
+    (OFFICE, "coordinator"),
+    (HOSPITALS[1], "site-agent"),
+    (HOSPITALS[2], "site-gate"),
+    (HOSPITALS[0], "site-trainer"),
+]
 
 
 def restarted(machine: Machine, unit: str, before: str) -> bool:
@@ -69,8 +74,8 @@ def test_the_runbooks_first_federation_trains_masked_to_the_end(federation: Fede
     assert record["masked"]
     for name in HOSPITALS:
         hospital = federation.machines[name]
-        wait_until(lambda: hospital.property("site-agent", "ActiveState") == "inactive", "it ends")  # noqa: B023
-        assert hospital.property("site-agent", "ExecMainStatus") == "0"
+        wait_until(lambda: hospital.property("site-gate", "ActiveState") == "inactive", "it ends")  # noqa: B023
+        assert hospital.property("site-gate", "ExecMainStatus") == "0"
         assert f"{run}.json" in hospital.run("ls", f"{SITE}/reports", user="site-trainer")
         assert run in hospital.run("ls", f"{SITE}/models", user="site-trainer")
 
@@ -86,36 +91,53 @@ def test_hospitals_listen_nowhere_and_drop_what_comes_in(under_way: Federation) 
 
 
 def test_the_processes_are_parted(under_way: Federation) -> None:
-    """The trainer sees no network interface but its own loopback, and each process runs as its own user."""
+    """Gate and trainer have no network interface but loopback, and each process is a user that sees its own folder."""
     hospital = under_way.machines[HOSPITALS[0]]
-    trainer, agent = (hospital.property(unit, "MainPID") for unit in ("site-trainer", "site-agent"))
+    processes = {kind: hospital.property(f"site-{kind}", "MainPID") for kind in ("agent", "gate", "trainer")}
+    folders = {"agent": "agent", "gate": "gate", "trainer": "models"}
 
-    seen = hospital.run("nsenter", "-t", trainer, "-n", "ip", "-brief", "link")
-
-    assert [line.split()[0] for line in seen.splitlines()] == ["lo"]
-    assert hospital.run("stat", "-c", "%U", f"/proc/{trainer}") == "site-trainer"
-    assert hospital.run("stat", "-c", "%U", f"/proc/{agent}") == "site-agent"
-    # Root looks with each process's own eyes: what is the other's is not there, whoever asks.
-    assert hospital.run("nsenter", "-t", agent, "-m", "ls", f"{SITE}/models") == ""
-    assert hospital.run("nsenter", "-t", trainer, "-m", "ls", f"{SITE}/keys") == ""
-    assert hospital.run("ls", f"{SITE}/models", user="site-trainer") != ""
-    assert hospital.run("ls", f"{SITE}/keys", user="site-agent") != ""
+    for kind, process in processes.items():
+        seen = hospital.run("nsenter", "-t", process, "-n", "ip", "-brief", "link").splitlines()
+        assert ([line.split()[0] for line in seen] == ["lo"]) == (kind != "agent")
+        assert hospital.run("stat", "-c", "%U", f"/proc/{process}") == f"site-{kind}"
+        assert hospital.run("ls", f"{SITE}/{folders[kind]}", user=f"site-{kind}") != ""
+        # Root looks with each process's own eyes: what is another's is not there, whoever asks.
+        for other in folders.keys() - {kind}:
+            assert hospital.run("nsenter", "-t", process, "-m", "ls", f"{SITE}/{folders[other]}") == ""
 
 
-def test_neither_side_breaks_out(under_way: Federation) -> None:
-    """From the trainer's network nobody reaches the coordinator; the agent's user reads no patient, inside or out."""
+def test_no_side_breaks_out(under_way: Federation) -> None:
+    """Only the agent reaches the coordinator, only the trainer reads patients, and no service writes an approval."""
     hospital = under_way.machines[HOSPITALS[0]]
-    trainer, agent = (hospital.property(unit, "MainPID") for unit in ("site-trainer", "site-agent"))
     call = "import socket, sys; s = socket.socket(); s.settimeout(5); print(s.connect_ex((sys.argv[1], 8443)))"
-    become = ("setpriv", "--reuid=site-agent", "--regid=global-layers", "--clear-groups")
+    table, approval = (
+        f"cat {TABLE} 2> /dev/null || echo kept",
+        f"(echo x > {SITE}/approvals/x.json) 2> /dev/null || echo kept",
+    )
 
-    def called(process: str) -> str:
-        return hospital.run("nsenter", "-t", process, "-n", "python3", "-c", call, under_way.office.address)
-
-    assert (called(agent), called(trainer) == "0") == ("0", False)
     assert hospital.run("head", "-c", "1", TABLE, user="site-trainer") != ""
-    for eyes in ((), ("nsenter", "-t", agent, "-m")):
-        assert hospital.run(*eyes, *become, "sh", "-c", f"cat {TABLE} 2> /dev/null || echo kept") == "kept"
+    for kind in ("agent", "gate", "trainer"):
+        process = hospital.property(f"site-{kind}", "MainPID")
+        become = ("setpriv", f"--reuid=site-{kind}", f"--regid=site-{kind}", "--init-groups")
+        called = hospital.run("nsenter", "-t", process, "-n", "python3", "-c", call, under_way.office.address)
+        assert (called == "0") == (kind == "agent")
+        for eyes in ((), ("nsenter", "-t", process, "-m")):
+            assert hospital.run(*eyes, *become, "sh", "-c", approval) == "kept"
+            if kind != "trainer":
+                assert hospital.run(*eyes, *become, "sh", "-c", table) == "kept"
+
+
+def test_each_socket_has_one_caller(under_way: Federation) -> None:
+    """The kernel lets the agent alone connect to the gate, and the gate alone to the trainer."""
+    hospital = under_way.machines[HOSPITALS[0]]
+    places = {"gate": "/run/site-gate/gate.sock", "trainer": "/run/site-trainer/trainer.sock"}
+    callers = {"gate": "agent", "trainer": "gate"}
+    call = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])"
+
+    for owner, place in places.items():
+        for kind in {"agent", "gate", "trainer"} - {owner, callers[owner]}:
+            words = ("python3", "-c", call, place)
+            assert "PermissionError" in hospital.run(*words, user=f"site-{kind}", may_fail=True)
 
 
 def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> None:
@@ -263,14 +285,19 @@ def test_a_further_federation_shares_the_computers(under_way: Federation) -> Non
     for hospital in under_way.hospitals:
         places = f"/var/lib/global-layers/sites/{REGISTRY}"
         assert "census" in hospital.run("ls", f"{places}/reports", user="site-trainer")
-        assert hospital.run("ls", f"{places}/keys", user="site-agent") != ""
+        assert hospital.run("ls", f"{places}/gate", user="site-gate") != ""
     under_way.goes_on()
 
 
 def test_a_hospital_is_upgraded_during_a_study_and_never_downgraded(under_way: Federation) -> None:
     """The runbook's upgrade keeps the hospital's files and state, its downgrade is refused, and rounds go on."""
     hospital = under_way.machines[HOSPITALS[0]]
-    kept = ("sha256sum", HOSPITAL_FILE, f"{SITE}/keys/tls.key", "/etc/systemd/system/site-agent.service.d/address.conf")
+    kept = (
+        "sha256sum",
+        HOSPITAL_FILE,
+        f"{SITE}/agent/tls.key",
+        "/etc/systemd/system/site-agent.service.d/address.conf",
+    )
     hospital.run("sh", "-c", "echo '# of this hospital' >> /etc/systemd/system/site-agent.service.d/address.conf")
     before, process = hospital.run(*kept), hospital.property("site-agent", "MainPID")
 
@@ -285,17 +312,17 @@ def test_a_hospital_is_upgraded_during_a_study_and_never_downgraded(under_way: F
 def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation) -> None:
     """On a full disk nothing leaves the hospital; when there is room again, further rounds are made."""
     hospital = under_way.machines[HOSPITALS[2]]
-    units = ("site-agent", "site-trainer")  # whoever writes first says why
-    before, starts = [hospital.journal(unit) for unit in units], hospital.property("site-agent", "NRestarts")
+    units = ("site-gate", "site-agent", "site-trainer")  # whoever writes first says why
+    before, starts = [hospital.journal(unit) for unit in units], hospital.property("site-gate", "NRestarts")
 
     hospital.run("sh", "-c", "cat /dev/zero > /var/lib/global-layers/filler", may_fail=True)
 
     wait_until(
-        lambda: hospital.property("site-agent", "ActiveState") != "active",
+        lambda: hospital.property("site-gate", "ActiveState") != "active",
         "the agent has ended",
     )
     standing = under_way.rounds_made()
-    wait_until(lambda: hospital.property("site-agent", "NRestarts") != starts, "it is started again")
+    wait_until(lambda: hospital.property("site-gate", "NRestarts") != starts, "it is started again")
     said = "".join(hospital.journal(unit).removeprefix(old) for unit, old in zip(units, before, strict=True))
     assert re.search("MB free|No space left", said)
     assert under_way.rounds_made() <= standing + 1  # what had left before may complete one more
@@ -310,13 +337,13 @@ def test_nothing_of_it_broke_an_audit_log(under_way: Federation) -> None:
     """Through kills, hangs, a reboot, an upgrade and a full disk, every hospital's log is unbroken."""
     for name in HOSPITALS:
         words = ("site-agent", "audit", "verify", "--config", HOSPITAL_FILE)
-        assert "unbroken" in under_way.machines[name].run(*words, user="site-agent")
+        assert "unbroken" in under_way.machines[name].run(*words, user="site-gate")
 
 
 def test_the_journal_is_json_without_secrets(under_way: Federation) -> None:
     """Events are JSON lines; no line has a key, a path of the table or a traceback."""
     for name in HOSPITALS:
-        lines = under_way.machines[name].journal("site-agent").splitlines()
+        lines = under_way.machines[name].journal("site-gate").splitlines()
         events = [json.loads(line) for line in lines if line.startswith("{")]
         assert {"program", "event", "level", "timestamp"} <= set(events[-1])
         assert not [line for line in lines if "Traceback" in line or "patients.csv" in line or "PRIVATE KEY" in line]
@@ -339,10 +366,10 @@ def test_a_revoked_hospital_is_out_at_once_and_stays_out(under_way: Federation) 
     under_way.follow("A site must leave at once", only="the office")
 
     wait_until(
-        lambda: hospital.property("site-agent", "ExecMainStatus") == "77", "the agent has ended with 77", seconds=30
+        lambda: hospital.property("site-gate", "ExecMainStatus") == "77", "the gate has ended with 77", seconds=30
     )
-    assert hospital.property("site-agent", "ActiveState") == "failed"
-    assert hospital.property("site-agent", "SubState") == "failed"
+    assert hospital.property("site-gate", "ActiveState") == "failed"
+    assert hospital.property("site-gate", "SubState") == "failed"
     # Masks need three, so no round is made without it.
     wait_until(
         lambda: (under_way.status().get("run") or {}).get("phase") == "interrupted",
@@ -370,8 +397,8 @@ def test_a_person_ends_the_study(under_way: Federation) -> None:
     }  # fmt: skip
     for name in HOSPITALS:
         hospital = under_way.machines[name]
-        wait_until(lambda: hospital.property("site-agent", "ActiveState") == "failed", "it ends")  # noqa: B023
-        assert hospital.property("site-agent", "ExecMainStatus") == "77"
+        wait_until(lambda: hospital.property("site-gate", "ActiveState") == "failed", "it ends")  # noqa: B023
+        assert hospital.property("site-gate", "ExecMainStatus") == "77"
 
 
 def test_a_hospital_that_lost_everything_takes_part_again(under_way: Federation) -> None:
@@ -382,8 +409,8 @@ def test_a_hospital_that_lost_everything_takes_part_again(under_way: Federation)
     wait_until(lambda: office.property("coordinator", "ActiveState") == "inactive", "the study is over")
     assert json.loads(office.run("sh", "-c", f"cat {RUNS}/heart-v2-*/record.json"))["is_complete"]
     for hospital in under_way.hospitals:
-        wait_until(lambda: hospital.property("site-agent", "ActiveState") == "inactive", "it ends")  # noqa: B023
-        assert hospital.property("site-agent", "ExecMainStatus") == "0"
+        wait_until(lambda: hospital.property("site-gate", "ActiveState") == "inactive", "it ends")  # noqa: B023
+        assert hospital.property("site-gate", "ExecMainStatus") == "0"
 
 
 def _is_another(machine: Machine, before: int) -> bool:
