@@ -87,6 +87,7 @@ EVENTS: Final = (
     Entry("I305", "trainer_kept_from_network", "The kernel keeps the trainer away from every network.", _NOTHING),
     Entry("I302", "study_restored", "Training goes on from a state on disk.", _NOTHING),
     Entry("I303", "study_reported", "The report on what this site gained is written.", _NOTHING),
+    Entry("I306", "others_weighed", "How much the other hospitals' score counts in this site's model.", _NOTHING),
     Entry(
         "W350",
         "trainer_not_isolated",

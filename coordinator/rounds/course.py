@@ -92,7 +92,7 @@ def begin_course(plan: Plan, manifest: Manifest) -> Course:
 
 def rounds_of(plan: Plan, course: Course) -> int:
     """All rounds of the run as far as is known now."""
-    saved = 0 if course.training_rounds is None else plan.schedule.rounds - course.training_rounds
+    saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
     return plan.rounds - saved
 
 
@@ -125,8 +125,11 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
         case Stage.REPORT:
             return replace(course, gain=_gain(sums))
         case Stage.STATISTICS:
-            assert plan.statistics is not None
+            if plan.statistics is None:
+                return course
             return replace(course, statistics=summed(plan.statistics, sums.scalars))
+        case Stage.NEWTON | Stage.GUARD:
+            return course
         case stage:
             after = _measure(plan, course, round_number, sums)
             if stage is Stage.TRAINING and course.intervals and is_synchronised(plan, round_number):

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
 from coordinator.rounds.phases import State, Terms
+from coordinator.rounds.prior_course import announce, fitted
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
-from protos.plan.manifest import ROWS, Manifest, manifest_of
+from protos.plan.manifest import ROWS, Manifest, Scalar, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
@@ -88,7 +89,7 @@ class Run:
         bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
         return (
             sums.is_consistent
-            and all(int(scalar.name == ROWS) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
+            and all(_smallest(scalar, sums.sites) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
             and is_possible(self._sums(self._offered.exchange))
         )
 
@@ -135,6 +136,8 @@ class Run:
             if exchange.has_controls:
                 self.values[self.manifest.parameters :] = self.rule_state["control"]
         self.course = follow(self.plan, self.manifest, self.course, round_number, sums)
+        if self.plan.prior is not None:
+            self.course = announce(self.plan.prior, self.course, round_number, sums, self.values)
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
@@ -147,6 +150,8 @@ class Run:
     def views(self) -> dict[str, Float32]:
         """The parameters that are federated, as named arrays that share the run's memory."""
         views = self.manifest.views(self.parameters)
+        if self.plan.prior is not None:
+            return fitted(self.plan.prior, self.course, self.values)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
     def facts(self) -> dict[str, Fact]:
@@ -164,7 +169,7 @@ class Run:
             "phase": type(self.state).__name__.lower(),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
-            "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.schedule.rounds,
+            "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.training_rounds,
             "parameters": self.manifest.parameters,
             "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
             "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
@@ -190,6 +195,8 @@ class Run:
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
         """These tensors' numbers in one piece; a copy only where some of the manifest's are left out."""
         count = self.manifest.parameters
+        if self.plan.prior is not None:
+            return self.values
         if len(tensors) == len(self.manifest.tensors):
             return self.values if has_controls else self.values[:count]
         places = [place for place, _ in spans(self.manifest, tensors)]
@@ -197,10 +204,15 @@ class Run:
         return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
 
 
+def _smallest(scalar: Scalar, sites: int) -> int:
+    return 1 if scalar.name == ROWS else sites * scalar.lowest
+
+
 def new_run(plan: Plan, terms: Terms, state: State) -> Run:
     """A run before its first round: initial parameters from the plan's seed, nothing summed."""
     manifest, method = manifest_of(plan), plan.ingredients
-    values = np.zeros(manifest.parameters * (2 if method.has_controls else 1), np.float32)
+    count = manifest.parameters * (2 if method.has_controls else 1)
+    values = np.zeros(count if plan.prior is None else plan.prior.tensor.number_count, np.float32)
     values[: manifest.parameters] = manifest.initial_parameters(plan.seed)
     return Run(
         name=plan.run_name,

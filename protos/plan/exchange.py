@@ -126,7 +126,11 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
     """
     if plan.statistics is not None:
         return Stage.STATISTICS if round_number == 0 else None
-    made = plan.schedule.rounds if training_rounds is None else training_rounds
+    made = plan.training_rounds if training_rounds is None else training_rounds
+    if plan.prior is not None:
+        if round_number == 0:
+            return Stage.STATISTICS
+        return Stage.NEWTON if round_number <= made else Stage.GUARD if round_number == made + 1 else None
     stages = [Stage.PROBE] if plan.has_probe else []
     after = [Stage.VALIDATION] if plan.has_validation_round else []
     after += [Stage.REPORT] if plan.gain == "sums" else []
@@ -185,7 +189,7 @@ class Exchanges:
         chosen = unpack_layers(layers, len(self._manifest.layers))
         if not self._may_be_shared(chosen):
             raise MalformedMessage("layers that the method does not choose")
-        return self._tensors(chosen)
+        return self._tensors(chosen) if self._plan.prior is None else (self._plan.prior.tensor,)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
         """What travels in a round.
@@ -212,12 +216,14 @@ class Exchanges:
         planned = stage_at(self._plan, round_number)
         if stage is planned:
             return True
+        if self._plan.prior is not None:  # the Newton rounds end when the coefficients stand still
+            return planned is Stage.NEWTON and stage is Stage.GUARD and round_number > 1
         ends_early = self._plan.early_stopping is not None and round_number > self._plan.has_probe
         closing = {Stage.VALIDATION: self._plan.has_validation_round, Stage.REPORT: self._plan.gain == "sums"}
         return ends_early and planned is not None and closing.get(stage, False)
 
     def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
-        if stage in (Stage.PROBE, Stage.STATISTICS):
+        if stage in (Stage.PROBE, Stage.STATISTICS, Stage.NEWTON, Stage.GUARD):
             return all(chosen)
         if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
             # Until the first round in which all layers are aggregated, nothing was measured that could slow one down.
@@ -248,6 +254,10 @@ class Exchanges:
                 return frozenset({Occasion.REPORT})
             case Stage.STATISTICS:
                 return frozenset({Occasion.STATISTICS})
+            case Stage.NEWTON:
+                return frozenset({Occasion.NEWTON})
+            case Stage.GUARD:
+                return frozenset({Occasion.GUARD})
             case Stage.TRAINING:
                 measured = {Occasion.MEASURED} if is_measured(self._plan, round_number) else set()
                 synchronised = {Occasion.SYNCHRONISED} if is_synchronised(self._plan, round_number) else set()
@@ -259,10 +269,11 @@ class Exchanges:
         manifest, offered = self._manifest, self._tensors(chosen)
         keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
         is_training = stage is Stage.TRAINING
+        down = () if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered
         return Exchange(
             stage=stage,
             layers=layers,
-            down=() if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered,
+            down=down if self._plan.prior is None else (self._plan.prior.tensor,),
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if is_training else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),

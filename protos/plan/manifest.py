@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError
+from protos.numbers.newton_sums import NEWTON_SCALE
 from protos.plan.architecture import Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
@@ -35,6 +36,7 @@ from protos.plan.ingredients import (
 from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import EqualWeights, Plan, RowWeights
+from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
 
 Float32 = npt.NDArray[np.float32]
 
@@ -59,6 +61,8 @@ class Occasion(StrEnum):
     PROBE = "the probe"
     REPORT = "the report"
     STATISTICS = "the statistics"
+    NEWTON = "every Newton round"
+    GUARD = "the guard"
 
     @property
     def travels_once(self) -> bool:
@@ -67,12 +71,12 @@ class Occasion(StrEnum):
         Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
         every draw but the ordinary one. PROTOCOL.md, section 2.
         """
-        return self in (Occasion.MEASURED, Occasion.PROBE, Occasion.REPORT, Occasion.STATISTICS)
+        return self not in (Occasion.TRAINING, Occasion.SYNCHRONISED)
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One 64-bit integer, never negative; `bound` is its largest value at one site.
+    """One 64-bit integer; `bound` is its largest magnitude at one site, and only a signed one may be negative.
 
     It stands for integer / scale; `scale` is a power of two.
     """
@@ -81,6 +85,12 @@ class Scalar:
     bound: int
     occasion: Occasion = Occasion.TRAINING
     scale: int = 1
+    is_signed: bool = False
+
+    @property
+    def lowest(self) -> int:
+        """Its smallest value at one site."""
+        return -self.bound if self.is_signed else 0
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,10 @@ class Manifest:
         """Names, shapes, bounds, scales and occasions as JSON with sorted keys."""
         content = {
             "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
-            "scalars": [[scalar.name, scalar.bound, scalar.scale, scalar.occasion] for scalar in self.scalars],
+            "scalars": [
+                [scalar.name, scalar.bound, scalar.scale, scalar.occasion, *(["signed"] if scalar.is_signed else [])]
+                for scalar in self.scalars
+            ],
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
@@ -214,6 +227,8 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         for kind, cell in numbers_of(plan.statistics):
             scale = 1 if kind == "count" else MOMENT_SCALE
             yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
+    if plan.prior is not None:
+        yield from _prior_scalars(plan.prior)
     match plan.weighting:
         case EqualWeights():
             pass
@@ -244,6 +259,22 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
+
+
+def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
+    """The sums of federated-prior; bounds follow from the most rows that the plan allows."""
+    rows = prior.method.largest_rows
+    for name in prior.statistics_names:
+        kind = name.partition(" ")[0]
+        # Of classes a sum is a count; of columns and numbers it is one of values between 0 and 1.
+        is_count = kind in ("count", "outcomes") or (name.startswith("sum outcome") and not prior.is_number)
+        scale = 1 if is_count or kind == "sites" else PRIOR_MOMENT_SCALE
+        yield Scalar(name, 1 if kind == "sites" else rows * scale, Occasion.STATISTICS, scale)
+    for name in prior.newton_names:
+        share = prior.largest_weight if name.startswith("hessian") else 1.0
+        bound = int(rows * share * NEWTON_SCALE)
+        yield Scalar(name, bound, Occasion.NEWTON, NEWTON_SCALE, is_signed=True)
+    yield Scalar(GUARD, rows * LARGEST_ROW_LOSS * GUARD_SCALE, Occasion.GUARD, GUARD_SCALE, is_signed=True)
 
 
 def largest_weight(plan: Plan) -> int:

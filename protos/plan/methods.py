@@ -43,6 +43,7 @@ from protos.plan.personal_methods import (
     PLayerFL,
     PLayerFLRandom,
 )
+from protos.plan.prior_method import FederatedPrior
 
 Value = TypeVar("Value")
 
@@ -71,6 +72,7 @@ SingleMethod: TypeAlias = Annotated[
     | APFL
     | FedBN
     | LocalGlobal
+    | FederatedPrior
     | LocalOnly,
     Field(discriminator="name"),
 ]
@@ -79,6 +81,9 @@ SingleMethod: TypeAlias = Annotated[
 METHOD_NAMES: Final[tuple[str, ...]] = tuple(
     get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
 )
+
+# Those that train a network; federated-prior has a regression instead.
+NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if name != "federated-prior")
 
 
 class Composition(Document):
@@ -108,8 +113,9 @@ class Composition(Document):
 
     def _clashes(self) -> Iterator[str]:
         """What two of the methods decide differently, a clause each."""
-        if any(isinstance(choice, LocalOnly) for choice in self.of):
-            yield "local shares nothing, so nothing can be composed with it"
+        alone = [choice.name for choice in self.of if isinstance(choice, LocalOnly | FederatedPrior)]
+        if alone:
+            yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"
             return
         named, plain = [(choice.name, choice.method()) for choice in self.of], Method()
         penalties = [type(penalty) for _, method in named for penalty in method.penalties]

@@ -15,21 +15,26 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from protos.errors import ProtocolError
 from protos.numbers.fixed_point import is_power_of_two
-from protos.plan.architecture import Architecture, ColumnsNetwork
+from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
+from protos.plan.concepts import Concept
 from protos.plan.documents import Document, refuse_for
 from protos.plan.federated_statistics import Statistics
 from protos.plan.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
-from protos.plan.optimisers import Optimiser, is_plain_descent
+from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
+from protos.plan.prior_method import FederatedPrior
+from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.soft_targets import ExpertUse
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
+# The keys of a network and its training, of which federated-prior makes no use; all other methods need them.
+_OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
@@ -123,15 +128,16 @@ class Plan(Document):
     study: Name
     version: int = Field(ge=1, le=1 << 30)
     method: MethodChoice
-    architecture: Architecture
+    architecture: Architecture = DenseNetwork(name="dense", hidden=())
     columns: tuple[Column, ...] = ()
+    concepts: tuple[Concept, ...] = Field(default=(), max_length=500)
     outputs: int | None = Field(default=None, ge=1, le=10_000)
-    schedule: Schedule
-    optimiser: Optimiser
+    schedule: Schedule = EpochSchedule(aggregate="every-round", epochs=1, batches_per_epoch=1)
+    optimiser: Optimiser = StochasticGradientDescent(name="sgd", learning_rate=1.0)
     rate_schedule: RateSchedule = ConstantRate(name="constant")
     loss: Loss = TaskDefault(name="task-default")
-    weighting: Weighting
-    seed: int = Field(ge=0, lt=1 << 63)
+    weighting: Weighting = EqualWeights(name="equal")
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     start: Literal["equal", "own"] = "equal"
     sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
     quorum: int = Field(ge=1)
@@ -151,7 +157,7 @@ class Plan(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         checks = (self._of_sites, self._of_tiers, self._of_sizes, self._of_rates, self._of_start, self._of_method)
-        refuse_for(reason for check in checks for reason in check())
+        refuse_for(reason for check in (*checks, self._of_concepts, self._of_prior) for reason in check())
         return self
 
     def _of_method(self) -> Iterator[str]:
@@ -159,6 +165,35 @@ class Plan(Document):
         if self.expert is not None:
             reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
         yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
+
+    def _of_concepts(self) -> Iterator[str]:
+        names = [concept.name for concept in self.concepts]
+        if len(set(names)) != len(names):
+            yield "a concept is listed twice"
+        for concept in self.concepts:
+            strangers = set(concept.recorded_by or ()) - set(self.site_names)
+            if strangers:
+                yield f"{concept.name} is recorded by sites that the plan does not list: {', '.join(sorted(strangers))}"
+
+    def _of_prior(self) -> Iterator[str]:
+        """Sums over two sets of sites differ by one site's own, so there is one set in all rounds."""
+        if (prior := self.prior) is None:
+            missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
+            yield from (f"{key}: this key is missing" for key in missing)
+            return
+        yield from prior.method.why_impossible(len(self.sites), tuple(concept.name for concept in self.concepts))
+        if self.quorum != len(self.sites) or self.on_lost_site != "wait":
+            yield "federated-prior adds up one set of sites, so quorum is the number of sites and on_lost_site is wait"
+        for concept in prior.concepts:
+            sites = len(self.sites) if concept.recorded_by is None else len(concept.recorded_by)
+            if sites < prior.method.fewest_sites:
+                yield f"{concept.name} is recorded by {sites} sites, and fewest_sites is {prior.method.fewest_sites}"
+        others = (self.statistics, self.early_stopping, self.expert, self.gain, self.weighting.name, self.columns)
+        if others != (None, None, None, "private", "equal", ()) or self.checkpoint == "global":
+            yield (
+                "federated-prior trains no network: leave out columns, expert, early_stopping, gain and "
+                "checkpoint, and set weighting to {name: equal}"
+            )
 
     def _of_start(self) -> Iterator[str]:
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
@@ -251,6 +286,16 @@ class Plan(Document):
         return self.method.method()
 
     @property
+    def prior(self) -> Prior | None:
+        """What federated-prior has to do; None under any other method."""
+        return prior_of(self.method, self.concepts) if isinstance(self.method, FederatedPrior) else None
+
+    @property
+    def training_rounds(self) -> int:
+        """Rounds in which something is fitted, at most."""
+        return self.schedule.rounds if self.prior is None else self.prior.method.newton_rounds
+
+    @property
     def conditions(self) -> Conditions:
         """What the method has to live with."""
         schedule = self.schedule
@@ -285,6 +330,8 @@ class Plan(Document):
         """All rounds of the run: the probe, those of training, and those that only measure; one for statistics."""
         if self.statistics is not None:
             return 1
+        if self.prior is not None:
+            return 1 + self.training_rounds + 1
         closing = self.has_validation_round + (self.gain == "sums")
         return self.has_probe + self.schedule.rounds + closing
 

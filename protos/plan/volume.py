@@ -16,9 +16,13 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
     """In how many rounds of the run scalars of an occasion travel, at most."""
     schedule, rule = plan.schedule, plan.ingredients.server_rule
     if occasion is Occasion.STATISTICS:
-        return int(plan.statistics is not None)
+        return int(plan.statistics is not None or plan.prior is not None)
     if plan.statistics is not None:
         return 0
+    if occasion is Occasion.NEWTON:
+        return plan.training_rounds if plan.prior is not None else 0
+    if occasion is Occasion.GUARD:
+        return int(plan.prior is not None)
     if occasion is Occasion.PROBE:
         return int(plan.has_probe)
     if occasion is Occasion.REPORT:
@@ -32,7 +36,7 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """The most bytes of contributions that a site hands out in the whole run, each counted once."""
-    trained = 0 if plan.statistics is not None else plan.schedule.rounds
+    trained = 0 if plan.statistics is not None else plan.training_rounds
     training = trained * Layout(manifest.parameters, 0).total_bytes
     others = (plan.rounds - trained) * Layout(0, 0).total_bytes
     each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes

@@ -32,6 +32,8 @@ class Stage(IntEnum):
     VALIDATION = 2  # the last aggregate is measured; only the measurements travel
     REPORT = 3  # every site chooses and tests its model; only sums of what was gained travel
     STATISTICS = 4  # declared columns are counted and added up; nothing is trained
+    NEWTON = 5  # the sums of a regression on concepts at common coefficients travel
+    GUARD = 6  # whether what the others know helps, as one sum over all sites
 
 
 class SiteReason(IntEnum):

@@ -33,6 +33,8 @@ class AppliedModel:
             ConfigurationError: the values are those of another network.
         """
         self.model = model
+        if model.joined is not None:
+            return
         networks = SiteNetworks(
             plan=model.plan,
             columns=len(model.columns) + added_columns(model.plan, model.outputs),
@@ -55,9 +57,12 @@ class AppliedModel:
         """What model and expert say of rows, float32 of shape (rows, outputs).
 
         Args:
-            features: (rows, columns), as the model's own preprocessing encodes them; at least one row.
+            features: (rows, columns), as the model encodes them; at least one row.
         """
         model = self.model
+        if model.joined is not None:
+            width = len(model.preprocessing.columns)
+            return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
         own = model.preprocessing.columns
         placed = place_columns(features, own, model.columns) if model.plan.columns else features
         if model.expert is None or model.plan.expert is None:

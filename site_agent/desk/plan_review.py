@@ -7,6 +7,7 @@ terminal and the printed page (review_page.py) show the same ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -16,6 +17,7 @@ from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
+from protos.plan.prior_sums import FEWEST_ROWS, Prior
 from protos.plan.volume import most_bytes, rounds_with
 
 # By the first word of the name, or by the whole name where there is one of its kind.
@@ -34,6 +36,11 @@ _MEANING: Final = {
     "count": "how many of its rows are in this cell; 0 where they are too few",
     "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
     "squares": "the sum of the squares of the same",
+    "sites": "1 if it records this column with enough different values, else 0",
+    "outcomes": "its training rows",
+    "hessian": "how sure a regression on common columns is about these two, at this site's rows",
+    "gradient": "in which direction this site's rows move the regression's coefficient",
+    "guard": "by how much the others' score lowers the loss on its training rows; negative if it raises it",
 }
 
 
@@ -120,6 +127,11 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: nothing is trained; only the numbers below leave, once for this site's data"
         yield f"a cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out"
         return
+    if plan.prior is not None:
+        yield "1 of statistics: of each common column only the numbers below leave"
+        yield f"{plan.training_rounds} at most of Newton's method: sums of a regression on the common columns leave"
+        yield "1 guard: whether the others' score helps, as one number"
+        return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone; only the numbers below leave"
     what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes leave"
@@ -160,15 +172,28 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     sentences = ("They are seen only as sums over the sites.",) if plan.secure_aggregation == "required" else ()
     rows = tuple(
         (
-            scalar.name,
+            scalar.name if count == 1 else f"{scalar.name.partition(' ')[0]} ({count} numbers)",
             _meaning(scalar),
-            f"{scalar.bound / scalar.scale:g}",
+            f"{'+-' if scalar.is_signed else ''}{scalar.bound / scalar.scale:g}",
             _times(plan, scalar.occasion),
             _masked(plan),
         )
-        for scalar in manifest.scalars
+        for scalar, count in _grouped(manifest.scalars)
     )
     return Section(heading, sentences, Table(("number", "what it is", "at most", "when", "masked"), rows))
+
+
+def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
+    """Every number; of those of a Newton round the first of each kind and how many there are."""
+    kinds = Counter(scalar.name.partition(" ")[0] for scalar in scalars if scalar.occasion is Occasion.NEWTON)
+    told: set[str] = set()
+    for scalar in scalars:
+        kind = scalar.name.partition(" ")[0]
+        if scalar.occasion is not Occasion.NEWTON:
+            yield scalar, 1
+        elif kind not in told:
+            told.add(kind)
+            yield scalar, kinds[kind]
 
 
 def _masked(plan: Plan) -> str:
@@ -184,9 +209,29 @@ def _times(plan: Plan, occasion: Occasion) -> str:
     return f"{occasion} ({count} {'time' if count == 1 else 'times'})"
 
 
+def _of_prior(prior: Prior) -> Iterator[str]:
+    method = prior.method
+    columns, concepts = len(prior.columns), len(prior.concepts)
+    yield f"Every site learns the sums over all sites, on {columns} columns of {concepts} concepts."
+    yield "The same sites take part in every round; if one is lost, the others wait for it."
+    if method.fewest_sites == 3:
+        yield (
+            "A concept may be recorded by three sites. Each of these three can compute the sum of the two others, and "
+            "what a site uses as the others' score is just that sum."
+        )
+    yield (
+        f"A column takes part at a site only if {FEWEST_ROWS} or more of its values differ from the commonest one. A "
+        f"concept counts only if {method.fewest_sites} sites or more record it."
+    )
+    yield "Coefficients are computed at each site from the sums. They are in the site's report with standard errors."
+
+
 def _choices(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
         yield "The keys about networks and training are not used: nothing is trained."
+        return
+    if plan.prior is not None:
+        yield from _of_prior(plan.prior)
         return
     if plan.columns:
         yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"

@@ -92,7 +92,7 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
     usable = new.usable
     if not len(usable):
         return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
-    features = model.preprocessing.encode(new.table, usable)
+    features = model.encode(new.table, usable)
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.desk.applied import AppliedModel

@@ -4,7 +4,7 @@ Builds the contribution for a round from what was trained. Nothing else in the s
 build one, and the connection sends no chunk that is not cut from one. The rules:
 
 * what is not exactly as long as the round's exchange says is refused, not padded;
-* a scalar below 0 or above its bound is refused; one that a second draw would repeat goes out as 0 there;
+* a scalar beyond its bounds is refused; one that a second draw would repeat goes out as 0 there;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: what was built is kept and sent again, never built anew;
@@ -260,7 +260,7 @@ class Builder:
         values = []
         for scalar in exchange.scalars:
             value = rows if scalar.name == ROWS else next(given)
-            if not 0 <= value <= scalar.bound:
+            if not scalar.lowest <= value <= scalar.bound:
                 what = f"The trainer's number for {scalar.name} lies outside its agreed bounds."
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
             values.append(0 if redraw and scalar.occasion.travels_once else value)

@@ -24,7 +24,10 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import position
 
-_ORDER: Final = (Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT)
+_ORDER: Final = (
+    Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.NEWTON, Stage.VALIDATION, Stage.REPORT, Stage.GUARD,
+)  # fmt: skip
+_REPEATED: Final = (Stage.TRAINING, Stage.NEWTON)
 
 
 class Itinerary:
@@ -78,8 +81,10 @@ class Itinerary:
         closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
         closing += [Stage.REPORT] if self._plan.gain == "sums" else []
         closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
+        closing += [Stage.GUARD] if self._plan.prior is not None else []
         wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
-        is_last = finish.round == self._plan.rounds or self._plan.early_stopping is not None
+        may_end_early = self._plan.early_stopping is not None or self._plan.prior is not None
+        is_last = finish.round == self._plan.rounds or may_end_early
         if self._last != wanted or not is_last:
             raise MalformedMessage("a result before the last round")
         self._check_layers(None, finish.layers)
@@ -90,7 +95,7 @@ class Itinerary:
         if self._last is None or offer.round < self._last[0]:
             return
         last_round, stage = self._last
-        is_again = stage is not Stage.TRAINING and stage is offer.stage and offer.round > last_round
+        is_again = stage not in _REPEATED and stage is offer.stage and offer.round > last_round
         if is_again or _ORDER.index(offer.stage) < _ORDER.index(stage):
             raise MalformedMessage("a stage that is over")
 

@@ -61,6 +61,9 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         yield f"{megabytes:.1f} MB would leave, more than the policy allows"
     if plan.encoding.clipping_range > policy.largest_clipping_range:
         yield "the plan's clipping range is wider than the policy allows"
+    if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
+        fewest = plan.prior.method.fewest_sites
+        yield f"a concept is added up over {fewest} sites or more, the policy wants {policy.smallest_sites}"
     if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
         yield f"the plan's smallest cell is {plan.statistics.smallest_cell}, the policy wants {policy.smallest_cell}"
     yield from _of_tensors(policy, plan, manifest)
@@ -68,7 +71,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
 
 
 def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:
-    if plan.statistics is not None:
+    if plan.statistics is not None or plan.prior is not None:
         return
     network = [
         tensor.name

@@ -148,7 +148,7 @@ def fit_expert(dataset: Dataset, seed: int) -> FittedExpert:
     """
     rows, task = dataset.training, dataset.task
     patients = np.arange(len(rows)) if dataset.training_patients is None else dataset.training_patients
-    folds = _folds(rows.targets, patients, seed)
+    folds = patient_folds(rows.targets, patients, seed)
     linear, grown = (np.empty((len(rows), dataset.outputs)) for _ in range(2))
     for fold in range(FOLDS):
         seen, unseen = folds != fold, folds == fold
@@ -168,7 +168,9 @@ def fit_expert(dataset: Dataset, seed: int) -> FittedExpert:
     return FittedExpert(expert=final, out_of_fold=_joined(task, linear, grown, share), evidence=evidence)
 
 
-def _folds(targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+def patient_folds(
+    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
+) -> npt.NDArray[np.int64]:
     """A fold for each row, (rows,): patients dealt in turn, in the order of their mean target, ties by lot."""
     _, owners = np.unique(patients, return_inverse=True)
     counts = np.bincount(owners)

@@ -25,6 +25,7 @@ from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_ro
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
 from site_agent.trainer.placebo import train_placebo
+from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import simple_scores
 from site_agent.trainer.site_network import Seeds
@@ -57,7 +58,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         OperatorError: no finite model is left, or the disk does not take what is saved.
     """
     outcome = study.conclude()
-    rows, facts = held_out_rows(study.own, preprocessing), _facts(hospital, study, run)
+    rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
@@ -80,9 +81,9 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
     keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))
     assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
-    facts |= _compared(assessment, choices)
+    facts |= compared(assessment, choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
-    _log(run, assessment.gain)
+    log_report(run, assessment.gain)
     return Report(facts=facts, gain=assessment.sums)
 
 
@@ -107,7 +108,8 @@ def _scored(study: Study, preprocessing: Preprocessing, outcome: Outcome, models
     )
 
 
-def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:
+def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
+    """Whose report it is, of which run, and on how many rows it rests."""
     dataset = study.own
     return {
         "site": hospital.site,
@@ -121,7 +123,7 @@ def _facts(hospital: Hospital, study: Study, run: str) -> dict[str, Json]:
     }
 
 
-def _compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
+def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
     """What each model reached, the network's beside the evidence of their checkpoints, and the comparison."""
     networks: dict[str, Json] = {
         name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
@@ -135,7 +137,8 @@ def _compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, 
     }
 
 
-def _log(run: str, gain: Gain) -> None:
+def log_report(run: str, gain: Gain) -> None:
+    """Log the headline and the verdict alone."""
     figures = {FEDERATED: gain.federated, SILOED: gain.siloed}
     headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
     structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

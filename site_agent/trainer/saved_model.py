@@ -21,8 +21,13 @@ from site_agent.trainer.baselines import Expert, expert_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
-from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.preprocessing import Features, Preprocessing
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.joined_model import JoinedModel, joined_model_of
 
+_JOINED: Final = "joined "
 _EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
 _NAME: Final = "model"
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -38,6 +43,8 @@ class SavedModel:
         values: every parameter by name, float32.
         report: what the model reached on the site's own test rows.
         expert: the site's own, where the plan has one.
+        joined: the model of federated-prior, which has no network and no other values.
+        concepts: the columns that it reads beside the site's own.
         profile: of the training rows; None in a model that was saved before there were profiles.
     """
 
@@ -46,7 +53,33 @@ class SavedModel:
     values: Mapping[str, npt.NDArray[np.generic]]
     report: Json
     expert: Expert | None = None
+    joined: JoinedModel | None = None
+    concepts: ConceptEncoding | None = None
     profile: Profile | None = None
+
+    def encode(self, table: Table, rows: Rows | None = None) -> Features:
+        """What the model reads of a table, C-contiguous float32 of shape (rows, columns).
+
+        Raises:
+            OperatorError: as `Preprocessing.encode`.
+        """
+        own = self.preprocessing.encode(table, rows)
+        if self.concepts is None:
+            return own
+        return np.ascontiguousarray(np.concatenate([own, self.concepts.encode(table, rows)], axis=1))
+
+    @property
+    def columns_of_features(self) -> dict[str, list[int]]:
+        """By the name of each feature the places of all columns that it became, as `encode` gives them."""
+        found: dict[str, list[int]] = {}
+        place = 0
+        for feature in self.preprocessing.contract.features:
+            found[feature.name] = list(range(place, place + len(feature.encoded_columns)))
+            place += len(feature.encoded_columns)
+        for number, mapped in enumerate(self.concepts.mapped if self.concepts else ()):
+            if mapped is not None:
+                found[mapped.feature].append(place + number)
+        return found
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -79,9 +112,13 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "outputs": model.outputs,
         "report": model.report,
         "profile": None if model.profile is None else model.profile.model_dump_json(),
+        "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
     }
+    joined = {} if model.joined is None else model.joined.arrays()
     expert = {} if model.expert is None else model.expert.arrays()
-    tensors = {**model.values, **{f"{_EXPERT}{name}": array for name, array in expert.items()}}
+    beside = {f"{_EXPERT}{name}": array for name, array in expert.items()}
+    beside |= {f"{_JOINED}{name}": array for name, array in joined.items()}
+    tensors = {**model.values, **beside}
     return save(_folder(state, run), _NAME, tensors, facts)
 
 
@@ -105,9 +142,13 @@ def load_model(state: Path, run: str) -> SavedModel:
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,
-            values={name: array for name, array in checkpoint.tensors.items() if not name.startswith(_EXPERT)},
+            values={
+                name: array for name, array in checkpoint.tensors.items() if not name.startswith((_EXPERT, _JOINED))
+            },
             report=checkpoint.facts["report"],
             expert=_expert(plan, preprocessing, checkpoint.tensors),
+            joined=_joined(plan, preprocessing, checkpoint.tensors),
+            concepts=_concepts(checkpoint.facts.get("concepts")),
             profile=_profile(checkpoint.facts.get("profile")),
         )
     except (ProtocolError, KeyError, ValueError) as cause:
@@ -116,6 +157,15 @@ def load_model(state: Path, run: str) -> SavedModel:
 
 def _profile(text: Json) -> Profile | None:
     return None if text is None else Profile.model_validate_json(str(text))
+
+
+def _concepts(text: Json) -> ConceptEncoding | None:
+    return None if text is None else ConceptEncoding.model_validate_json(str(text))
+
+
+def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> JoinedModel | None:
+    arrays = {name.removeprefix(_JOINED): array for name, array in tensors.items() if name.startswith(_JOINED)}
+    return None if plan.prior is None else joined_model_of(preprocessing.contract.target.task, arrays)
 
 
 def _expert(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Expert | None:

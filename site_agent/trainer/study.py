@@ -174,8 +174,8 @@ class Study:
             case Stage.VALIDATION:
                 self.close(asked, received)
                 return Answer(changes=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
-            case Stage.STATISTICS:
-                raise MalformedMessage("statistics under a plan that trains")
+            case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
+                raise MalformedMessage("sums under a plan that trains a network")
             case Stage.REPORT:
                 raise ValueError("reports are made where the site's report is")
 

@@ -49,6 +49,7 @@ from site_agent.trainer_socket import (
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
+    from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.run_report import Report
     from site_agent.trainer.saves import Saves
     from site_agent.trainer.study import Asked, Study
@@ -61,7 +62,7 @@ class Worker:
         """`rehearsal` is a folder to throw away: one round is made without an approval, and kept out of the state."""
         self._hospital, self._trainer_socket, self._rehearsal = hospital, trainer_socket, rehearsal
         self._state = rehearsal or hospital.state_path
-        self._study: Study | None = None
+        self._study: Study | PriorStudy | None = None
         self._preprocessing: Preprocessing | None = None
         self._report: Report | None = None
         self._run = ""
@@ -138,21 +139,29 @@ class Worker:
         if plan.statistics is not None:
             self._plan, self._run, self._report = plan, run, None
             return Prepared(approved)
-        study, self._preprocessing = begin_study(self._hospital, plan)
-        if self._rehearsal:
-            study.watch = lambda *_: None  # nothing of it is kept
+        study, self._preprocessing = self._begin(plan)
         self._check_rows(plan, study)
         found = study.manifest.digest.hex()
         if found != approved:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study, self._run, self._report = study, run, None
         controls = 2 if plan.ingredients.has_controls else 1
-        self._trainer_socket.largest_payload = max(4 * controls * study.manifest.parameters, LARGEST_PLAN_BYTES)
+        numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
+        self._trainer_socket.largest_payload = max(4 * numbers, LARGEST_PLAN_BYTES)
         self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.redraw)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
         return Prepared(found, _packed(held))
+
+    def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
+        if plan.prior is not None:
+            folder = None if self._rehearsal else self._state / "models"
+            return begin_prior(self._hospital, plan, folder)
+        study, preprocessing = begin_study(self._hospital, plan)
+        if self._rehearsal:
+            study.watch = lambda *_: None  # nothing of it is kept
+        return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
         """The digest of what may leave by what persons here have said.
@@ -170,7 +179,7 @@ class Worker:
             )
         return approval.manifest_digest
 
-    def _check_rows(self, plan: Plan, study: Study) -> None:
+    def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
         fewest = self._hospital.policy.smallest_training_rows
         if plan.tier_of(self._hospital.site) == "training" and len(study.own.training) < fewest:
             raise TooFewRows(fewest)
@@ -205,13 +214,14 @@ class Worker:
             return Agreed()
         asked = _asked(question)
         study = self._study_at_end(question.round)
-        if asked.round != study.plan.rounds and study.plan.early_stopping is None:
+        may_end_early = study.plan.early_stopping is not None or study.plan.prior is not None
+        if asked.round != study.plan.rounds and not may_end_early:
             raise MalformedMessage("a result before the last round")
         self._concluded(asked, _numbers(question.payload))
         self._study = None
         return Agreed()
 
-    def _took(self, study: Study, question: Train) -> None:
+    def _took(self, study: Study | PriorStudy, question: Train) -> None:
         """A round is made; its state is on disk before its answer leaves, where the plan has it so."""
         assert self._saves is not None
         self._next = question.round + 1
@@ -219,7 +229,7 @@ class Worker:
             self._saves.write(Saved(self._next, question.redraw), study.saved())
         self._saves.forget_before(question.oldest)
 
-    def _study_before(self, number: int) -> Study:
+    def _study_before(self, number: int) -> Study | PriorStudy:
         """The study as it was before a round, or before the one that is made again; from disk where need be.
 
         Raises:
@@ -242,18 +252,18 @@ class Worker:
         self._log.info("study_restored", run=self._run, round=held, goes_on_with=number)
         return study
 
-    def _study_at_end(self, number: int) -> Study:
+    def _study_at_end(self, number: int) -> Study | PriorStudy:
         assert self._saves is not None
         if self._next is None and self._saves.newest(number) != number:
             raise StateLost(number)
         return self._restored(number) if self._next is None else self._ready()
 
-    def _restored(self, number: int) -> Study:
+    def _restored(self, number: int) -> Study | PriorStudy:
         assert self._saves is not None
         assert self._plan is not None
         found = self._saves.read(number)
         if found is None:
-            self._study, self._preprocessing = begin_study(self._hospital, self._plan)
+            self._study, self._preprocessing = self._begin(self._plan)
         else:
             self._ready().restore(found)
         self._report, self._next = None, number
@@ -261,19 +271,25 @@ class Worker:
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> Report:
         """The site's report, made once."""
+        from site_agent.trainer.prior.prior_report import make_prior_report
+        from site_agent.trainer.prior.prior_study import PriorStudy
         from site_agent.trainer.run_report import make_report
 
         study = self._ready()
         study.close(asked, received)
         if self._report is None:
-            self._report = make_report(self._hospital, study, self._fitted(), self._run)
+            hospital, fitted, run = self._hospital, self._fitted(), self._run
+            if isinstance(study, PriorStudy):
+                self._report = make_prior_report(hospital, study, fitted, run)
+            else:
+                self._report = make_report(hospital, study, fitted, run)
         return self._report
 
     def _fitted(self) -> Preprocessing:
         assert self._preprocessing is not None
         return self._preprocessing
 
-    def _ready(self) -> Study:
+    def _ready(self) -> Study | PriorStudy:
         if self._study is None:
             raise MalformedMessage("a round before a study was prepared")
         return self._study
@@ -297,6 +313,26 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
         own_module=Path(own_module) if own_module else None,
     )
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
+    return study, preprocessing
+
+
+def begin_prior(hospital: Hospital, plan: Plan, folder: Path | None = None) -> tuple[PriorStudy, Preprocessing]:
+    """As `begin_study`, for a plan with federated-prior; with `folder` the rows are remembered there."""
+    prepare_arithmetic(hospital.training.threads)
+
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.examination.admitted_rows import admitted
+    from site_agent.trainer.prior.prior_study import PriorStudy
+    from site_agent.trainer.prior.sites_of_rows import remember_sites
+
+    examination = admitted(hospital)
+    assert examination.split_rows is not None  # otherwise there was an error
+    table, rows = examination.table, examination.split_rows
+    dataset, preprocessing = prepare_rows(table, rows)
+    fewest = hospital.policy.smallest_cell
+    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest)
+    if folder is not None:
+        remember_sites(folder, plan, dataset.digest)
     return study, preprocessing
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from protos.plan.methods import METHOD_NAMES
+from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, Examples
 
@@ -54,7 +54,7 @@ _COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
     "fedrep + fedprox": ("fedrep", "fedprox"),
     "ditto + fedlp": ("ditto", "fedlp"),
 }
-NAMES: Final = (*METHOD_NAMES, *_COMPOSITIONS)
+NAMES: Final = (*NETWORK_METHODS, *_COMPOSITIONS)
 
 
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from protos.fingerprints import fingerprint
 from protos.plan.architecture import Architecture, network_tensors
-from protos.plan.methods import METHOD_NAMES, MethodChoice
+from protos.plan.methods import NETWORK_METHODS, MethodChoice
 from protos.plan.plan import Plan
 from protos.wire.log_checkpoints import Countersignature, SignedHead
 from protos.wire.messages import (
@@ -51,7 +51,7 @@ from protos.wire.upkeep_messages import (
 GLOBAL_LAYERS: Final = {"name": "global-layers"}
 FEDERATED_AVERAGING: Final = {"name": "fedavg"}
 LOCAL_ONLY: Final = {"name": "local"}
-METHODS: Final[tuple[dict[str, Any], ...]] = tuple({"name": name} for name in METHOD_NAMES)
+METHODS: Final[tuple[dict[str, Any], ...]] = tuple({"name": name} for name in NETWORK_METHODS)
 NETWORK: Final = {
     "name": "global-layers-network",
     "latent": 8,

@@ -79,6 +79,7 @@ CATALOGUE: dict[str, Method] = {
     "fedbn": Method(federated=AllButNormalisation()),
     "lg-fedavg": Method(federated=Parts((Part.BODY, Part.HEAD))),
     "local": Method(federated=Nothing()),
+    "federated-prior": Method(federated=Nothing()),
 }
 
 
@@ -98,7 +99,7 @@ def composed(*documents: dict[str, Any] | str) -> Composition:
 def test_the_catalogue_is_complete() -> None:
     """Every method that a plan may name is in the table below, and no other."""
     assert set(METHOD_NAMES) == CATALOGUE.keys()
-    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 25
+    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 26
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
@@ -213,7 +214,7 @@ CLASHES: list[tuple[tuple[dict[str, Any] | str, ...], str]] = [
     (({"name": "local-adaptation", "fine_tuning_epochs": 3}, "fedbabu"), "both say the fine-tuning at the end"),
     (("fedprox", {"name": "fedprox", "strength": 1.0}), "two methods add the same penalty"),
     (("fedprox", "fedprox"), "two methods add the same penalty"),
-    (("local", "fedprox"), "local shares nothing, so nothing can be composed with it"),
+    (("local", "fedprox"), "local shares nothing of a network, so nothing can be composed with it"),
     (("scaffold", "ditto"), "scaffold and ditto both say how a site trains in one round"),
     (("fedlp", "fedlama"), "fedlp and fedlama both say how the coordinator uses the aggregate"),
     (("player-fl", "fedbn"), "player-fl and fedbn both say which parameters are federated"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from protos.plan.methods import METHOD_NAMES
+from protos.plan.methods import NETWORK_METHODS
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import dealt_hospitals
 from quickstart.programs import run_to_the_end
@@ -21,7 +21,7 @@ def test_every_method_of_the_catalogue_runs_masked_to_its_end(tmp_path: Path) ->
     """Each method, named in a plan, is trained by three hospitals, and each hospital gets its report."""
     hospitals = dealt_hospitals(3, tmp_path, seed=0)
     rehearsal = Rehearsal(
-        folder=tmp_path, hospitals=hospitals, methods=METHOD_NAMES, rounds=2, seed=0, is_masked=True, latent=8
+        folder=tmp_path, hospitals=hospitals, methods=NETWORK_METHODS, rounds=2, seed=0, is_masked=True, latent=8
     )
     prepare(rehearsal)
     for hospital in hospitals:
@@ -36,10 +36,10 @@ def test_every_method_of_the_catalogue_runs_masked_to_its_end(tmp_path: Path) ->
         ]
         for hospital in hospitals
     }
-    assert {record["method"] for record in records} == set(METHOD_NAMES)
+    assert {record["method"] for record in records} == set(NETWORK_METHODS)
     assert all(record["is_complete"] and record["masked"] for record in records)
     for found in reports.values():
-        assert {report["method"] for report in found} == set(METHOD_NAMES)
+        assert {report["method"] for report in found} == set(NETWORK_METHODS)
         assert all(report["federated"]["metrics"]["auroc"] is not None for report in found)
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError
-from protos.plan.methods import METHOD_NAMES, described
+from protos.plan.methods import NETWORK_METHODS, described
 from protos.plan.plan import Plan
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import HospitalData
@@ -45,7 +45,7 @@ def plan_for(words: str, hospitals: list[HospitalData]) -> Plan:
     return Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8) | AROUND))
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", NETWORK_METHODS)
 def test_every_method_gets_a_plan_that_fits(name: str, hospitals: list[HospitalData]) -> None:
     """Network, columns and outputs follow from the method; no list of names has to be kept."""
     assert described(plan_for(name, hospitals).method) == name

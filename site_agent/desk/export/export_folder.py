@@ -138,7 +138,7 @@ def answers(
     contract = applied.model.preprocessing.contract
     features = features_of(contract, values)
     table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None)
-    scores = applied.scores(applied.model.preprocessing.encode(table))
+    scores = applied.scores(applied.model.encode(table))
     return scores if changed is None else changed.apply(scores)
 
 

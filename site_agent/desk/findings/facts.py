@@ -123,14 +123,15 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         return _CHANGED
     chosen = group_values(examination.table, model.profile, rows.test, groups)
     accepted = is_accepted(hospital, examination)
-    return TestPart(features=dataset.test.features, groups=chosen, is_accepted=accepted)
+    features = model.encode(examination.table, rows.test)
+    return TestPart(features=features, groups=chosen, is_accepted=accepted)
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:
     from site_agent.desk.applied import AppliedModel
 
     applied = AppliedModel(model, run, hospital.training)
-    found = importances(rows, part.features, model.preprocessing.contract, applied.scores, _SEED)
+    found = importances(rows, part.features, model.columns_of_features, applied.scores, _SEED)
     return [one.to_json() for one in found]
 
 

@@ -7,7 +7,7 @@ for the patient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
 from site_agent.trainer.comparison.gain import headline_metric
-from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 REPEATS: Final = 10
@@ -51,7 +50,7 @@ def cuts(features: int, rows: int) -> list[str]:
 def importances(
     rows: HeldOutRows,
     features: npt.NDArray[np.float32],
-    contract: Contract,
+    columns: Mapping[str, Sequence[int]],
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
@@ -60,7 +59,7 @@ def importances(
     Args:
         rows: the test rows.
         features: float32 of shape (rows, columns), as the model's preprocessing encodes them.
-        contract: says which columns a feature became.
+        columns: by the feature's name the places of the columns that it became.
         score: the model.
         seed: of the drawn rows and of the shuffles.
 
@@ -76,15 +75,13 @@ def importances(
     whole = part.evaluate(score(features)).metrics[metric]
     if whole is None:
         return ()
-    generator, found, place = np.random.default_rng(seed), [], 0
-    for feature in contract.features[:MOST_FEATURES]:
-        columns = slice(place, place + len(feature.encoded_columns))
-        place = columns.stop
+    generator, found = np.random.default_rng(seed), []
+    for feature, places in list(columns.items())[:MOST_FEATURES]:
         losses = []
         for _ in range(REPEATS):
             shuffled = features.copy()
-            shuffled[:, columns] = features[generator.permutation(len(kept)), columns]
+            shuffled[:, places] = features[generator.permutation(len(kept))][:, places]
             figure = part.evaluate(score(shuffled)).metrics[metric]
             losses.append(sign * ((figure if figure is not None else whole) - whole))
-        found.append(Importance(feature=feature.name, loss=float(np.mean(losses)), deviation=float(np.std(losses))))
+        found.append(Importance(feature=feature, loss=float(np.mean(losses)), deviation=float(np.std(losses))))
     return tuple(sorted(found, key=lambda one: -one.loss))

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
+from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
 from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_labels
 
@@ -43,6 +44,7 @@ class MeasuredFeature(Document):
     bins: int = Field(default=10, ge=2, le=100)
     required: bool = True
     same_for_patient: bool = False
+    concept: ConceptName | None = None
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -103,7 +105,8 @@ class CategoricalFeature(Document):
     unknown; `one-hot` one column of 0 and 1 per code and one for unknown; `embedding` `width` columns, in which
     codes lie near each other when their training rows are alike in the other features. A code with fewer than
     `fewest_rows` training rows counts as unknown. `missing` says what unknown becomes: a value of its own, the most
-    common code with or without a column that says so, or an error.
+    common code with or without a column that says so, or an error. `concept` names the concept of a plan that this
+    column records, `concept_codes` the concept's code for each own code where they are written differently.
     """
 
     name: Name
@@ -119,6 +122,8 @@ class CategoricalFeature(Document):
     required: bool = True
     same_for_patient: bool = False
     group: bool = False
+    concept: ConceptName | None = None
+    concept_codes: tuple[Words | None, ...] | None = None
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -133,6 +138,8 @@ class CategoricalFeature(Document):
             raise ValueError(f"an ordinal column keeps its order; declare it categorical for {self.encoding}")
         if not self.required and self.missing == "refuse":
             raise ValueError("a column that may be absent cannot refuse missing values")
+        if self.concept_codes is not None and (self.concept is None or len(self.concept_codes) != len(self.codes)):
+            raise ValueError("concept_codes goes with concept, and has one entry for each code, null for none")
         return self
 
     @property

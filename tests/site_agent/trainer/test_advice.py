@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from protos.errors import ConfigurationError
-from protos.plan.methods import METHOD_NAMES
+from protos.plan.methods import NETWORK_METHODS
 from site_agent.desk.prediction import predict_table
 from site_agent.trainer import baselines
 from site_agent.trainer.alone import train_alone
@@ -213,7 +213,7 @@ def test_the_opponents_hear_the_same_expert(tmp_path: Path, table: Table) -> Non
         assert train_placebo(federated) is not None
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", NETWORK_METHODS)
 def test_an_expert_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
     """What leaves has the same names, shapes and sizes as without one, and other values: it was taught."""
     keys = COMPANIONS.get(name, {}) | {"secure_aggregation": "off"}

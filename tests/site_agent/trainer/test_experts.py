@@ -160,7 +160,7 @@ def test_no_row_teaches_itself(task: Task) -> None:
 def _out_of_fold(dataset: Dataset, folds: np.ndarray) -> np.ndarray:
     """Opinions out of these folds, of both models in equal parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "_folds", lambda *_: folds)
+        patch.setattr(baselines, "patient_folds", lambda *_: folds)
         patch.setattr(baselines, "_probability_of_less", lambda *_: 0.5)
         return fit_expert(dataset, 5).out_of_fold
 
@@ -173,7 +173,7 @@ def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     of_patient = generator.random(40) < 0.3
     targets = of_patient[patients].astype(np.float32)
 
-    folds = baselines._folds(targets, patients, seed)
+    folds = baselines.patient_folds(targets, patients, seed)
 
     assert all(len(set(folds[patients == patient])) == 1 for patient in patients)
     positive = [len(set(patients[(folds == fold) & (targets == 1)])) for fold in range(FOLDS)]

@@ -17,11 +17,12 @@ def test_rows_sorted_by_outcome_have_importance() -> None:
     declared = contract("binary")
     features = np.zeros((len(rows), len(declared.encoded_columns)), dtype=np.float32)
     features[:, 0] = targets
+    columns = {feature.name: [place] for place, feature in enumerate(declared.features)}
 
     def score(columns: npt.NDArray[np.float32]) -> Scores:
         return columns[:, 0].astype(np.float64)
 
-    found = importances(rows, features, declared, score, 1)
+    found = importances(rows, features, columns, score, 1)
 
     assert found[0].feature == declared.features[0].name
     assert found[0].loss > 0.4

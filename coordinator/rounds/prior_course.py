@@ -1,0 +1,60 @@
+"""What the sums of federated-prior decide about the further course of a run; pure but for the announced vector.
+
+The sums of each round are written into the vector that comes down. The Newton rounds end when no coefficient moves by
+1e-8, or after the most that the plan allows; the round after them is the guard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator.rounds.course import Course
+from protos.numbers.newton_sums import OutOfBound, has_converged
+from protos.numbers.round_sums import Sums
+from protos.plan.prior_sums import AnnouncedSums, Prior, place_sums
+from protos.wire.messages import Stage
+
+Float32 = npt.NDArray[np.float32]
+
+
+def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
+    """Write a round's sums into the vector that comes down; the course after it.
+
+    Args:
+        prior: the plan's.
+        course: before.
+        round_number: from 0.
+        sums: of the round.
+        values: float32 of the announced tensor's size, changed in place.
+    """
+    made = prior.method.newton_rounds if course.training_rounds is None else course.training_rounds
+    stage, integers = sums.exchange.stage, [sums.scalars[scalar.name] for scalar in sums.exchange.scalars]
+    place_sums(values, prior.place(round_number, made), integers)
+    is_last = round_number == prior.method.newton_rounds
+    if stage is not Stage.NEWTON or is_last or not _has_ended(prior, round_number, values):
+        return course
+    return replace(course, training_rounds=round_number)
+
+
+def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
+    """Whether the last step moved nothing; impossible sums end nothing here, and every site refuses them."""
+    try:
+        path = AnnouncedSums(prior, values).coefficients(round_number)
+    except OutOfBound:
+        return False
+    return has_converged(path[-2], path[-1])
+
+
+def fitted(prior: Prior, course: Course, values: Float32) -> dict[str, Float32]:
+    """The regression as named arrays of shape (outputs, columns): coefficients and standard errors, in float32."""
+    made = prior.method.newton_rounds if course.training_rounds is None else course.training_rounds
+    found = AnnouncedSums(prior, values)
+    try:
+        coefficients = found.coefficients(made)[-1]
+        errors = found.newton(made).standard_errors(prior.method.ridge)
+    except OutOfBound:  # a run that ended before its statistics has none
+        return {}
+    return {"coefficients": coefficients.astype(np.float32), "standard_errors": errors.astype(np.float32)}

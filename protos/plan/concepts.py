@@ -1,0 +1,107 @@
+"""Concepts: columns that mean the same at several sites, with one definition, unit and range.
+
+A plan lists concepts. Each hospital's contract maps a column of its own to a concept, and a plan's conversions
+bring the column's unit to the concept's. The rules:
+
+* a concept is a number within a range, or one of several codes;
+* a unit that is not the concept's needs a conversion that the plan declares;
+* `recorded_by` names the sites that have the concept, so that fewest sites are counted for each concept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, StringConstraints, model_validator
+
+from protos.plan.documents import Document
+
+ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
+Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
+
+
+class Conversion(Document):
+    """From another unit to the concept's: value = factor * other + offset."""
+
+    unit: Text
+    factor: float
+    offset: float = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.factor == 0.0:
+            raise ValueError("a conversion's factor is not 0")
+        return self
+
+
+class NumberConcept(Document):
+    """A measured number; values outside `low` to `high` count as the nearer end."""
+
+    kind: Literal["number"]
+    name: ConceptName
+    definition: Definition
+    unit: Text | None = None
+    low: float
+    high: float
+    conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)
+    recorded_by: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low lies below high")
+        units = [conversion.unit for conversion in self.conversions]
+        if len({*units, self.unit}) != len(units) + 1:
+            raise ValueError("a unit is converted twice, or is the concept's own")
+        if units and self.unit is None:
+            raise ValueError("a concept without a unit has nothing to convert to")
+        return self
+
+
+class CodedConcept(Document):
+    """One of several codes; the first one is what the others are compared with."""
+
+    kind: Literal["codes"]
+    name: ConceptName
+    definition: Definition
+    codes: tuple[Text, ...] = Field(min_length=2, max_length=50)
+    recorded_by: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.codes)) != len(self.codes):
+            raise ValueError("a code is listed twice")
+        return self
+
+
+Concept: TypeAlias = Annotated[NumberConcept | CodedConcept, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class ConceptColumn:
+    """One column of a regression on concepts: a number, or whether a code is this one.
+
+    Attributes:
+        name: as it stands in names of sums, "age" or "chest-pain=typical".
+        concept: where it comes from.
+        code: the code that is 1 here; None for a number.
+    """
+
+    name: str
+    concept: NumberConcept | CodedConcept
+    code: str | None
+
+
+def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
+    """The columns of a regression on these concepts, in order; a coded concept has one for each code but the first."""
+    return tuple(column for concept in concepts for column in _columns(concept))
+
+
+def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
+    if isinstance(concept, NumberConcept):
+        yield ConceptColumn(concept.name, concept, None)
+    else:
+        yield from (ConceptColumn(f"{concept.name}={code}", concept, code) for code in concept.codes[1:])

@@ -1,0 +1,115 @@
+"""The method federated-prior: what other hospitals know, as one score, and how much each hospital trusts it.
+
+The sites fit one regression on common concepts together, from sums alone. Each site then takes its own part out of
+these sums, so that the score is what the others know, and joins it with its own models. The rounds are one of
+statistics, some of Newton's method, and one guard: whether the others' score helps at all, over all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, StrictInt, model_validator
+
+from protos.plan.concepts import ConceptName, Text
+from protos.plan.documents import Document
+from protos.plan.ingredients import Method, Nothing
+
+
+class YesOrNo(Document):
+    """The outcome is there or not."""
+
+    task: Literal["binary"]
+
+    @property
+    def outputs(self) -> int:
+        """Regressions to fit: one."""
+        return 1
+
+
+class OneOfClasses(Document):
+    """The outcome is one of these; each is told apart from all others by a regression of its own."""
+
+    task: Literal["multi-class"]
+    classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
+
+    @property
+    def outputs(self) -> int:
+        """Regressions to fit: one for each class."""
+        return len(self.classes)
+
+
+class Number(Document):
+    """The outcome is a number; values outside `low` to `high` count as the nearer end in sums of statistics."""
+
+    task: Literal["regression"]
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low lies below high")
+        return self
+
+    @property
+    def width(self) -> float:
+        """From the lowest to the highest value."""
+        return self.high - self.low
+
+    @property
+    def outputs(self) -> int:
+        """Regressions to fit: one."""
+        return 1
+
+
+PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discriminator="task")]
+
+
+class FederatedPrior(Document):
+    """A regression on common concepts from sums, and at each site a join with its own models.
+
+    Attributes:
+        outcome: what kind of outcome all sites predict.
+        concepts: the names of those that are used; None for all of the plan.
+        ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
+        rounds: the most Newton rounds; they stop when no coefficient moves by 1e-8.
+        fewest_sites: that record a concept. With three, each of the three can compute the sum of the two others.
+        largest_rows: training rows of all sites together, for the bounds of sums.
+        rows_per_unknown: how many rows of other sites there are at least for each number that a reader could solve
+            for: this times rounds times (columns + 3) / 2.
+    """
+
+    name: Literal["federated-prior"]
+    outcome: PriorOutcome = YesOrNo(task="binary")
+    concepts: tuple[ConceptName, ...] | None = None
+    ridge: float = Field(default=10.0, gt=0, le=1e6)
+    rounds: StrictInt = Field(default=15, ge=1, le=50)
+    fewest_sites: StrictInt = Field(default=4, ge=3, le=100)
+    largest_rows: StrictInt = Field(default=1 << 20, ge=1, le=1 << 26)
+    rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
+
+    def method(self) -> Method:
+        """The method made of its ingredients: no parameter of a network is shared."""
+        return Method(federated=Nothing())
+
+    @property
+    def newton_rounds(self) -> int:
+        """The most Newton rounds; for a number one step is exact."""
+        return 1 if isinstance(self.outcome, Number) else self.rounds
+
+    def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:
+        """What speaks against it, a clause each.
+
+        Args:
+            sites: listed in the plan.
+            known: the names of the plan's concepts.
+        """
+        if not known:
+            yield "federated-prior needs concepts, the columns that mean the same at several sites"
+        missing = [name for name in self.concepts or () if name not in known]
+        if missing:
+            yield f"federated-prior names concepts that the plan does not have: {', '.join(missing)}"
+        if self.largest_rows * sites >= 1 << 27:
+            yield f"largest_rows {self.largest_rows} times {sites} sites is not below 134,217,728"

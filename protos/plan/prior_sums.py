@@ -1,0 +1,242 @@
+"""What travels under the method federated-prior, and what follows from the announced sums; pure.
+
+Everything announced so far comes down in every round, as one vector of fixed length: the sums of the statistics, then
+those of each Newton round, then the guard; what is still to come is 0. So a program that was restarted computes the
+same coefficients again, and no program has to believe another one's coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.newton_sums import (
+    Float32,
+    Float64,
+    NewtonSums,
+    OutOfBound,
+    announced,
+    read_announced,
+)
+from protos.plan.concepts import Concept, ConceptColumn, columns_of
+from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
+from protos.plan.prior_method import FederatedPrior, Number, OneOfClasses, YesOrNo
+
+PRIOR_MOMENT_SCALE: Final = 1 << 30
+GUARD_SCALE: Final = 1 << 20
+LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability keeps 2.2e-16 from 0 and 1, which is 36
+GUARD: Final = "guard"
+FEWEST_ROWS: Final = 10  # values of a column beside its commonest one, so that no row stands out in a sum
+_NARROWEST: Final = 1e-4  # standard deviation of a column, as a part of its concept's range
+_MOMENTS: Final = ("sites", "count", "sum", "squares")
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A plan's use of federated-prior.
+
+    Attributes:
+        method: as in the plan.
+        concepts: those that the method uses, in the plan's order.
+    """
+
+    method: FederatedPrior
+    concepts: tuple[Concept, ...]
+
+    @cached_property
+    def columns(self) -> tuple[ConceptColumn, ...]:
+        """The regression's columns, in order."""
+        return columns_of(self.concepts)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """A name for each regression that is fitted."""
+        outcome = self.method.outcome
+        match outcome:
+            case YesOrNo():
+                return ("outcome",)
+            case OneOfClasses():
+                return tuple(f"outcome={name}" for name in outcome.classes)
+            case Number():
+                return ("outcome",)
+            case _:
+                assert_never(outcome)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the outcome is a number."""
+        return isinstance(self.method.outcome, Number)
+
+    @property
+    def largest_weight(self) -> float:
+        """Of one row in H."""
+        return 1.0 if self.is_number else 0.25
+
+    @cached_property
+    def statistics_names(self) -> tuple[str, ...]:
+        """The sums of round 0: of each column who records it and its moments, then rows and outcomes."""
+        moments = [f"{kind} {column.name}" for column in self.columns for kind in _MOMENTS]
+        outcomes = [f"sum {output}" for output in self.outputs]
+        return (*moments, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
+
+    @cached_property
+    def newton_names(self) -> tuple[str, ...]:
+        """The sums of one Newton round, as NewtonSums encodes them."""
+        columns = [column.name for column in self.columns]
+        return tuple(
+            name
+            for output in self.outputs
+            for name in (
+                *(f"hessian {output}: {one} x {other}" for i, one in enumerate(columns) for other in columns[i:]),
+                *(f"gradient {output}: {one}" for one in columns),
+            )
+        )
+
+    @cached_property
+    def tensor(self) -> TensorSpec:
+        """What comes down in every round and with the result: four numbers for each sum."""
+        return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
+
+    @property
+    def words(self) -> int:
+        """Sums of the whole run."""
+        return len(self.statistics_names) + self.method.newton_rounds * len(self.newton_names) + 1
+
+    def place(self, round_number: int, made: int) -> slice:
+        """Where the sums of a round stand among all of the run.
+
+        Args:
+            round_number: 0 for the statistics, then the Newton rounds, then the guard.
+            made: Newton rounds of the run; the round after them is the guard.
+        """
+        if round_number == 0:
+            return slice(0, len(self.statistics_names))
+        if round_number > made:
+            return slice(self.words - 1, self.words)
+        start = len(self.statistics_names) + (round_number - 1) * len(self.newton_names)
+        return slice(start, start + len(self.newton_names))
+
+    def rows_needed(self, rounds: int) -> float:
+        """How many rows of other sites there have to be before so many Newton rounds are answered."""
+        return self.method.rows_per_unknown * rounds * (len(self.columns) + 3) / 2
+
+
+@lru_cache(maxsize=16)
+def prior_of(method: FederatedPrior, concepts: tuple[Concept, ...]) -> Prior:
+    """The use that a plan with these concepts makes of the method."""
+    chosen = method.concepts
+    return Prior(method, tuple(one for one in concepts if chosen is None or one.name in chosen))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Standard:
+    """How every site standardises the common columns; from the announced statistics.
+
+    Attributes:
+        means, deviations: float64 of shape (columns,), of values moved from the concept's range to 0..1.
+        is_used: bool of shape (columns,): enough sites record the column, and it varies.
+        rows: training rows with an outcome, of all sites.
+        outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
+        outcome_deviation: of a number, in 0..1; 1 for classes.
+    """
+
+    means: Float64 = field(repr=False)
+    deviations: Float64 = field(repr=False)
+    is_used: npt.NDArray[np.bool_]
+    rows: int
+    outcome_means: Float64 = field(repr=False)
+    outcome_deviation: float
+
+    def applied(self, values: Float64) -> Float64:
+        """Standardised columns from values in 0..1, float64 of shape (rows, columns); missing and unused ones are 0."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.where(np.isnan(values) | ~self.is_used, 0.0, (values - self.means) / self.deviations))
+
+
+class AnnouncedSums:
+    """The sums that came down, and what follows from them."""
+
+    def __init__(self, prior: Prior, vector: Float32) -> None:
+        """`vector` is float32 of shape (4 * prior.words,).
+
+        Raises:
+            OutOfBound: these are no sums.
+        """
+        if vector.shape != (4 * prior.words,):
+            raise OutOfBound("another number of announced sums")
+        self._prior, self._words = prior, read_announced(vector)
+
+    @cached_property
+    def standard(self) -> Standard:
+        """How columns are standardised.
+
+        Raises:
+            OutOfBound: no honest sites can have sent these statistics.
+        """
+        prior = self._prior
+        found = dict(zip(prior.statistics_names, self._words, strict=False))
+        sites, counts, sums, squares = (
+            np.array([found[f"{kind} {column.name}"] for column in prior.columns], np.float64) for kind in _MOMENTS
+        )
+        rows = found["outcomes"]
+        if min(found.values()) < 0 or (counts > rows).any() or (squares > sums).any() or rows < 1:
+            raise OutOfBound("statistics that no honest sites can have sent")
+        means, deviations = _moments(np.maximum(counts, 1.0), sums, squares)
+        enough = (sites >= prior.method.fewest_sites) & (deviations > _NARROWEST)
+        totals = np.array([found[f"sum {output}"] for output in prior.outputs], np.float64)
+        if prior.is_number:
+            all_rows, of_squares = np.full(1, float(rows)), np.full(1, float(found["squares outcome"]))
+            outcome_means, outcome_deviations = _moments(all_rows, totals, of_squares)
+        else:
+            outcome_means, outcome_deviations = totals / rows, np.ones(1)
+        return Standard(
+            means=means,
+            deviations=np.where(enough, deviations, 1.0),
+            is_used=enough,
+            rows=rows,
+            outcome_means=outcome_means,
+            outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
+        )
+
+    def newton(self, round_number: int) -> NewtonSums:
+        """H and g that a Newton round gave; the first one is round 1."""
+        prior = self._prior
+        words = self._words[prior.place(round_number, prior.method.newton_rounds)]
+        return NewtonSums.decoded(words, len(prior.columns), len(prior.outputs))
+
+    def coefficients(self, rounds: int) -> tuple[Float64, ...]:
+        """The coefficients before each Newton round, and those after the last of `rounds`.
+
+        Returns:
+            rounds + 1 arrays of shape (outputs, columns); the first one is 0.
+
+        Raises:
+            OutOfBound: sums that no honest sites can have sent.
+        """
+        prior = self._prior
+        path = [np.zeros((len(prior.outputs), len(prior.columns)))]
+        for number in range(1, rounds + 1):
+            sums = self.newton(number)
+            sums.require_possible(self.standard.rows, prior.largest_weight)
+            path.append(sums.next_coefficients(path[-1], prior.method.ridge))
+        return tuple(path)
+
+    @property
+    def guard(self) -> float:
+        """By how much the others' score lowers the log loss, summed over all sites; for numbers half squared errors."""
+        return self._words[-1] / GUARD_SCALE
+
+
+def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
+    """Write a round's sums into the vector that comes down, in place."""
+    vector[4 * place.start : 4 * place.stop] = announced(integers)
+
+
+def _moments(counts: Float64, sums: Float64, squares: Float64) -> tuple[Float64, Float64]:
+    means = sums / counts / PRIOR_MOMENT_SCALE
+    return means, np.sqrt(np.maximum(squares / counts / PRIOR_MOMENT_SCALE - means * means, 0.0))

@@ -1,0 +1,66 @@
+"""The common columns of a table as federated-prior reads them: saved with the model, so that a prediction needs
+nothing else. A missing value is 0, which is the mean over all sites.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import model_validator
+
+from protos.plan.documents import Document
+from protos.plan.prior_sums import Standard
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber, values_of
+
+
+class ConceptEncoding(Document):
+    """How a site's own columns become the regression's, one entry for each of these.
+
+    Attributes:
+        names: of the regression's columns.
+        mapped: the site's own column for each, None where it has none.
+        means, deviations: over all sites, of values moved to 0..1.
+        used: whether enough sites record the column, and it varies.
+    """
+
+    names: tuple[str, ...]
+    mapped: tuple[MappedNumber | MappedCode | None, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    used: tuple[bool, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> ConceptEncoding:
+        if len({len(self.names), len(self.mapped), len(self.means), len(self.deviations), len(self.used)}) != 1:
+            raise ValueError("one entry for each column")
+        if any(deviation <= 0 for deviation in self.deviations):
+            raise ValueError("a deviation is above 0")
+        return self
+
+    @classmethod
+    def of(
+        cls, names: tuple[str, ...], mapped: tuple[MappedNumber | MappedCode | None, ...], standard: Standard
+    ) -> ConceptEncoding:
+        """The encoding that follows from the announced statistics."""
+        return cls(
+            names=names,
+            mapped=mapped,
+            means=tuple(standard.means.tolist()),
+            deviations=tuple(standard.deviations.tolist()),
+            used=tuple(standard.is_used.tolist()),
+        )
+
+    def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
+        """Standardised columns, float32 of shape (rows, columns).
+
+        Args:
+            table: read under the contract of the mapping.
+            rows: int64, those wanted, in order; None takes all.
+        """
+        features = {name: values if rows is None else values[rows] for name, values in table.features.items()}
+        values = values_of(self.mapped, features, table.rows if rows is None else len(rows))
+        used = np.array(self.used)
+        standardised = (values - np.array(self.means)) / np.array(self.deviations)
+        return np.where(np.isnan(values) | ~used, 0.0, standardised).astype(np.float32)

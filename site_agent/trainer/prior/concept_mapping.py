@@ -1,0 +1,175 @@
+"""Which of a site's own columns record a plan's concepts, and their values in the concepts' own terms.
+
+A contract names the concept of a column. The rules:
+
+* a number is converted to the concept's unit by the factor that the plan declares, never by a guess;
+* a code is the concept's code of the same name, or the one that the contract gives for it;
+* values count from 0 to 1 within the concept's range, and what lies beyond it counts as the nearer end;
+* a column with fewer than ten values beside its commonest one could single a patient out, so it counts as missing at
+  this site; so does each code with fewer rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import ConfigurationError
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.plan.documents import Document
+from protos.plan.prior_sums import FEWEST_ROWS, Prior
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature, NumericFeature
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+
+class MappedNumber(Document):
+    """One column of the regression: a number of the site's own, or none."""
+
+    feature: str
+    factor: float
+    offset: float
+    low: float
+    high: float
+
+    def values(self, own: Float64) -> Float64:
+        """Values in 0..1, NaN where missing; `own` has shape (rows,)."""
+        converted = self.factor * own + self.offset
+        return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
+
+
+class MappedCode(Document):
+    """One column of the regression: whether a code of the site's own is one of these.
+
+    Attributes:
+        feature: the site's column.
+        ones: positions of own codes that are 1 here.
+        known: positions of own codes that are 0 or 1 here; all others count as missing.
+    """
+
+    feature: str
+    ones: tuple[int, ...]
+    known: tuple[int, ...]
+
+    def values(self, own: Float64) -> Float64:
+        """0 or 1, NaN where missing; `own` has positions of codes, shape (rows,)."""
+        return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
+
+
+Mapped: TypeAlias = MappedNumber | MappedCode | None  # None where the site does not record the concept
+
+
+def mapped_columns(prior: Prior, contract: Contract, site: str) -> tuple[Mapped, ...]:
+    """For each column of the regression the site's own column.
+
+    Raises:
+        ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
+            conversion, or a column of another kind.
+    """
+    own: dict[str, Feature] = {}
+    for feature in contract.features:
+        if feature.concept is not None and feature.concept in own:
+            raise _wrong(f"The contract maps {own[feature.concept].name} and {feature.name} to {feature.concept}.")
+        if feature.concept is not None:
+            own[feature.concept] = feature
+    found: list[Mapped] = []
+    for concept in prior.concepts:
+        found += _mapped(concept, own.get(concept.name), site)
+    return tuple(found)
+
+
+def _mapped(concept: Concept, feature: Feature | None, site: str) -> Sequence[Mapped]:
+    width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
+    is_expected = concept.recorded_by is None or site in concept.recorded_by
+    if not is_expected or (feature is None and concept.recorded_by is None):
+        return [None] * width
+    if feature is None:
+        raise _wrong(f"The plan says that this site records {concept.name}, and no column of the contract does.")
+    if isinstance(concept, NumberConcept):
+        return [_mapped_number(concept, feature)]
+    return _mapped_codes(concept, feature)
+
+
+def _mapped_number(concept: NumberConcept, feature: Feature) -> MappedNumber:
+    if not isinstance(feature, NumericFeature | DateFeature):
+        raise _wrong(f"{concept.name} is a number, and the column {feature.name} has codes.")
+    factor, offset = 1.0, 0.0
+    if feature.unit != concept.unit:
+        known = {conversion.unit: conversion for conversion in concept.conversions}
+        if feature.unit is None or feature.unit not in known:
+            raise _wrong(
+                f"{feature.name} is in {feature.unit or 'no unit'}, {concept.name} in {concept.unit or 'no unit'}, and "
+                "the plan declares no conversion."
+            )
+        factor, offset = known[feature.unit].factor, known[feature.unit].offset
+    return MappedNumber(feature=feature.name, factor=factor, offset=offset, low=concept.low, high=concept.high)
+
+
+def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
+    if not isinstance(feature, CategoricalFeature):
+        raise _wrong(f"{concept.name} has codes, and the column {feature.name} is a number.")
+    means = feature.concept_codes or tuple(code if code in concept.codes else None for code in feature.codes)
+    strangers = {code for code in means if code is not None and code not in concept.codes}
+    if strangers or not any(means):
+        what = ", ".join(sorted(strangers)) or "none of its codes"
+        raise _wrong(f"The column {feature.name} maps {what} to {concept.name}, which has {', '.join(concept.codes)}.")
+    known = tuple(place for place, code in enumerate(means) if code is not None)
+    return [
+        MappedCode(feature=feature.name, ones=tuple(p for p in known if means[p] == code), known=known)
+        for code in concept.codes[1:]
+    ]
+
+
+def without_rare(
+    mapped: Sequence[Mapped], features: Mapping[str, Float64], fewest: int = FEWEST_ROWS
+) -> tuple[Mapped, ...]:
+    """The columns that may take part at this site.
+
+    Args:
+        mapped: as the contract says.
+        features: of the training rows, float64 of shape (rows,) by the site's own names.
+        fewest: values beside the commonest one, and rows of a code.
+    """
+    kept: list[Mapped] = []
+    for one in mapped:
+        if isinstance(one, MappedCode):
+            counts = {place: int(np.count_nonzero(features[one.feature] == place)) for place in one.known}
+            known = tuple(place for place in one.known if counts[place] >= fewest)
+            one = one.model_copy(update={"known": known, "ones": tuple(p for p in one.ones if p in known)})
+        if one is None or _beside_commonest(one.values(features[one.feature])) < fewest:
+            kept.append(None)
+        else:
+            kept.append(one)
+    return tuple(kept)
+
+
+def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int) -> Float64:
+    """Values in 0..1 of each column of the regression, float64 of shape (rows, columns), NaN where missing.
+
+    Args:
+        mapped: of each column.
+        features: float64 of shape (rows,) by the site's own names.
+        rows: how many.
+    """
+    columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
+    return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
+
+
+def _beside_commonest(values: Float64) -> int:
+    """How many present values differ from the commonest one."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return 0
+    return int(len(present) - np.unique(present, return_counts=True)[1].max())
+
+
+def _wrong(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=what,
+        consequence="Nothing was trained and nothing left this site.",
+        remedy="Correct `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the plan.",
+    )

@@ -1,0 +1,144 @@
+"""Three models of one site joined: its own regression, its own forest, and what other hospitals know.
+
+All three speak on the scale of logits (of several classes logarithms of probabilities; a regression's numbers as they
+are). The joined model is their mean with convex weights, which the site's own rows decide. It is numbers only, so it
+is saved, exported and read without unpickling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.forest import Forest
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+MODELS: Final = ("own regression", "own forest", "others")
+_DISTANCE: Final = 0.005  # as in baselines.py, which says why
+_TREES: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
+_LINES: Final = ("own slopes", "own starts", "others slopes", "others starts", "weights")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Lines:
+    """Linear functions of columns, one for each output: slopes (outputs, columns), starts (outputs,), float64."""
+
+    slopes: Float64
+    starts: Float64
+
+    def of(self, columns: npt.NDArray[np.generic]) -> Float64:
+        """Their values, float64 of shape (rows, outputs)."""
+        wide = columns.astype(np.float64)
+        # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
+        both = zip(self.slopes, self.starts, strict=True)
+        return np.stack([(wide * slope).sum(axis=1) + start for slope, start in both], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class JoinedModel:
+    """The three models and their weights.
+
+    Attributes:
+        task: what is predicted.
+        own: the site's regression, on its own encoded columns.
+        forest: the site's forest, on the same.
+        others: what the others know, on the standardised concepts.
+        weights: float64 of shape (3,), in the order of MODELS; not negative, with sum 1.
+    """
+
+    task: Task
+    own: Lines
+    forest: Forest
+    others: Lines
+    weights: Float64
+
+    def __post_init__(self) -> None:
+        outputs = len(self.own.starts)
+        if self.weights.shape != (3,) or self.weights.min() < 0 or abs(self.weights.sum() - 1.0) > 1e-6:
+            raise ValueError("three weights that are shares")
+        if self.own.slopes.shape[:1] != (outputs,) or self.others.slopes.shape[:1] != (outputs,):
+            raise ValueError("models with different outputs")
+
+    def outputs(self, own: Float32, concepts: Float32) -> Float64:
+        """What the joined model says of rows.
+
+        Args:
+            own: float32 of shape (rows, own columns), as the preprocessing encodes them.
+            concepts: float32 of shape (rows, concept columns), standardised.
+
+        Returns:
+            float64 of shape (rows, outputs): a logit, logarithms that softmax turns into probabilities, or a number.
+        """
+        said = (
+            on_scale(self.task, self.own.of(own)),
+            grown(self.task, self.forest.answers(own)),
+            of_others(self.task, self.others.of(concepts)),
+        )
+        return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """All that `joined_model_of` needs but the task."""
+        lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
+        trees = {name: np.asarray(getattr(self.forest, name)) for name in _TREES}
+        return {**dict(zip(_LINES, lines, strict=True)), **trees}
+
+
+def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
+    """The model whose `arrays` these are.
+
+    Raises:
+        ValueError: they are those of no joined model.
+    """
+    types = {**dict.fromkeys(_LINES, "<f8"), **_TREES}
+    if set(arrays) != set(types) or any(arrays[name].dtype.str != kind for name, kind in types.items()):
+        raise ValueError("other arrays than a joined model's")
+    whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
+    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in (*_LINES, "thresholds", "values")}
+    return JoinedModel(
+        task=task,
+        own=Lines(slopes=numbers["own slopes"], starts=numbers["own starts"]),
+        forest=Forest(**whole, thresholds=numbers["thresholds"], values=numbers["values"]),
+        others=Lines(slopes=numbers["others slopes"], starts=numbers["others starts"]),
+        weights=numbers["weights"],
+    )
+
+
+def on_scale(task: Task, lines: Float64) -> Float64:
+    """Lines of shape (rows, outputs) as logits, logarithms of softmax, or numbers."""
+    if task != "multi-class":
+        return lines
+    raised = lines - lines.max(axis=1, keepdims=True)
+    return np.asarray(raised - np.log(np.exp(raised).sum(axis=1, keepdims=True)))
+
+
+def grown(task: Task, answers: Float64) -> Float64:
+    """A forest's shares of shape (rows, outputs) as bounded logits or logarithms; numbers as they are."""
+    match task:
+        case "binary":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
+        case "multi-class":
+            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
+        case "regression":
+            return answers
+        case _:
+            assert_never(task)
+
+
+def of_others(task: Task, lines: Float64) -> Float64:
+    """Lines of regressions one against the rest, (rows, classes), as logarithms of shares; others as they are."""
+    if task != "multi-class":
+        return lines
+    shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))
+    return np.asarray(np.log(shares / shares.sum(axis=1, keepdims=True)))
+
+
+def weighted(models: Sequence[Float64], weights: Float64) -> Float64:
+    """The models' outputs, each (rows, outputs), at their weights."""
+    return np.asarray(sum(weight * one for weight, one in zip(weights, models, strict=True)))

@@ -1,0 +1,142 @@
+"""The end of a study with federated-prior at this site: the joined model on disk, and what the others brought.
+
+As run_report.py, with the same keys, so that every page that reads a report reads this one. What there is the network
+trained alone is here the same join without the others' score. The report states the three weights in one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import structlog
+
+from site_agent.hospital import Hospital
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.assessment import assess
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED
+from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.joined_model import MODELS, JoinedModel
+from site_agent.trainer.prior.joining_models import FittedJoin, fit_join
+from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
+from site_agent.trainer.run_report import Report, compared, facts_of, log_report
+from site_agent.trainer.saved_model import SavedModel, save_model
+from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.trainer_files import write_whole
+
+_WORDS = {"own regression": "your regression", "own forest": "your forest", "others": "the other hospitals' score"}
+
+
+def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
+    """Join the models, save the result, compare it, write and log the site's report.
+
+    Raises:
+        OperatorError: the rows are too few for folds, or the disk does not take what is saved.
+        MalformedMessage: the announced sums are none of an honest federation.
+    """
+    known, seeds = study.known_by_others(), Seeds(study.plan.seed, study.site)
+    join = joined_with(study, known, preprocessing, seeds.own("join"))
+    concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
+    rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
+    facts["prior"] = prior_facts(study, known, join)
+    choice: Json = {"rule": "latest", "round": known.rounds, "loss": None, "validation_losses": []}
+    models = {
+        FEDERATED: _scores(study, known, preprocessing, join.model),
+        SILOED: _scores(study, known, preprocessing, join.alone),
+    }
+    metrics = rows.evaluate(models[FEDERATED]).metrics
+    reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
+    saved = SavedModel(
+        plan=study.plan,
+        preprocessing=preprocessing,
+        values={},
+        report=facts | reached,
+        joined=join.model,
+        concepts=concepts,
+        profile=study.own.profile,
+    )
+    save_model(hospital.state_path, run, saved)
+    if hospital.training.simple_models:
+        models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+    kept = _scored(study, known, preprocessing, join.model, models)
+    keep_scored_rows(hospital.state_path, run, kept)
+    assessment = assess(rows, models, seeds.own("resamples"))
+    facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
+    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
+    log_report(run, assessment.gain)
+    structlog.get_logger().info("others_weighed", run=run, guard=round(known.guard, 3), **_rounded(join.model))
+    return Report(facts=facts, gain=assessment.sums)
+
+
+def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, seed: int) -> FittedJoin:
+    """The site's own models joined with what the others know; without it where the guard found no use of it."""
+    others, classes = known.others, study.own.classes
+    outcome = study.prior.method.outcome
+    if outcome.task == "regression":
+        assert preprocessing.target_scale is not None
+        others = others * (known.standard.outcome_deviation * outcome.width / preprocessing.target_scale.deviation)
+    elif outcome.task == "multi-class":
+        others = others[[outcome.classes.index(name) for name in classes]]
+    design = known.design(study.part("training"), len(study.own.training))
+    return fit_join(study.own, design.astype(np.float32).astype(np.float64), others, seed, has_others=known.guard > 0)
+
+
+def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
+    """What the report says of the others: weights, guard, coefficients with standard errors."""
+    weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
+    shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
+    used = known.standard.is_used
+    return {
+        "sentence": f"The model is a mean of three: {shares}.",
+        "weights": weights,
+        "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
+        "guard": known.guard,
+        "newton_rounds": known.rounds,
+        "rows_of_all_sites": known.standard.rows,
+        "coefficients": [
+            {
+                "output": output,
+                "column": column.name,
+                "is_used": bool(used[place]),
+                "is_recorded_here": known.mapped[place] is not None,
+                "all_sites": float(known.joint[number, place]),
+                "standard_error": float(known.errors[number, place]),
+                "other_sites": float(known.others[number, place]),
+            }
+            for number, output in enumerate(study.prior.outputs)
+            for place, column in enumerate(study.prior.columns)
+        ],
+    }
+
+
+def _scored(
+    study: PriorStudy,
+    known: KnownByOthers,
+    preprocessing: Preprocessing,
+    model: JoinedModel,
+    models: Mapping[str, Scores],
+) -> ScoredRows:
+    validation = study.own.validation.features
+    outputs = model.outputs(validation, known.design(study.part("validation"), len(validation)).astype(np.float32))
+    return ScoredRows(
+        test=held_out_rows(study.own, preprocessing),
+        scores=models,
+        validation=validation_rows(study.own, preprocessing),
+        validation_scores=scores_of(preprocessing, outputs),
+        dataset=study.own.digest,
+    )
+
+
+def _scores(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel) -> Scores:
+    test = study.own.test.features
+    concepts = known.design(study.part("test"), len(test)).astype(np.float32)
+    return scores_of(preprocessing, model.outputs(test, concepts))
+
+
+def _rounded(model: JoinedModel) -> dict[str, float]:
+    return {name.replace(" ", "_"): round(float(weight), 3) for name, weight in zip(MODELS, model.weights, strict=True)}

@@ -1,0 +1,301 @@
+"""A plan with federated-prior at one site: its sums in each round, and in the end what the others know.
+
+Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
+announced sums, and nobody sends any. The rules:
+
+* what was announced once stays so: other sums for an earlier round are refused;
+* announced sums less this site's own have to be possible sums of the other sites' rows;
+* coefficients at which few rows of this site would decide H are refused, and so is a round before which the others
+  have too few rows for the number of sums that were announced;
+* only training rows take part, and rare values do not (see concept_mapping.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from protos.errors import ConfigurationError
+from protos.numbers.newton_sums import NewtonSums, OutOfBound
+from protos.plan.exchange import Exchange, Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.plan.prior_method import Number, OneOfClasses
+from protos.plan.prior_sums import (
+    FEWEST_ROWS,
+    GUARD_SCALE,
+    LARGEST_ROW_LOSS,
+    PRIOR_MOMENT_SCALE,
+    AnnouncedSums,
+    Prior,
+    Standard,
+)
+from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
+from site_agent.trainer.saves import SavedStudy
+from site_agent.trainer.study import Answer, Asked
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+Float64: TypeAlias = npt.NDArray[np.float64]
+_SUMS: Final = "announced"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class KnownByOthers:
+    """What the other sites know, as this site has it after the last round.
+
+    Attributes:
+        standard: how columns are standardised.
+        mapped: this site's own column for each column of the regression; a rare one is left out here too.
+        joint: coefficients of all sites, float64 of shape (outputs, columns), with their standard errors.
+        errors: of `joint`.
+        others: coefficients without this site's own rows.
+        guard: by how much the others' scores lower the loss, summed over the sites.
+        rounds: Newton rounds that were made.
+    """
+
+    standard: Standard
+    mapped: tuple[Mapped, ...]
+    joint: Float64
+    errors: Float64
+    others: Float64
+    guard: float
+    rounds: int
+
+    def design(self, features: Mapping[str, Float64], rows: int) -> Float64:
+        """Standardised columns of any rows, float64 of shape (rows, columns)."""
+        return self.standard.applied(values_of(self.mapped, features, rows))
+
+
+class PriorStudy:
+    """A plan with federated-prior in work at this site; asked as a Study is."""
+
+    def __init__(
+        self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
+    ) -> None:
+        """Map the site's columns.
+
+        Args:
+            plan: as approved, with federated-prior.
+            dataset: the site's own encoded columns.
+            table: the same rows as they were read.
+            rows: of which part each is.
+            site: its name.
+            fewest: values beside the commonest one, so that a column takes part.
+
+        Raises:
+            ConfigurationError: the contract does not fit the plan's concepts or outcome.
+        """
+        assert plan.prior is not None
+        self.plan, self.own, self.site, self.prior = plan, dataset, site, plan.prior
+        self.dataset, self.manifest, self.rows = dataset, manifest_of(plan), 0
+        self._exchanges = Exchanges(plan, self.manifest)
+        self._table, self._rows_of = (
+            table,
+            {"training": rows.training, "validation": rows.validation, "test": rows.test},
+        )
+        self._features = self.part("training")
+        mapped = mapped_columns(plan.prior, table.contract, site)
+        self.mapped = without_rare(mapped, self._features, max(fewest, FEWEST_ROWS))
+        self._values = values_of(self.mapped, self._features, len(rows.training))
+        assert table.target is not None
+        self._outcomes = outcomes_of(plan.prior, table.contract, table.target[rows.training])
+        self._announced = np.empty(0, np.float32)
+        self._final: tuple[AnnouncedSums, int] | None = None
+
+    def part(self, name: str) -> dict[str, Float64]:
+        """The site's own columns of one part of the rows, by name: training, validation or test."""
+        return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
+
+    def exchange(self, asked: Asked) -> Exchange:
+        """What travels in a round.
+
+        Raises:
+            MalformedMessage: the plan allows no such round.
+        """
+        return self._exchanges.of(asked.round, asked.stage, asked.layers)
+
+    def train(self, asked: Asked, received: Float32) -> Answer:
+        """This site's numbers for a round.
+
+        Raises:
+            MalformedMessage: announced sums that are none, or that an honest federation cannot have.
+        """
+        self.exchange(asked)
+        found = self._heard(asked.round, received)
+        try:
+            if asked.stage is Stage.STATISTICS:
+                return _answer(self._statistics())
+            path = self._path(found, asked.round - 1)
+            if asked.stage is Stage.NEWTON:
+                return _answer(self._own(found, path[-1]).encoded())
+            others = self._others(found, path)
+            return _answer((self._gain_of(found, others),))
+        except (OutOfBound, Concentrated) as refused:
+            raise MalformedMessage(str(refused)) from refused
+
+    def close(self, asked: Asked, received: Float32) -> None:
+        """Take in the last sums; `asked.round` counts the rounds made.
+
+        Raises:
+            MalformedMessage: these are no sums.
+        """
+        self._final = self._heard(asked.round, received), asked.round - 2
+
+    def known_by_others(self) -> KnownByOthers:
+        """What follows from the sums of all rounds.
+
+        Raises:
+            MalformedMessage: sums that an honest federation cannot have.
+        """
+        assert self._final is not None
+        found, rounds = self._final
+        try:
+            path = self._path(found, rounds)
+            return KnownByOthers(
+                standard=found.standard,
+                mapped=self.mapped,
+                joint=path[-1],
+                errors=found.newton(rounds).standard_errors(self.prior.method.ridge),
+                others=self._others(found, path),
+                guard=found.guard,
+                rounds=rounds,
+            )
+        except (OutOfBound, Concentrated) as refused:
+            raise MalformedMessage(str(refused)) from refused
+
+    def saved(self) -> SavedStudy:
+        """Everything that the next round depends on: what was announced."""
+        return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
+
+    def restore(self, saved: SavedStudy) -> None:
+        """Go back to what `saved` gave, perhaps in another process."""
+        self._announced = saved.tensors[_SUMS].numpy().copy()
+
+    def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
+        """The sums before a round, which repeat all that were announced before."""
+        prior = self.prior
+        if received.shape != (prior.tensor.number_count,):
+            raise MalformedMessage("another number of announced sums")
+        made = min(round_number - 1, prior.method.newton_rounds)
+        words = prior.place(made, prior.method.newton_rounds).stop if round_number else 0
+        known = received[: 4 * words]
+        shorter = min(len(known), len(self._announced))
+        if not np.array_equal(known[:shorter], self._announced[:shorter]):
+            raise MalformedMessage("other sums than were announced before")
+        try:
+            found = AnnouncedSums(prior, received)
+            if round_number and found.standard.rows < len(self._outcomes):
+                raise OutOfBound("fewer rows than this site alone has")
+        except OutOfBound as refused:
+            raise MalformedMessage(str(refused)) from refused
+        if len(known) > shorter:
+            self._announced = known.copy()
+        return found
+
+    def _path(self, found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
+        """The coefficients of each round, after what was announced has been checked against this site's own sums."""
+        others = found.standard.rows - len(self._outcomes)
+        if others < (needed := self.prior.rows_needed(rounds)):
+            raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
+        path = found.coefficients(rounds)
+        for number in range(1, rounds + 1):
+            own = self._own(found, path[number - 1])
+            found.newton(number).without(own).require_possible(found.standard.rows, self.prior.largest_weight)
+        return path
+
+    def _own(self, found: AnnouncedSums, coefficients: Float64) -> NewtonSums:
+        return own_sums(self._rows(found.standard), coefficients)
+
+    def _rows(self, standard: Standard) -> Rows:
+        targets = self._outcomes
+        if self.prior.is_number:
+            targets = (targets - standard.outcome_means) / standard.outcome_deviation
+        return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
+
+    def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
+        """One step from where the last sums were computed, without this site's own part of them."""
+        rounds, before = len(path) - 1, path[-2]
+        without = found.newton(rounds).without(self._own(found, before))
+        return without.next_coefficients(before, self.prior.method.ridge)
+
+    def _statistics(self) -> tuple[int, ...]:
+        numbers: list[int] = []
+        for values in self._values.T:
+            present = values[~np.isnan(values)]
+            numbers += [int(present.size > 0), present.size, _integer(present), _integer(present * present)]
+        outcomes = self._outcomes
+        if self.prior.is_number:
+            return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
+        return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
+
+    def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
+        """By how much the others' score lowers this site's loss against its intercept alone, as a bounded integer."""
+        rows, total = self._rows(found.standard), 0.0
+        for output, slopes in enumerate(others):
+            targets = rows.targets[:, output]
+            if not len(targets) or targets.min() == targets.max():
+                continue
+            line = rows.design @ slopes
+            total += _loss(np.zeros_like(line), targets, rows.is_number) - _loss(line, targets, rows.is_number)
+        largest = LARGEST_ROW_LOSS * len(rows.targets)
+        return round(min(max(total, -largest), largest) * GUARD_SCALE)
+
+
+def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
+    """Outcomes in the plan's terms, float64 of shape (rows, outputs): 0 and 1, or a number in 0..1.
+
+    Args:
+        prior: the plan's.
+        contract: of the site.
+        target: float64 of shape (rows,), as a table has it.
+
+    Raises:
+        ConfigurationError: the contract predicts something else.
+    """
+    outcome, own = prior.method.outcome, contract.target
+    if outcome.task != own.task:
+        raise _other_outcome(f"the plan predicts {outcome.task}, and the contract's target {own.name} is {own.task}")
+    if isinstance(outcome, Number):
+        return np.clip((target - outcome.low) / outcome.width, 0.0, 1.0)[:, None]
+    if isinstance(outcome, OneOfClasses):
+        strangers = [name for name in own.classes if name not in outcome.classes]
+        if strangers:
+            raise _other_outcome(f"{own.name} has the class {strangers[0]}, which the plan does not have")
+        places = np.array([outcome.classes.index(name) for name in own.classes])
+        return np.asarray(np.eye(len(outcome.classes))[places[target.astype(np.int64)]])
+    return target[:, None]
+
+
+def _answer(scalars: tuple[int, ...]) -> Answer:
+    return Answer(changes=np.empty(0, np.float32), scalars=scalars)
+
+
+def _integer(values: Float64) -> int:
+    # Each value is rounded by itself, so that the order of rows changes no bit.
+    return int(np.rint(values * PRIOR_MOMENT_SCALE).astype(np.int64).sum())
+
+
+def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
+    fitted = line + profiled_intercept(line, targets, is_number=is_number)
+    if is_number:
+        return float(((targets - fitted) ** 2).sum() / 2)
+    return float((np.logaddexp(0.0, fitted) - targets * fitted).sum())
+
+
+def _other_outcome(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"This site predicts another outcome than the plan: {what}.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy="Correct the target in the contract, or ask for a new version of the plan.",
+    )
