@@ -5,7 +5,7 @@ may name a patient. Several processes may write in turn; each checks what the ot
 
 * records are written and synced all together or not at all; a full disk is an error, and the caller stops;
 * a torn tail, which a crash leaves, is set aside and kept, not lost;
-* a full file is put aside, and the next one begins with the signed head that it carries on.
+* a full file is put aside, and the next one begins with the signed checkpoint that it carries on.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from audit.log_files import (
     BrokenFile,
     all_files,
     checked_records,
-    epoch_of,
     first_line,
     full_files,
     full_name,
-    head_of_file,
+    generation_of,
     last_line,
+    position_after,
     start_of_file,
 )
 from host.disk_space import RECORDS_RESERVE_BYTES, require_room
 from host.durable import give_to_owner, make_folder, opened_folder
 from protos.errors import OperatorError
-from protos.wire.log_chain import BrokenChain, Head, Record, append, checked, start_of
-from protos.wire.log_checkpoints import SignedHead, head_facts
+from protos.wire.log_chain import BrokenChain, LogPosition, Record, append, checked, start_of
+from protos.wire.log_checkpoints import LogCheckpoint, checkpoint_facts
 
-# Records about heads themselves ask for no further head: two logs that witness each other would never end.
-COUNTERSIGNED: Final = "head_countersigned"
+# Records about checkpoints themselves ask for no further checkpoint: two logs that witness each other would never end.
+COSIGNED: Final = "checkpoint_cosigned"
 IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
 DELETED: Final = "log_file_deleted"
-_OF_HEADS: Final = {COUNTERSIGNED, WITNESSED, CONTINUED}
+_OF_HEADS: Final = {COSIGNED, WITNESSED, CONTINUED}
 
 _MOST_GROWTH: Final = 64
 
-Sign: TypeAlias = Callable[[int, Head], SignedHead]
+Sign: TypeAlias = Callable[[int, LogPosition], LogCheckpoint]
 
 
 class AuditError(OperatorError):
@@ -88,14 +88,14 @@ class LogFile:
         sign: Sign | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`now` gives aware UTC times; `sign` signs a head at rotation, and without it no file is put aside.
+        """`now` gives aware UTC times; `sign` signs a checkpoint at rotation, and without it no file is put aside.
 
         Raises:
             AuditError: the log was changed, or cannot be opened.
         """
         self._path, self._now, self._consequences = path, now, consequences
         self._sign, self._limits = sign, limits or Limits()
-        self._head, self._size = Head(), 0
+        self._position, self._size = LogPosition(), 0
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
         self._bookmark = (0, 0, 0)
         with self._explained():
@@ -106,34 +106,34 @@ class LogFile:
                 self._catch_up()
 
     @property
-    def head(self) -> Head:
+    def position(self) -> LogPosition:
         """Where the log stands, as far as this process has looked."""
-        return self._head
+        return self._position
 
     @property
-    def epoch(self) -> int:
-        """See SignedHead."""
+    def generation(self) -> int:
+        """See LogCheckpoint."""
         with self._explained():
-            return epoch_of(self._path)
+            return generation_of(self._path)
 
     def sign_with(self, sign: Sign) -> None:
-        """From now on full files are put aside, and heads carried over are signed so."""
+        """From now on full files are put aside, and checkpoints carried over are signed so."""
         self._sign = sign
 
     def has_grown(self, size: int, by: int) -> bool:
-        """Whether at least `by` records, those about heads left out, stand after the first `size` ones."""
+        """Whether at least `by` records, those about checkpoints left out, stand after the first `size` ones."""
         with self._explained(), self._locked():
             self._catch_up()
             return len(self._recent) >= by and self._recent[-by] >= size
 
-    def head_at(self, size: int) -> Head | None:
+    def position_at(self, size: int) -> LogPosition | None:
         """Where the log stood after its first `size` records; None where it has fewer, or that file is deleted."""
         if size == 0:
-            return Head()
+            return LogPosition()
         with self._explained(), self._locked():
             self._catch_up()
-            record = next(self._from(size - 1), None) if size <= self._head.sequence else None
-            return record.head if record and record.head.sequence == size else None
+            record = next(self._from(size - 1), None) if size <= self._position.sequence else None
+            return record.position if record and record.position.sequence == size else None
 
     def write(self, records: Sequence[Mapping[str, object]]) -> None:
         """Append records and sync them, all or none.
@@ -173,11 +173,11 @@ class LogFile:
         os.close(self._file)
 
     def _append(self, records: Sequence[Mapping[str, object]]) -> None:
-        head, content = self._head, bytearray()
-        if self._size == 0 and head.sequence:
+        position, content = self._position, bytearray()
+        if self._size == 0 and position.sequence:
             records = [self._carried(), *records]
         for facts in records:
-            head, line = append(head, facts, secrets.token_bytes(16))
+            position, line = append(position, facts, secrets.token_bytes(16))
             content += line
         try:
             require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
@@ -187,14 +187,14 @@ class LogFile:
         except OSError:
             os.ftruncate(self._file, self._size)  # a part of a record is no record
             raise
-        for number, facts in enumerate(records, start=self._head.sequence):
+        for number, facts in enumerate(records, start=self._position.sequence):
             self._count(number, facts)
-        self._head, self._size = head, self._size + len(content)
+        self._position, self._size = position, self._size + len(content)
 
     def _carried(self) -> dict[str, Any]:
-        epoch = epoch_of(self._path)
-        facts: dict[str, Any] = {"event": CONTINUED, "time": self._time(), "epoch": epoch}
-        return facts | ({"head": head_facts(self._sign(epoch, self._head))} if self._sign else {})
+        generation = generation_of(self._path)
+        facts: dict[str, Any] = {"event": CONTINUED, "time": self._time(), "generation": generation}
+        return facts | ({"checkpoint": checkpoint_facts(self._sign(generation, self._position))} if self._sign else {})
 
     def _rotate(self) -> None:
         old, first = self._file, start_of(first_line(self._path)).sequence
@@ -257,8 +257,8 @@ class LogFile:
         """Where the chain stands before the present file's first line."""
         self._set_torn_tail_aside()
         full = full_files(self._path)
-        before = head_of_file(full[-1]) if full else None
-        self._head = start_of_file(self._path, self._path, before)
+        before = position_after(full[-1]) if full else None
+        self._position = start_of_file(self._path, self._path, before)
 
     def _catch_up(self) -> None:
         """Verify what was written since this process last looked: an approval, say, by another one."""
@@ -270,9 +270,9 @@ class LogFile:
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(self._size)
             try:
-                for record in checked(file, self._head):
-                    self._count(record.head.sequence - 1, record.facts)
-                    self._head = record.head
+                for record in checked(file, self._position):
+                    self._count(record.position.sequence - 1, record.facts)
+                    self._position = record.position
             except BrokenChain as broken:
                 before = self._lines_before(file)
                 raise BrokenFile(self._path.name, before + broken.line, broken.reason) from broken
@@ -284,7 +284,7 @@ class LogFile:
         return file.read(self._size).count(b"\n")
 
     def _count(self, number: int, facts: Mapping[str, Any]) -> None:
-        """Keep in mind which of the last records are not about heads."""
+        """Keep in mind which of the last records are not about checkpoints."""
         if facts.get("event") not in _OF_HEADS:
             self._recent.append(number)
 

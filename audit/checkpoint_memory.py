@@ -1,6 +1,6 @@
-"""What one program remembers of heads: those that it countersigned for others, and its own that were.
+"""What one program remembers of checkpoints: those that it cosigned for others, and its own that were.
 
-A folder of small JSON files, each replaced whole and synced. A witness that lost them would countersign a rollback;
+A folder of small JSON files, each replaced whole and synced. A witness that lost them would cosign a rollback;
 so they stand beside the log, and what they say is in the log too.
 """
 
@@ -11,57 +11,57 @@ from pathlib import Path
 from typing import Any, Final
 
 from host.durable import make_folder, replace_file
-from protos.wire.log_checkpoints import HeadRefused, SignedHead, head_facts, head_from_facts
+from protos.wire.log_checkpoints import CheckpointRefused, LogCheckpoint, checkpoint_facts, checkpoint_from_facts
 
 _OWN: Final = "own.json"
 
 
-def kept_head(folder: Path, owner: str) -> SignedHead | None:
-    """The last head of this owner's log that was countersigned here.
+def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
+    """The last checkpoint of this owner's log that was cosigned here.
 
     Raises:
-        HeadRefused: the file in its place is no head.
+        CheckpointRefused: the file in its place is no head.
     """
     facts = _read(_kept_path(folder, owner))
-    return None if facts is None else head_from_facts(facts)
+    return None if facts is None else checkpoint_from_facts(facts)
 
 
-def kept_heads(folder: Path) -> list[SignedHead]:
-    """Every head that was kept of others' logs, sorted by owner."""
+def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
+    """Every checkpoint that was kept of others' logs, sorted by owner."""
     found = [_read(path) for path in sorted(folder.glob("kept-*.json"))]
-    return [head_from_facts(facts) for facts in found if facts is not None]
+    return [checkpoint_from_facts(facts) for facts in found if facts is not None]
 
 
-def keep_head(folder: Path, signed: SignedHead) -> None:
-    """Keep a head that is about to be countersigned."""
-    _write(_kept_path(folder, signed.owner), head_facts(signed))
+def keep_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
+    """Keep a checkpoint that is about to be cosigned."""
+    _write(_kept_path(folder, signed.owner), checkpoint_facts(signed))
 
 
-def put_aside(folder: Path, signed: SignedHead) -> None:
-    """Keep a head of an identity key that its owner has no more under that key's name, beside that of the new key."""
-    _write(_former_path(folder, signed.owner, signed.key), head_facts(signed))
+def put_aside(folder: Path, signed: LogCheckpoint) -> None:
+    """Keep the checkpoint of a former identity key under that key's name, beside the one of the new key."""
+    _write(_former_path(folder, signed.owner, signed.key), checkpoint_facts(signed))
     _kept_path(folder, signed.owner).unlink()
 
 
-def former_head(folder: Path, owner: str, key: bytes) -> SignedHead | None:
-    """The head that was put aside of this owner's log under this identity key (raw, 32 bytes), if there is one.
+def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | None:
+    """The checkpoint that was put aside of this owner's log under this identity key (raw, 32 bytes), if there is one.
 
     Raises:
-        HeadRefused: the file in its place is no head.
+        CheckpointRefused: the file in its place is no head.
     """
     facts = _read(_former_path(folder, owner, key))
-    return None if facts is None else head_from_facts(facts)
+    return None if facts is None else checkpoint_from_facts(facts)
 
 
-def own_head(folder: Path) -> SignedHead | None:
-    """The last head of the own log that somebody countersigned."""
+def own_checkpoint(folder: Path) -> LogCheckpoint | None:
+    """The last checkpoint of the own log that somebody cosigned."""
     facts = _read(folder / _OWN)
-    return None if facts is None else head_from_facts(facts)
+    return None if facts is None else checkpoint_from_facts(facts)
 
 
-def keep_own_head(folder: Path, signed: SignedHead) -> None:
-    """Keep a head of the own log that was countersigned."""
-    _write(folder / _OWN, head_facts(signed))
+def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
+    """Keep a checkpoint of the own log that was cosigned."""
+    _write(folder / _OWN, checkpoint_facts(signed))
 
 
 def peer_key(folder: Path, owner: str) -> bytes | None:
@@ -70,7 +70,7 @@ def peer_key(folder: Path, owner: str) -> bytes | None:
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
     except (KeyError, TypeError, ValueError) as cause:
-        raise HeadRefused("the key that was kept of it cannot be read") from cause
+        raise CheckpointRefused("the key that was kept of it cannot be read") from cause
 
 
 def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
@@ -96,9 +96,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as cause:
-        raise HeadRefused(f"{path.name}, where it was kept, cannot be read") from cause
+        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read") from cause
     if not isinstance(facts, dict):
-        raise HeadRefused(f"{path.name}, where it was kept, cannot be read")
+        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read")
     return facts
 
 

@@ -1,8 +1,8 @@
 """Two audit logs on one stream: each side owns one, and witnesses the other's.
 
 The same on both sides. A side first says what it keeps of the other's log; the other shows the leaves since then
-with a signed head; the witness links them, remembers, records and countersigns; and the countersignature becomes
-the owner's next record. One head is under way at a time. The rules:
+with a signed checkpoint; the witness links them, remembers, records and cosigns; and the cosignature becomes
+the owner's next record. One checkpoint is under way at a time. The rules:
 
 * what a witness signs is on its disk, remembered and recorded, before the signature leaves;
 * a witness that has forgotten is shown again what it asks for; an owner whose log does not stand where it once
@@ -20,23 +20,23 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit import checkpoint_memory
-from audit.audit_log import COUNTERSIGNED, IDENTITY_REPLACED, WITNESSED, LogFile
-from protos.wire.log_chain import Head, relink
+from audit.audit_log import COSIGNED, IDENTITY_REPLACED, WITNESSED, LogFile
+from protos.wire.log_chain import LogPosition, relink
 from protos.wire.log_checkpoints import (
     MOST_LEAVES,
-    HeadRefused,
-    SignedHead,
-    check_countersignature,
-    check_head,
-    countersign,
-    countersignature_facts,
+    CheckpointRefused,
+    LogCheckpoint,
+    check_checkpoint,
+    check_cosignature,
+    checkpoint_facts,
+    cosign,
+    cosignature_facts,
     follow,
-    head_facts,
-    sign_head,
+    sign_checkpoint,
 )
-from protos.wire.upkeep_messages import LogCountersignature, LogGrowth, LogMessage, LogStanding
+from protos.wire.upkeep_messages import LogCosignature, LogGrowth, LogMessage, LogStanding
 
-GROWTH: Final = 20  # records after which a head is shown
+GROWTH: Final = 20  # records after which a checkpoint is shown
 
 
 class LogParty:
@@ -57,17 +57,17 @@ class LogParty:
         self._now, self.write = now, write
         self.public_key = key.public_key().public_bytes_raw()
 
-    def signed(self, head: Head) -> SignedHead:
-        """A head of the own log, signed."""
-        return sign_head(self.owner, self.log.epoch, head, self._now(), self._key)
+    def signed(self, position: LogPosition) -> LogCheckpoint:
+        """A checkpoint of the own log, signed."""
+        return sign_checkpoint(self.owner, self.log.generation, position, self._now(), self._key)
 
-    def kept_of(self, owner: str, key: bytes) -> SignedHead | None:
-        """The last head of another's log under this identity key (raw, 32 bytes) that was countersigned here.
+    def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
+        """The last checkpoint of another's log under this identity key (raw, 32 bytes) that was cosigned here.
 
         Raises:
-            HeadRefused: what was kept cannot be read.
+            CheckpointRefused: what was kept cannot be read.
         """
-        kept = checkpoint_memory.kept_head(self.folder, owner)
+        kept = checkpoint_memory.kept_checkpoint(self.folder, owner)
         if kept is not None and kept.key != key:
             # Nobody but the register says which key is a member's, and it learns of another one only from people.
             facts = {"owner": owner, "size": kept.size, "key": key.hex(), "former": kept.key.hex()}
@@ -75,23 +75,25 @@ class LogParty:
             checkpoint_memory.put_aside(self.folder, kept)
             kept = None
         # A key that comes back is held to what was confirmed under it before.
-        return kept or checkpoint_memory.former_head(self.folder, owner, key)
+        return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
-    def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCountersignature:
-        """Link another's log, remember and record where it stands, and countersign it.
+    def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
+        """Link another's log, remember and record where it stands, and cosign it.
 
         Raises:
-            HeadRefused: it was rolled back, has parted from what was seen, or is not its owner's.
+            CheckpointRefused: it was rolled back, has parted from what was seen, or is not its owner's.
         """
         try:
-            check_head(grown.head, owner, key)
-            follow(self.kept_of(owner, key), grown.head, grown.start, grown.leaves)
-        except HeadRefused as refused:
-            self.write("log_refused", {"owner": owner, "size": grown.head.size, "reason": str(refused)})
+            check_checkpoint(grown.checkpoint, owner, key)
+            follow(self.kept_of(owner, key), grown.checkpoint, grown.start, grown.leaves)
+        except CheckpointRefused as refused:
+            self.write("log_refused", {"owner": owner, "size": grown.checkpoint.size, "reason": str(refused)})
             raise
-        self.write(WITNESSED, {key: value for key, value in head_facts(grown.head).items() if key != "time"})
-        checkpoint_memory.keep_head(self.folder, grown.head)
-        return LogCountersignature(grown.head.size, countersign(grown.head, self.owner, self._now(), self._key))
+        self.write(
+            WITNESSED, {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
+        )
+        checkpoint_memory.keep_checkpoint(self.folder, grown.checkpoint)
+        return LogCosignature(grown.checkpoint.size, cosign(grown.checkpoint, self.owner, self._now(), self._key))
 
 
 class LogSession:
@@ -101,13 +103,13 @@ class LogSession:
         """`peer` is whose stream it is, as an owner of a log; `peer_key` its identity key, raw, 32 bytes."""
         self._party, self._peer, self._peer_key = party, peer, peer_key
         self._confirmed: int | None = None  # records of the own log that the peer has linked; None: not yet told
-        self._under_way: SignedHead | None = None
+        self._under_way: LogCheckpoint | None = None
 
     def standing(self) -> LogStanding:
         """What this side keeps of the peer's log; the first thing that it says.
 
         Raises:
-            HeadRefused: what was kept cannot be read.
+            CheckpointRefused: what was kept cannot be read.
         """
         return LogStanding(self._party.public_key, self._party.kept_of(self._peer, self._peer_key))
 
@@ -115,7 +117,7 @@ class LogSession:
         """Take in a message; what is to be answered.
 
         Raises:
-            HeadRefused: one of the two logs is not what it was; the reason says which.
+            CheckpointRefused: one of the two logs is not what it was; the reason says which.
             AuditError: the own log cannot be read or written.
         """
         match message:
@@ -124,16 +126,16 @@ class LogSession:
                 return self.due(at_least=1)
             case LogGrowth():
                 return [self._party.witness(message, self._peer, self._peer_key)]
-            case LogCountersignature():
+            case LogCosignature():
                 self._take(message)
                 return self.due()
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """The next growth to be shown, where the log has grown by so many records that are not about heads."""
+        """The next growth to be shown, where the log has grown by so many records that are not about checkpoints."""
         start = self._confirmed
         if start is None or self._under_way is not None or not self._party.log.has_grown(start, at_least):
             return []
-        before = self._party.log.head_at(start)
+        before = self._party.log.position_at(start)
         leaves = tuple(self._party.log.leaves(start, MOST_LEAVES))
         if before is None or not leaves:
             return []
@@ -142,27 +144,27 @@ class LogSession:
 
     def _stand(self, standing: LogStanding) -> None:
         if standing.key != self._peer_key:
-            raise HeadRefused("the other side shows another identity key than before")
-        kept = standing.head
-        if kept is None or kept.epoch < self._party.log.epoch:
+            raise CheckpointRefused("the other side shows another identity key than before")
+        kept = standing.checkpoint
+        if kept is None or kept.generation < self._party.log.generation:
             self._confirmed = 0
             return
         try:
-            check_head(kept, self._party.owner, self._party.public_key)
-        except HeadRefused as refused:
-            raise HeadRefused(f"the other side keeps a head of this log that is not this program's: {refused}") from (
-                refused
-            )
-        if kept.epoch > self._party.log.epoch or self._party.log.head_at(kept.size) != kept.head:
-            raise HeadRefused(f"this program's own log does not stand where it was signed to be at record {kept.size}")
+            check_checkpoint(kept, self._party.owner, self._party.public_key)
+        except CheckpointRefused as refused:
+            raise CheckpointRefused(
+                f"the other side has a checkpoint of this log that this program did not sign: {refused}"
+            ) from (refused)
+        if kept.generation > self._party.log.generation or self._party.log.position_at(kept.size) != kept.position:
+            raise CheckpointRefused(f"this program's own log differs from its signed checkpoint at record {kept.size}")
         self._confirmed = kept.size
 
-    def _take(self, message: LogCountersignature) -> None:
+    def _take(self, message: LogCosignature) -> None:
         signed = self._under_way
         if signed is None or message.size != signed.size:
-            raise HeadRefused("a countersignature that was not asked for")
-        check_countersignature(signed, message.given, self._peer, self._peer_key)
-        facts = {"head": head_facts(signed), "countersignature": countersignature_facts(message.given)}
-        self._party.write(COUNTERSIGNED, facts)
-        checkpoint_memory.keep_own_head(self._party.folder, signed)
+            raise CheckpointRefused("a cosignature that was not asked for")
+        check_cosignature(signed, message.given, self._peer, self._peer_key)
+        facts = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
+        self._party.write(COSIGNED, facts)
+        checkpoint_memory.keep_own_checkpoint(self._party.folder, signed)
         self._confirmed, self._under_way = signed.size, None

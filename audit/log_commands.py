@@ -14,12 +14,12 @@ from typing import Final
 
 from audit.audit_log import Consequences, broken_log
 from audit.log_files import BrokenFile
-from audit.log_keys import read_heads, read_keys
+from audit.log_keys import read_checkpoints, read_keys
 from audit.log_report import Choice, as_csv, as_html, chosen, moment
 from audit.log_verification import KnownKeys, Verification, facts_in, verify_log
 from host.durable import give_to_owner, opened_folder
 from protos.errors import UsageError
-from protos.wire.log_checkpoints import SignedHead
+from protos.wire.log_checkpoints import LogCheckpoint
 
 _READING: Final = Consequences(of_damage="It proves nothing from there on; nothing was changed.", of_no_room="")
 
@@ -32,20 +32,20 @@ class Desk:
         path: the log's present file.
         owner: whose log it is.
         keys: public keys that are known.
-        kept: heads that were kept outside the log.
+        kept: checkpoints that were kept outside the log.
     """
 
     path: Path
     owner: str
     keys: KnownKeys
-    kept: tuple[SignedHead, ...] = ()
+    kept: tuple[LogCheckpoint, ...] = ()
 
-    def given(self, keys: Path | None, heads: Path | None) -> Desk:
-        """With what the reader brings: a file of public keys instead of our own, and a file of heads."""
+    def given(self, keys: Path | None, checkpoints: Path | None) -> Desk:
+        """With what the reader brings: a file of public keys instead of our own, and a file of checkpoints."""
         return replace(
             self,
             keys=self.keys if keys is None else read_keys(keys),
-            kept=self.kept if heads is None else (*self.kept, *read_heads(heads)),
+            kept=self.kept if checkpoints is None else (*self.kept, *read_checkpoints(checkpoints)),
         )
 
     def verification(self) -> Verification:
@@ -110,15 +110,15 @@ def time_given(text: str | None, option: str) -> datetime | None:
 def lines(found: Verification) -> Iterator[str]:
     """What a verification found, for a terminal."""
     gone = f"; the first {found.first} were deleted when their time was over" if found.first else ""
-    yield f"{found.head.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
-    yield f"Head {found.head.hash}."
+    yield f"{found.position.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
+    yield f"Checkpoint {found.position.hash}."
     if found.witnesses:
-        waiting = found.head.sequence - found.countersigned
-        yield f"Countersigned by {', '.join(found.witnesses)} up to record {found.countersigned}; {waiting} after it."
+        waiting = found.position.sequence - found.cosigned
+        yield f"Cosigned by {', '.join(found.witnesses)} up to record {found.cosigned}; {waiting} after it."
     else:
-        yield "No head in it was countersigned: that the log was not written anew shows only against --heads."
-    if found.kept_heads:
-        yield f"{found.kept_heads} head{'s' * (found.kept_heads != 1)} kept outside the log agree with it."
+        yield "No checkpoint in it is cosigned. Only --checkpoints can show that nobody rewrote the log."
+    if found.kept_checkpoints:
+        yield f"Checkpoints kept outside the log that agree with it: {found.kept_checkpoints}."
     if found.unchecked:
         yield f"Not compared with a known key (give --keys): {', '.join(found.unchecked)}."
 

@@ -15,11 +15,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from protos.wire.log_chain import BrokenChain, Head, Record, checked, start_of
+from protos.wire.log_chain import BrokenChain, LogPosition, Record, checked, start_of
 
 CONTINUED: Final = "log_continued"
 BEGAN_ANEW: Final = "log_began_anew"
-FIRST_EPOCH: Final = 1
+FIRST_GENERATION: Final = 1
 _DIGITS: Final = 10
 _TAIL_BYTES: Final = 1 << 16
 
@@ -76,7 +76,7 @@ def first_line(file: Path) -> bytes:
         return opened.readline()
 
 
-def head_of_file(file: Path) -> Head:
+def position_after(file: Path) -> LogPosition:
     """Where the chain stands after a full file, by its last line, which is checked alone.
 
     Raises:
@@ -87,7 +87,7 @@ def head_of_file(file: Path) -> Head:
         (record,) = checked([line], start_of(line))
     except BrokenChain as broken:
         raise BrokenFile(file.name, line_count(file), broken.reason) from broken
-    return record.head
+    return record.position
 
 
 def line_count(file: Path) -> int:
@@ -96,7 +96,7 @@ def line_count(file: Path) -> int:
         return sum(1 for _ in opened)
 
 
-def start_of_file(path: Path, file: Path, before: Head | None) -> Head:
+def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosition:
     """Where the chain stood before a file's first line.
 
     Args:
@@ -109,7 +109,7 @@ def start_of_file(path: Path, file: Path, before: Head | None) -> Head:
     """
     line = first_line(file)
     if not line:
-        return before or Head()
+        return before or LogPosition()
     try:
         start = start_of(line)
         (record,) = checked([line], start)
@@ -117,15 +117,15 @@ def start_of_file(path: Path, file: Path, before: Head | None) -> Head:
         raise BrokenFile(file.name, 1, broken.reason) from broken
     if before is not None and start != before:
         raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
-    if before is None and start != Head() and record.facts.get("event") != CONTINUED:
+    if before is None and start != LogPosition() and record.facts.get("event") != CONTINUED:
         raise BrokenFile(file.name, 1, "a record before it was taken out, moved or changed")
     if file != path and first_number(path, file) != start.sequence:
         raise BrokenFile(file.name, 1, "the file has another name than rotation gave it")
     return start
 
 
-def epoch_of(path: Path) -> int:
-    """The epoch of a log, by the first record of its newest file that has one."""
+def generation_of(path: Path) -> int:
+    """The generation of a log, by the first record of its newest file that has one."""
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):
@@ -133,31 +133,31 @@ def epoch_of(path: Path) -> int:
                 (record,) = checked([line], start_of(line))
             except BrokenChain as broken:
                 raise BrokenFile(file.name, 1, broken.reason) from broken
-            return epoch_in(record.facts)
-    return FIRST_EPOCH
+            return generation_in(record.facts)
+    return FIRST_GENERATION
 
 
-def epoch_in(facts: dict[str, Any]) -> int:
-    """The epoch that the first record of a file names."""
-    epoch = facts.get("epoch") if facts.get("event") in (CONTINUED, BEGAN_ANEW) else FIRST_EPOCH
-    return epoch if type(epoch) is int and epoch >= FIRST_EPOCH else FIRST_EPOCH
+def generation_in(facts: dict[str, Any]) -> int:
+    """The generation that the first record of a file names."""
+    generation = facts.get("generation") if facts.get("event") in (CONTINUED, BEGAN_ANEW) else FIRST_GENERATION
+    return generation if type(generation) is int and generation >= FIRST_GENERATION else FIRST_GENERATION
 
 
 def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
-    """Rename every file of a log, so that the next one begins with none before it; the next epoch.
+    """Rename every file of a log, so that the next one begins with none before it; the next generation.
 
     Args:
         path: the log's present file.
         now: aware; it goes into the new names.
-        least: the highest epoch that is known from elsewhere.
+        least: the highest generation that is known from elsewhere.
     """
     try:
-        epoch = epoch_of(path)
+        generation = generation_of(path)
     except BrokenFile:
-        epoch = FIRST_EPOCH  # unreadable: what a witness has seen decides
+        generation = FIRST_GENERATION  # unreadable: what a witness has seen decides
     for file in all_files(path):
         file.rename(file.with_name(f"{file.name}.before-{now:%Y%m%dT%H%M%S}"))
-    return max(epoch, least) + 1
+    return max(generation, least) + 1
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,14 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
     Raises:
         BrokenFile: a line was changed, taken out, moved, torn or made up.
     """
-    before: Head | None = None
+    before: LogPosition | None = None
     for file in all_files(path):
         before = start_of_file(path, file, before)
         with file.open("rb") as opened:
             lines = iter(opened) if file != path else _up_to(opened, _settled(opened) if size is None else size)
             try:
                 for number, record in enumerate(checked(lines, before), start=1):
-                    before = record.head
+                    before = record.position
                     yield Placed(file.name, number, record)
             except BrokenChain as broken:
                 raise BrokenFile(file.name, broken.line, broken.reason) from broken

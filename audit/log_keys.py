@@ -1,7 +1,7 @@
-"""Public keys and kept heads as files, for somebody who verifies a log and trusts neither side.
+"""Public keys and kept checkpoints as files, for somebody who verifies a log and trusts neither side.
 
 Both are JSON, hold no secret, and are small. Whoever verifies has to get them from somebody else than the
-owner of the log: the keys by comparing fingerprints, the heads from the witness.
+owner of the log: the keys by comparing fingerprints, the checkpoints from the witness.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from audit.log_verification import KnownKeys
 from protos.errors import ConfigurationError
-from protos.wire.log_checkpoints import HeadRefused, SignedHead, head_facts, head_from_facts
+from protos.wire.log_checkpoints import CheckpointRefused, LogCheckpoint, checkpoint_facts, checkpoint_from_facts
 
 _LARGEST_BYTES: Final = 4 << 20
 _FORMAT: Final = 1
@@ -25,9 +25,12 @@ def keys_text(by_owner: Mapping[str, bytes]) -> str:
     return json.dumps({"format": _FORMAT, "identity_keys": keys}, indent=2) + "\n"
 
 
-def heads_text(heads: Iterable[SignedHead]) -> str:
-    """The file of heads that a witness has kept."""
-    return json.dumps({"format": _FORMAT, "heads": [head_facts(signed) for signed in heads]}, indent=2) + "\n"
+def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
+    """The file of checkpoints that a witness has kept."""
+    return (
+        json.dumps({"format": _FORMAT, "checkpoints": [checkpoint_facts(signed) for signed in checkpoints]}, indent=2)
+        + "\n"
+    )
 
 
 def read_keys(path: Path) -> KnownKeys:
@@ -41,12 +44,12 @@ def read_keys(path: Path) -> KnownKeys:
     return KnownKeys(keys)
 
 
-def read_heads(path: Path) -> tuple[SignedHead, ...]:
-    """Kept heads from a file; a ConfigurationError for anything else."""
+def read_checkpoints(path: Path) -> tuple[LogCheckpoint, ...]:
+    """Kept checkpoints from a file; a ConfigurationError for anything else."""
     try:
-        return tuple(head_from_facts(facts) for facts in _read(path)["heads"])
-    except (KeyError, TypeError, ValueError, HeadRefused) as cause:
-        raise _wrong(path, "heads", "`audit heads`") from cause
+        return tuple(checkpoint_from_facts(facts) for facts in _read(path)["checkpoints"])
+    except (KeyError, TypeError, ValueError, CheckpointRefused) as cause:
+        raise _wrong(path, "checkpoints", "`audit checkpoints`") from cause
 
 
 def _read(path: Path) -> dict[str, Any]:

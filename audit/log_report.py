@@ -51,7 +51,7 @@ _WORDS: Final = {
     "contribution_handed_over": "The contribution to round {round} of {run} left: {bytes} bytes.",
     "participation_ended": "This site took no further part in {run}: {reason}.",
     "coordinator_refused": "The coordinator broke a rule: {reason}.",
-    "head_countersigned": "The witness confirmed this log up to record {size}.",
+    "checkpoint_cosigned": "The witness confirmed this log up to record {size}.",
     "log_witnessed": "The log of {owner} was confirmed up to record {size}.",
     "log_refused": "The log of {owner} was not confirmed: {reason}.",
     "identity_replaced": "{owner} has a new identity key; its log under the former one was confirmed up to {size}.",
@@ -84,7 +84,7 @@ _WORDS: Final = {
     "site_left": "The connection of {site}, a site of the run {run}, ended.",
     "site_state_refused": "{site} cannot come back to the run {run}: it has lost what it needs.",
     "result_taken": "{site} took in the result of the run {run}.",
-    "epoch_opened": "{sites} were asked for fresh masking keys for the run {run}.",
+    "key_session_opened": "{sites} were asked for fresh masking keys for the run {run}.",
     "round_offered": "Round {round} of {run} was sent to {sites}.",
     "round_bound": "The contributors to round {round} of {run} are {sites}.",
     "round_closed": "Round {round} of {run} was summed over {sites}.",
@@ -211,8 +211,8 @@ def _is_in_period(facts: Facts, choice: Choice) -> bool:
 
 
 def _flat(facts: Facts) -> dict[str, Any]:
-    head = facts.get("head")
-    return (dict(head) if isinstance(head, dict) else {}) | dict(facts)
+    position = facts.get("checkpoint")
+    return (dict(position) if isinstance(position, dict) else {}) | dict(facts)
 
 
 def _shown(value: object) -> str:

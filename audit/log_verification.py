@@ -1,8 +1,8 @@
-"""Verifying an audit log as a whole: its chain, the heads that were signed, and who has witnessed them.
+"""Verifying an audit log as a whole: its chain, the checkpoints that were signed, and who has witnessed them.
 
 A chain alone shows a changed, lost or exchanged line. A cut tail or a log made anew from its beginning shows only
-against heads that somebody else holds: the countersignatures in the log itself, which nobody can make
-without the witness's key, and heads that the witness kept. Reads files and nothing else.
+against checkpoints that somebody else holds: the cosignatures in the log itself, which nobody can make
+without the witness's key, and checkpoints that the witness kept. Reads files and nothing else.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from audit.audit_log import COUNTERSIGNED, IDENTITY_REPLACED
-from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, epoch_in
+from audit.audit_log import COSIGNED, IDENTITY_REPLACED
+from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, generation_in
 from protos.errors import ConfigurationError
-from protos.wire.log_chain import Head
+from protos.wire.log_chain import LogPosition
 from protos.wire.log_checkpoints import (
-    HeadRefused,
-    SignedHead,
-    check_countersignature,
-    check_head,
-    countersignature_from_facts,
-    head_from_facts,
+    CheckpointRefused,
+    LogCheckpoint,
+    check_checkpoint,
+    check_cosignature,
+    checkpoint_from_facts,
+    cosignature_from_facts,
 )
 
 _HASH_BYTES: Final = 32
-_NOT_THIS_LOGS: Final = "the head that it names is not this log's"
+_NOT_THIS_LOGS: Final = "the checkpoint that it names is not this log's"
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,34 @@ class Verification:
     """What was found of a log that is unbroken.
 
     Attributes:
-        head: where it stands.
-        epoch: see SignedHead.
+        checkpoint: where it stands.
+        generation: see LogCheckpoint.
         first: the number of the first record that is there; more than 0 where old files were deleted.
         files: how many files.
-        countersigned: records that the newest countersigned head in the log covers.
-        witnesses: who has countersigned, each once.
+        cosigned: records that the newest cosigned checkpoint in the log covers.
+        witnesses: who has cosigned, each once.
         unchecked: owners whose signatures stand in the log and whose keys were not given, or not the former ones
             that they had before an identity key of theirs was replaced.
-        kept_heads: how many heads, kept elsewhere, were compared.
+        kept_checkpoints: how many checkpoints, kept elsewhere, were compared.
     """
 
-    head: Head
-    epoch: int
+    position: LogPosition
+    generation: int
     first: int
     files: int
-    countersigned: int
+    cosigned: int
     witnesses: tuple[str, ...]
     unchecked: tuple[str, ...]
-    kept_heads: int
+    kept_checkpoints: int
 
 
 class _Pass:
-    """One pass over a log: the hash after each record, and what the signed heads in it say."""
+    """One pass over a log: the hash after each record, and what the signed checkpoints in it say."""
 
     def __init__(self, owner: str, keys: KnownKeys) -> None:
         self._owner, self._keys = owner, keys
         self._hashes = bytearray()
-        self.first, self.epoch, self.countersigned = -1, 1, 0
+        self.first, self.generation, self.cosigned = -1, 1, 0
         self.witnesses: set[str] = set()
         self.unchecked: set[str] = set()
         self._former: dict[tuple[str, str], Placed] = {}  # by witness and key, where it first signed
@@ -80,65 +80,65 @@ class _Pass:
             self.first = record.before.sequence
             self._hashes += bytes.fromhex(record.before.hash)
         if placed.line == 1:
-            self.epoch = epoch_in(record.facts)
+            self.generation = generation_in(record.facts)
         try:
-            if record.facts.get("event") == COUNTERSIGNED:
-                self._countersigned(placed)
+            if record.facts.get("event") == COSIGNED:
+                self._cosigned(placed)
             elif record.facts.get("event") == IDENTITY_REPLACED:
                 self._replaced(record.facts)
-            elif record.facts.get("event") == CONTINUED and "head" in record.facts:
-                self.check(head_from_facts(record.facts["head"]))
-        except HeadRefused as refused:
+            elif record.facts.get("event") == CONTINUED and "checkpoint" in record.facts:
+                self.check(checkpoint_from_facts(record.facts["checkpoint"]))
+        except CheckpointRefused as refused:
             raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: {refused}") from refused
-        self._hashes += bytes.fromhex(record.head.hash)
+        self._hashes += bytes.fromhex(record.position.hash)
 
     def hash_at(self, size: int) -> str | None:
         """The hash after so many records; None where they are not there."""
         start = (size - self.first) * _HASH_BYTES
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 
-    def check_place(self, signed: SignedHead) -> None:
-        """Return when the log stood there; raises HeadRefused."""
-        if signed.epoch != self.epoch or signed.size < self.first:
+    def check_place(self, signed: LogCheckpoint) -> None:
+        """Return when the log stood there; raises CheckpointRefused."""
+        if signed.generation != self.generation or signed.size < self.first:
             return  # of files that are not here any more
         if self.hash_at(signed.size) != signed.hash:
-            raise HeadRefused(f"after record {signed.size} the log stood elsewhere")
+            raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
 
     def end(self) -> None:
         """Return when each witness signed with its key, or with one of which the log says that it was replaced."""
         if self._former:
             placed = next(iter(self._former.values()))
-            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is countersigned by somebody else")
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is cosigned by somebody else")
 
     def _replaced(self, facts: Mapping[str, Any]) -> None:
         owner = str(facts.get("owner"))
         if self._former.pop((owner, str(facts.get("former"))), None) is not None:
             self.unchecked.add(f"{owner} under its former key")
 
-    def _countersigned(self, placed: Placed) -> None:
+    def _cosigned(self, placed: Placed) -> None:
         facts = placed.record.facts
-        signed = head_from_facts(facts.get("head", {}))
-        given = countersignature_from_facts(facts.get("countersignature", {}))
+        signed = checkpoint_from_facts(facts.get("checkpoint", {}))
+        given = cosignature_from_facts(facts.get("cosignature", {}))
         self.check(signed)
         key = self._keys.by_owner.get(given.witness)
         if key is None:
             self.unchecked.add(given.witness)
         elif key != given.key:
             # Of an identity key that was replaced since, or of a stranger; it proves nothing about the known key.
-            check_countersignature(signed, given, given.witness, given.key)
+            check_cosignature(signed, given, given.witness, given.key)
             self._former.setdefault((given.witness, given.key.hex()), placed)
             return
-        check_countersignature(signed, given, given.witness, key or given.key)
+        check_cosignature(signed, given, given.witness, key or given.key)
         self.witnesses.add(given.witness)
-        if signed.epoch == self.epoch:
-            self.countersigned = max(self.countersigned, signed.size)
+        if signed.generation == self.generation:
+            self.cosigned = max(self.cosigned, signed.size)
 
-    def check(self, signed: SignedHead) -> None:
-        """Return when a head is this log's, signed by its owner; raises HeadRefused."""
+    def check(self, signed: LogCheckpoint) -> None:
+        """Return when a checkpoint is this log's, signed by its owner; raises CheckpointRefused."""
         key = self._keys.by_owner.get(self._owner)
         if key is None:
             self.unchecked.add(self._owner)
-        check_head(signed, self._owner, key or signed.key)
+        check_checkpoint(signed, self._owner, key or signed.key)
         self.check_place(signed)
 
 
@@ -147,15 +147,15 @@ def verify_log(
     *,
     owner: str,
     keys: KnownKeys | None = None,
-    kept: Iterable[SignedHead] = (),
+    kept: Iterable[LogCheckpoint] = (),
 ) -> Verification:
-    """Check every record over all files of a log, every head in it, and every head that was kept elsewhere.
+    """Check every record over all files of a log, every checkpoint in it, and every checkpoint that was kept elsewhere.
 
     Args:
         path: the log's present file.
         owner: whose log it has to be.
         keys: public keys against which signatures are checked.
-        kept: heads of this log that somebody countersigned and kept; of other logs they are passed over.
+        kept: checkpoints of this log that somebody cosigned and kept; of other logs they are passed over.
 
     Raises:
         BrokenFile: the first fault, with its file and line.
@@ -164,38 +164,38 @@ def verify_log(
     if not all_files(path):
         raise no_log(path)
     found = _Pass(owner, keys or KnownKeys())
-    head, place = Head(), (path.name, 0)
+    position, place = LogPosition(), (path.name, 0)
     for placed in checked_records(path):
         found.take(placed)
-        head, place = placed.record.head, (placed.file, placed.line)
+        position, place = placed.record.position, (placed.file, placed.line)
     found.end()
     mine = [signed for signed in kept if signed.owner == owner]
     for signed in sorted(mine, key=lambda signed: signed.size):
-        _check_kept(found, signed, head, place)
+        _check_kept(found, signed, position, place)
     return Verification(
-        head=head,
-        epoch=found.epoch,
+        position=position,
+        generation=found.generation,
         first=max(found.first, 0),
         files=len(all_files(path)),
-        countersigned=found.countersigned,
+        cosigned=found.cosigned,
         witnesses=tuple(sorted(found.witnesses)),
         unchecked=tuple(sorted(found.unchecked)),
-        kept_heads=len(mine),
+        kept_checkpoints=len(mine),
     )
 
 
-def _check_kept(found: _Pass, signed: SignedHead, head: Head, place: tuple[str, int]) -> None:
+def _check_kept(found: _Pass, signed: LogCheckpoint, position: LogPosition, place: tuple[str, int]) -> None:
     try:
         found.check(signed)
-    except HeadRefused as refused:
-        if signed.size > head.sequence and signed.epoch == found.epoch:
-            cut = signed.size - head.sequence
-            reason = f"the log ends here, and {cut} records after it were countersigned: its tail was cut"
+    except CheckpointRefused as refused:
+        if signed.size > position.sequence and signed.generation == found.generation:
+            cut = signed.size - position.sequence
+            reason = f"the log ends here, and {cut} records after it were cosigned: its tail was cut"
             raise BrokenFile(*place, reason) from refused
-        reason = f"the log was written anew: {refused}, as the head says that was countersigned on {signed.time}"
+        reason = f"the log was written anew: {refused}, as the checkpoint says that was cosigned on {signed.time}"
         raise BrokenFile(*place, reason) from refused
-    if signed.epoch > found.epoch:
-        raise BrokenFile(*place, f"a later log of this owner, of epoch {signed.epoch}, was countersigned")
+    if signed.generation > found.generation:
+        raise BrokenFile(*place, f"a later log of this owner, of generation {signed.generation}, was cosigned")
 
 
 def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -208,7 +208,7 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not all_files(path):
         raise no_log(path)
     for placed in checked_records(path):
-        yield placed.record.head.sequence - 1, placed.record.facts
+        yield placed.record.position.sequence - 1, placed.record.facts
 
 
 def no_log(path: Path) -> ConfigurationError:

@@ -96,7 +96,7 @@ AILMENTS: Final = (
     Entry("D419", "trainer's socket", "Where the agent meets the trainer's service.", "systemctl start site-trainer"),
     Entry("D420", "authority", "The directory that `pki init` made.", "Bring it back from its backup."),
     Entry("D421", "plans", "The studies that the coordinator runs.", "Correct what is named; `coordinator check`."),
-    Entry("D422", "audit log", "Records that nobody has countersigned could be cut unseen.", "Connect; see `status`."),
+    Entry("D422", "audit log", "Records that nobody has cosigned could be cut unseen.", "Connect; see `status`."),
     Entry(
         "D423",
         "graphics processor",

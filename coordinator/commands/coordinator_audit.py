@@ -1,4 +1,4 @@
-"""`coordinator audit`: check, read and export the coordinator's log, and hand out the heads that it has kept.
+"""`coordinator audit`: check, read and export the coordinator's log, and hand out the checkpoints that it has kept.
 
 Nothing here changes a log. With --log instead of --config somebody outside checks a copy, and needs public keys only.
 """
@@ -32,15 +32,19 @@ def audit() -> None:
 @_config
 @_log
 @click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
-@click.option("--heads", type=_PATH, help="Heads that a site kept, as `site-agent audit heads` tells.")
-def verify(path: Path | None, log_path: Path | None, keys: Path | None, heads: Path | None) -> None:
-    """Check every record of the log, every signed head in it, and every head that was kept elsewhere.
+@click.option(
+    "--checkpoints",
+    type=_PATH,
+    help="Checkpoints of this log that a site kept: a file of `site-agent audit checkpoints`.",
+)
+def verify(path: Path | None, log_path: Path | None, keys: Path | None, checkpoints: Path | None) -> None:
+    """Check every record of the log, every signed checkpoint in it, and every checkpoint that was kept elsewhere.
 
     Example: coordinator audit verify --config coordinator.yaml
     """
     from audit.log_commands import lines
 
-    for line in lines(_desk(path, log_path).given(keys, heads).verification()):
+    for line in lines(_desk(path, log_path).given(keys, checkpoints).verification()):
         click.echo(line)
 
 
@@ -97,14 +101,14 @@ def export(
 
 @audit.command()
 @_config
-@click.option("--output", type=_PATH, required=True, help="Where the heads are written.")
-def heads(path: Path | None, output: Path) -> None:
-    """Write the head of each site's log that was countersigned last, for whoever verifies such a log.
+@click.option("--output", type=_PATH, required=True, help="Where the checkpoints are written.")
+def checkpoints(path: Path | None, output: Path) -> None:
+    """Write the checkpoint of each site's log that was cosigned last, for whoever verifies such a log.
 
-    Example: coordinator audit heads --config coordinator.yaml --output heads.json
+    Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """
-    from audit.checkpoint_memory import kept_heads
-    from audit.log_keys import heads_text
+    from audit.checkpoint_memory import kept_checkpoints
+    from audit.log_keys import checkpoints_text
     from pki.store import write_public
 
     if path is None:
@@ -112,9 +116,9 @@ def heads(path: Path | None, output: Path) -> None:
 
     from coordinator.configuration import read_configuration
 
-    found = kept_heads(Path(read_configuration(path).state) / "witness")
-    write_public(output, heads_text(found).encode())
-    click.echo(f"{len(found)} heads written to {output}.")
+    found = kept_checkpoints(Path(read_configuration(path).state) / "witness")
+    write_public(output, checkpoints_text(found).encode())
+    click.echo(f"{len(found)} checkpoints written to {output}.")
 
 
 def _desk(path: Path | None, log_path: Path | None) -> Desk:
@@ -129,7 +133,7 @@ def _desk(path: Path | None, log_path: Path | None) -> Desk:
         assert log_path is not None
         return Desk(log_path, COORDINATOR, KnownKeys())
 
-    from audit.checkpoint_memory import own_head
+    from audit.checkpoint_memory import own_checkpoint
     from coordinator.configuration import read_configuration
     from coordinator.operations.coordinator_log import log_path as own_log
     from pki.authority import Authority
@@ -140,7 +144,7 @@ def _desk(path: Path | None, log_path: Path | None) -> Desk:
     authority, state = Authority.load(Path(configuration.authority)), Path(configuration.state)
     with Register(authority.register_path) as register:
         keys = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
-    last = own_head(state / "witness")
+    last = own_checkpoint(state / "witness")
     known = KnownKeys({**keys, COORDINATOR: public_bytes(authority.identity_key())})
     return Desk(own_log(state), COORDINATOR, known, (last,) if last else ())
 

@@ -12,10 +12,10 @@ import structlog
 
 from audit.cosigning import LogSession
 from coordinator.operations.coordinator_log import CoordinatorLog
-from protos.wire.log_checkpoints import HeadRefused, owner_of_site
+from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site
 from protos.wire.messages import Hello, MalformedMessage
 from protos.wire.upkeep_messages import (
-    LogCountersignature,
+    LogCosignature,
     LogGrowth,
     LogStanding,
     RenewalAnswered,
@@ -75,7 +75,7 @@ class SiteUpkeep:
         """A stream has begun.
 
         Raises:
-            HeadRefused: what was kept of this site's log cannot be read.
+            CheckpointRefused: what was kept of this site's log cannot be read.
         """
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
@@ -91,16 +91,16 @@ class SiteUpkeep:
 
         Raises:
             MalformedMessage: it does not belong here.
-            HeadRefused: the site's log is not what it was; the stream has to end.
+            CheckpointRefused: the site's log is not what it was; the stream has to end.
         """
         session = self._sessions.get(peer)
         if session is None:
             raise MalformedMessage("upkeep that was not agreed on")
         match message:
-            case LogStanding() | LogGrowth() | LogCountersignature():
+            case LogStanding() | LogGrowth() | LogCosignature():
                 try:
                     answers = session.heard(message)
-                except HeadRefused as refused:
+                except CheckpointRefused as refused:
                     self._log.error("site_log_refused", site=site, reason=str(refused))
                     raise
                 for answer in answers:

@@ -36,7 +36,7 @@ from coordinator.rounds.engine import Engine
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
 from protos.wire.calls import COORDINATOR_TIME, ENROL, PARTICIPATE, RENEW
 from protos.wire.codec import decode_site_message
-from protos.wire.log_checkpoints import HeadRefused
+from protos.wire.log_checkpoints import CheckpointRefused
 from protos.wire.messages import LARGEST_MESSAGE_BYTES, CoordinatorReason, Hello, MalformedMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 
@@ -221,7 +221,7 @@ class FederationService:
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
-        except HeadRefused as refused:
+        except CheckpointRefused as refused:
             peer.end(CoordinatorReason.NOT_ACCEPTED, f"an audit log is not what it was: {refused}")
             self._engine.disconnected(site, peer)
         except MalformedMessage as malformed:

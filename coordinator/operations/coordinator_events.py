@@ -159,7 +159,7 @@ EVENTS: Final = (
     Entry(
         "E187",
         "site_log_refused",
-        "A site's audit log does not go on from where it was countersigned; its stream was ended.",
+        "A site's audit log does not go on from where it was cosigned; its stream was ended.",
         "Call the site's security officer; after a loss a person there runs `site-agent audit begin-anew`.",
     ),
     Entry(

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from audit.audit_log import Consequences, Limits, LogFile
 from audit.cosigning import LogParty
-from protos.wire.log_chain import Head
-from protos.wire.log_checkpoints import COORDINATOR, IdentityKey, SignedHead, sign_head
+from protos.wire.log_chain import LogPosition
+from protos.wire.log_checkpoints import COORDINATOR, IdentityKey, LogCheckpoint, sign_checkpoint
 
 _CONSEQUENCES: Final = Consequences(
     of_damage="The coordinator decides and sends nothing more until this is understood.",
@@ -29,7 +29,7 @@ _EVENTS: Final = {
     "left": "site_left",
     "refused": "site_state_refused",
     "done": "result_taken",
-    "key_session": "epoch_opened",
+    "key_session": "key_session_opened",
     "offered": "round_offered",
     "bound": "round_bound",
     "closed": "round_closed",
@@ -56,8 +56,8 @@ class CoordinatorLog:
         """`now` gives aware UTC times; raises AuditError where the log was changed or cannot be opened."""
         self._now, self._software = now, version("global-layers")
 
-        def sign(key_session: int, head: Head) -> SignedHead:
-            return sign_head(COORDINATOR, key_session, head, self.time(), identity_key)
+        def sign(key_session: int, position: LogPosition) -> LogCheckpoint:
+            return sign_checkpoint(COORDINATOR, key_session, position, self.time(), identity_key)
 
         self.file = LogFile(log_path(state), now=now, consequences=_CONSEQUENCES, sign=sign, limits=limits)
         self.party = LogParty(

@@ -41,7 +41,7 @@ from protos.wire.upkeep_codec import from_upkeep, to_upkeep
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
-    LogCountersignature,
+    LogCosignature,
     LogGrowth,
     LogStanding,
     RenewalAnswered,
@@ -59,7 +59,7 @@ Named = TypeVar("Named", SiteReason, CoordinatorReason, Stage)
 def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
     """The bytes of a message from a site."""
     match message:
-        case LogStanding() | LogGrowth() | LogCountersignature() | RenewalAsked() | RenewalAnswered():
+        case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
             outer = generated.SiteMessage(upkeep=to_upkeep(message))
         case Chunk():
             return encode_chunk(message, _CHUNK_OF_SITE)
@@ -141,7 +141,7 @@ def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:
 def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     """The bytes of a message from the coordinator."""
     match message:
-        case LogStanding() | LogGrowth() | LogCountersignature() | RenewalAsked() | RenewalAnswered():
+        case LogStanding() | LogGrowth() | LogCosignature() | RenewalAsked() | RenewalAnswered():
             outer = generated.CoordinatorMessage(upkeep=to_upkeep(message))
         case Chunk():
             return encode_chunk(message, _CHUNK_OF_COORDINATOR)

@@ -2,7 +2,7 @@
 
 A line is JSON with the record's number, a salt, the hash of the line before, the facts, and its own
 hash. That hash is over the number, the hash before, and the leaf: the hash of salt and facts. So a
-witness that holds an earlier head and gets the leaves alone can link them to the next head and
+witness that holds an earlier checkpoint and gets the leaves alone can link them to the next checkpoint and
 reads nothing of the log; the salt keeps a leaf from confirming a guess at the facts. Pure: whoever owns
 a log's file calls this.
 """
@@ -22,7 +22,7 @@ _NO_RECORD: Final = "this is no record, or a torn one"
 
 
 @dataclass(frozen=True)
-class Head:
+class LogPosition:
     """Where a chain stands: the number of the next record and the hash of the last one."""
 
     sequence: int = 0
@@ -37,68 +37,68 @@ class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
         self.line, self.reason = line, reason
 
 
-def append(head: Head, facts: Mapping[str, object], salt: bytes) -> tuple[Head, bytes]:
+def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes]:
     """The next line of a log, with its newline, and where the chain then stands.
 
     Args:
-        head: where it stands now.
+        checkpoint: where it stands now.
         facts: what JSON can hold.
         salt: random, of the caller's making; 16 bytes keep a hash from confirming a guess.
     """
     # Read back first: what JSON makes of the facts is what a reader will find and hash.
     text = _text(json.loads(json.dumps(facts)))
-    after, _, line = _line(head, text, salt.hex())
+    after, _, line = _line(position, text, salt.hex())
     return after, line
 
 
-def link(head: Head, leaf: bytes) -> Head:
+def link(position: LogPosition, leaf: bytes) -> LogPosition:
     """Where a chain stands after a record of which only the leaf is known, 32 bytes."""
-    return Head(head.sequence + 1, digest("audit record", head.sequence, head.hash, leaf).hex())
+    return LogPosition(position.sequence + 1, digest("audit record", position.sequence, position.hash, leaf).hex())
 
 
-def relink(head: Head, leaves: Iterable[bytes]) -> Head:
+def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
     """Where a chain stands after these records, each known by its leaf alone."""
     for leaf in leaves:
-        head = link(head, leaf)
-    return head
+        position = link(position, leaf)
+    return position
 
 
 @dataclass(frozen=True)
 class Record:
     """One checked line: where the chain stands before and after it, its leaf (32 bytes) and its facts."""
 
-    before: Head
-    head: Head
+    before: LogPosition
+    position: LogPosition
     leaf: bytes
     facts: dict[str, Any]  # Any: whatever JSON holds
 
 
-def checked(lines: Iterable[bytes], head: Head | None = None) -> Iterator[Record]:
+def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iterator[Record]:
     """Each record of these lines, in order, after checking it.
 
     Args:
         lines: each with its newline, in the order of the file.
-        head: where the chain stood before them; None before its first line.
+        checkpoint: where the chain stood before them; None before its first line.
 
     Raises:
         BrokenChain: a line was changed, taken out, moved, torn or made up.
     """
-    head = head or Head()
+    position = position or LogPosition()
     for number, line in enumerate(lines, start=1):
-        record = _step(head, line, number)
-        head = record.head
+        record = _step(position, line, number)
+        position = record.position
         yield record
 
 
-def verify(lines: Iterable[bytes], head: Head | None = None) -> Head:
+def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPosition:
     """Where a chain stands after these lines; see `checked`."""
-    head = head or Head()
-    for record in checked(lines, head):
-        head = record.head
-    return head
+    position = position or LogPosition()
+    for record in checked(lines, position):
+        position = record.position
+    return position
 
 
-def start_of(line: bytes) -> Head:
+def start_of(line: bytes) -> LogPosition:
     """Where a chain stood before a line, as that line says itself.
 
     Raises:
@@ -111,33 +111,32 @@ def start_of(line: bytes) -> Head:
         raise BrokenChain(1, _NO_RECORD) from cause
     if type(sequence) is not int or not isinstance(previous, str):
         raise BrokenChain(1, _NO_RECORD)
-    return Head(sequence, previous)
+    return LogPosition(sequence, previous)
 
 
-def _step(head: Head, line: bytes, number: int) -> Record:
+def _step(position: LogPosition, line: bytes, number: int) -> Record:
     try:
         record = json.loads(line)
         sequence, previous, salt, facts = (record[key] for key in ("sequence", "previous", "salt", "facts"))
         bytes.fromhex(salt)
-        after, leaf, expected = _line(head, _text(facts), salt)
+        after, leaf, expected = _line(position, _text(facts), salt)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise BrokenChain(number, _NO_RECORD) from cause
-    if sequence != head.sequence or previous != head.hash:
+    if sequence != position.sequence or previous != position.hash:
         raise BrokenChain(number, "a record before it was taken out, moved or changed")
     # The whole line and not its hash alone: a field beside those that are hashed, or one given
     # twice, would be read by a person and by no check.
     if not hmac.compare_digest(line, expected):
         raise BrokenChain(number, "the record was changed or torn")
-    return Record(head, after, leaf, facts)
+    return Record(position, after, leaf, facts)
 
 
-def _line(head: Head, text: str, salt: str) -> tuple[Head, bytes, bytes]:
+def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, bytes, bytes]:
     leaf = digest("audit leaf", salt, text)
-    after = link(head, leaf)
+    after = link(position, leaf)
     # Keys in alphabetical order, as `_text` writes them; put together by hand, which is three times as fast.
-    line = (
-        f'{{"facts":{text},"hash":"{after.hash}","previous":"{head.hash}","salt":"{salt}","sequence":{head.sequence}}}'
-    )
+    start, number = f'{{"facts":{text},"hash":"{after.hash}",', f'"sequence":{position.sequence}}}'
+    line = f'{start}"previous":"{position.hash}","salt":"{salt}",{number}'
     return after, leaf, line.encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
-"""Signed heads of audit logs, and the countersignatures of their witnesses.
+"""Signed checkpoints of audit logs, and the cosignatures of their witnesses.
 
 The owner of a log signs where it stands with its long-term identity key. The witness links the leaves
-that the owner sends from the last head that it countersigned, and signs only what follows on that; so a
+that the owner sends from the last checkpoint that it cosigned, and signs only what follows on that; so a
 log that was cut, rewritten or parted in two shows, and the witness reads nothing of it. Pure; whoever
 owns a log, a key or a stream calls this. Source: PROTOCOL.md, section 5.
 """
@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protos.plan.canonical import pack
-from protos.wire.log_chain import Head, relink
+from protos.wire.log_chain import LogPosition, relink
 
 COORDINATOR: Final = "coordinator"
 IdentityKey: TypeAlias = Ed25519PrivateKey
@@ -25,8 +25,8 @@ MOST_LEAVES: Final = 16_384  # of one message: half a mebibyte
 _LARGEST_SIZE: Final = 1 << 62
 
 
-class HeadRefused(ValueError):  # a finding, worded by whoever asked
-    """A head or a countersignature is not what it claims to be, or does not follow on what was seen before."""
+class CheckpointRefused(ValueError):  # a finding, worded by whoever asked
+    """A checkpoint or a cosignature is not what it claims to be, or does not follow on what was seen before."""
 
 
 def owner_of_site(site: str) -> str:
@@ -35,12 +35,12 @@ def owner_of_site(site: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedHead:
+class LogCheckpoint:
     """Where a log stands, signed by its owner.
 
     Attributes:
         owner: `coordinator`, or `site/` and a site's name.
-        epoch: from 1; a person who has to begin a log anew, after its loss, raises it.
+        generation: from 1; a person who has to begin a log anew, after its loss, raises it.
         size: records in the log.
         hash: of the last record, 64 hexadecimal digits.
         time: when it was signed, as the owner's clock tells, ISO 8601.
@@ -49,7 +49,7 @@ class SignedHead:
     """
 
     owner: str
-    epoch: int
+    generation: int
     size: int
     hash: str
     time: str
@@ -57,25 +57,25 @@ class SignedHead:
     signature: bytes
 
     def __post_init__(self) -> None:
-        numbers_fit = 0 < self.epoch < 1 << 31 and 0 <= self.size < _LARGEST_SIZE
+        numbers_fit = 0 < self.generation < 1 << 31 and 0 <= self.size < _LARGEST_SIZE
         is_hash = len(self.hash) == 64 and set(self.hash) <= set("0123456789abcdef")
         texts_fit = 0 < len(self.owner) <= 200 and len(self.time) <= 40
         if not (numbers_fit and is_hash and texts_fit and len(self.key) == 32 and len(self.signature) == 64):
-            raise HeadRefused("it is no head of a log")
+            raise CheckpointRefused("it is no checkpoint of a log")
 
     @property
-    def head(self) -> Head:
-        """The head without its signature."""
-        return Head(self.size, self.hash)
+    def position(self) -> LogPosition:
+        """The checkpoint without its signature."""
+        return LogPosition(self.size, self.hash)
 
     @property
     def statement(self) -> bytes:
         """The bytes that the owner signs."""
-        return _statement(self.owner, self.epoch, self.head, self.time)
+        return _statement(self.owner, self.generation, self.position, self.time)
 
 
 @dataclass(frozen=True, slots=True)
-class Countersignature:
+class Cosignature:
     """A witness has linked a log up to a head.
 
     Attributes:
@@ -93,66 +93,70 @@ class Countersignature:
     def __post_init__(self) -> None:
         texts_fit = 0 < len(self.witness) <= 200 and len(self.time) <= 40
         if not (texts_fit and len(self.key) == 32 and len(self.signature) == 64):
-            raise HeadRefused("it is no countersignature")
+            raise CheckpointRefused("it is no cosignature")
 
 
-def sign_head(owner: str, epoch: int, head: Head, time: str, key: Ed25519PrivateKey) -> SignedHead:
+def sign_checkpoint(
+    owner: str, generation: int, position: LogPosition, time: str, key: Ed25519PrivateKey
+) -> LogCheckpoint:
     """Sign where a log stands."""
-    signature = key.sign(_statement(owner, epoch, head, time))
-    return SignedHead(owner, epoch, head.sequence, head.hash, time, key.public_key().public_bytes_raw(), signature)
+    signature = key.sign(_statement(owner, generation, position, time))
+    return LogCheckpoint(
+        owner, generation, position.sequence, position.hash, time, key.public_key().public_bytes_raw(), signature
+    )
 
 
-def check_head(signed: SignedHead, owner: str, key: bytes) -> None:
-    """Return when a head is this owner's, signed with this key; raises HeadRefused."""
+def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
+    """Return when a checkpoint is this owner's, signed with this key; raises CheckpointRefused."""
     if signed.owner != owner:
-        raise HeadRefused("it is the head of another log")
+        raise CheckpointRefused("it is the checkpoint of another log")
     if not hmac.compare_digest(signed.key, key):
-        raise HeadRefused("it is signed with another key than the owner's")
+        raise CheckpointRefused("it is signed with another key than the owner's")
     _check(signed.key, signed.signature, signed.statement, "its signature is not its owner's")
 
 
-def countersign(signed: SignedHead, witness: str, time: str, key: Ed25519PrivateKey) -> Countersignature:
-    """Sign a head that was linked and checked."""
-    signature = key.sign(_countersigned(signed, witness, time))
-    return Countersignature(witness, time, key.public_key().public_bytes_raw(), signature)
+def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKey) -> Cosignature:
+    """Sign a checkpoint that was linked and checked."""
+    signature = key.sign(_cosigned(signed, witness, time))
+    return Cosignature(witness, time, key.public_key().public_bytes_raw(), signature)
 
 
-def check_countersignature(signed: SignedHead, given: Countersignature, witness: str, key: bytes) -> None:
-    """Return when a countersignature of this head was made by this witness's key; raises HeadRefused."""
+def check_cosignature(signed: LogCheckpoint, given: Cosignature, witness: str, key: bytes) -> None:
+    """Return when a cosignature of this checkpoint was made by this witness's key; raises CheckpointRefused."""
     if given.witness != witness or not hmac.compare_digest(given.key, key):
-        raise HeadRefused("it is countersigned by somebody else")
-    message = _countersigned(signed, witness, given.time)
-    _check(given.key, given.signature, message, "its countersignature is not its witness's")
+        raise CheckpointRefused("it is cosigned by somebody else")
+    message = _cosigned(signed, witness, given.time)
+    _check(given.key, given.signature, message, "its cosignature is not its witness's")
 
 
-def follow(last: SignedHead | None, grown: SignedHead, start: int, leaves: Sequence[bytes]) -> None:
-    """Return when a log has only grown since the last head that was countersigned.
+def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves: Sequence[bytes]) -> None:
+    """Return when a log has only grown since the last checkpoint that was cosigned.
 
     Args:
-        last: the last head of this log that this witness countersigned; None where there is none.
-        grown: the head that is asked to be countersigned; its signature was checked.
+        last: the last checkpoint of this log that this witness cosigned; None where there is none.
+        grown: the checkpoint that is asked to be cosigned; its signature was checked.
         start: the size from which on the leaves are.
         leaves: 32 bytes each, of every record between.
 
     Raises:
-        HeadRefused: the log was rolled back, or has parted from what was seen before.
+        CheckpointRefused: the log was rolled back, or has parted from what was seen before.
     """
-    epoch, head = (last.epoch, last.head) if last else (grown.epoch, Head())
-    if grown.epoch < epoch or (grown.epoch == epoch and grown.size < head.sequence):
-        raise HeadRefused(f"the log was rolled back: it had {head.sequence} records and has {grown.size}")
-    if grown.epoch > epoch:
-        head = Head()  # begun anew by a person; the old head stays on record
-    if start != head.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
-        raise HeadRefused("the records since the last head were not all shown")
-    if any(len(leaf) != 32 for leaf in leaves) or relink(head, leaves) != grown.head:
-        raise HeadRefused(f"the log has parted from what it was at record {head.sequence}")
+    generation, position = (last.generation, last.position) if last else (grown.generation, LogPosition())
+    if grown.generation < generation or (grown.generation == generation and grown.size < position.sequence):
+        raise CheckpointRefused(f"the log was rolled back: it had {position.sequence} records and has {grown.size}")
+    if grown.generation > generation:
+        position = LogPosition()  # begun anew by a person; the old checkpoint stays on record
+    if start != position.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
+        raise CheckpointRefused("the records since the last checkpoint were not all shown")
+    if any(len(leaf) != 32 for leaf in leaves) or relink(position, leaves) != grown.position:
+        raise CheckpointRefused(f"the log has parted from what it was at record {position.sequence}")
 
 
-def head_facts(signed: SignedHead) -> dict[str, Any]:
-    """A signed head as JSON facts."""
+def checkpoint_facts(signed: LogCheckpoint) -> dict[str, Any]:
+    """A signed checkpoint as JSON facts."""
     return {
         "owner": signed.owner,
-        "epoch": signed.epoch,
+        "generation": signed.generation,
         "size": signed.size,
         "hash": signed.hash,
         "time": signed.time,
@@ -161,19 +165,19 @@ def head_facts(signed: SignedHead) -> dict[str, Any]:
     }
 
 
-def head_from_facts(facts: Mapping[str, Any]) -> SignedHead:
-    """A signed head from JSON facts; raises HeadRefused."""
+def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
+    """A signed checkpoint from JSON facts; raises CheckpointRefused."""
     try:
         texts = (str(facts[name]) for name in ("owner", "hash", "time"))
         owner, digest, time = texts
         key, signature = (bytes.fromhex(facts[name]) for name in ("key", "signature"))
-        return SignedHead(owner, int(facts["epoch"]), int(facts["size"]), digest, time, key, signature)
+        return LogCheckpoint(owner, int(facts["generation"]), int(facts["size"]), digest, time, key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise HeadRefused("it is no head of a log") from cause
+        raise CheckpointRefused("it is no checkpoint of a log") from cause
 
 
-def countersignature_facts(given: Countersignature) -> dict[str, Any]:
-    """A countersignature as JSON facts."""
+def cosignature_facts(given: Cosignature) -> dict[str, Any]:
+    """A cosignature as JSON facts."""
     return {
         "witness": given.witness,
         "time": given.time,
@@ -182,25 +186,25 @@ def countersignature_facts(given: Countersignature) -> dict[str, Any]:
     }
 
 
-def countersignature_from_facts(facts: Mapping[str, Any]) -> Countersignature:
-    """A countersignature from JSON facts; raises HeadRefused."""
+def cosignature_from_facts(facts: Mapping[str, Any]) -> Cosignature:
+    """A cosignature from JSON facts; raises CheckpointRefused."""
     try:
         key, signature = (bytes.fromhex(facts[name]) for name in ("key", "signature"))
-        return Countersignature(str(facts["witness"]), str(facts["time"]), key, signature)
+        return Cosignature(str(facts["witness"]), str(facts["time"]), key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise HeadRefused("it is no countersignature") from cause
+        raise CheckpointRefused("it is no cosignature") from cause
 
 
-def _statement(owner: str, epoch: int, head: Head, time: str) -> bytes:
-    return pack("audit head", owner, epoch, head.sequence, head.hash, time)
+def _statement(owner: str, generation: int, position: LogPosition, time: str) -> bytes:
+    return pack("audit checkpoint", owner, generation, position.sequence, position.hash, time)
 
 
-def _countersigned(signed: SignedHead, witness: str, time: str) -> bytes:
-    return pack("audit countersignature", witness, time, signed.statement, signed.key, signed.signature)
+def _cosigned(signed: LogCheckpoint, witness: str, time: str) -> bytes:
+    return pack("audit cosignature", witness, time, signed.statement, signed.key, signed.signature)
 
 
 def _check(key: bytes, signature: bytes, message: bytes, otherwise: str) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
     except (InvalidSignature, ValueError) as cause:
-        raise HeadRefused(otherwise) from cause
+        raise CheckpointRefused(otherwise) from cause

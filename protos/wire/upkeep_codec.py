@@ -10,10 +10,10 @@ from typing import Final, assert_never
 from google.protobuf.message import DecodeError
 
 from protos.wire.generated import federation_pb2 as generated
-from protos.wire.log_checkpoints import Countersignature, HeadRefused, SignedHead
+from protos.wire.log_checkpoints import CheckpointRefused, Cosignature, LogCheckpoint
 from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
 from protos.wire.upkeep_messages import (
-    LogCountersignature,
+    LogCosignature,
     LogGrowth,
     LogStanding,
     RenewalAnswered,
@@ -27,16 +27,18 @@ _LEAF_BYTES: Final = 32
 def to_upkeep(message: Upkeep) -> generated.Upkeep:
     """A record as a generated message."""
     match message:
-        case LogStanding(key=key, head=head):
-            return generated.Upkeep(standing=generated.LogStanding(key=key, head=_head(head) if head else None))
-        case LogGrowth(head=head, start=start, leaves=leaves):
-            growth = generated.LogGrowth(head=_head(head), start=start, leaves=b"".join(leaves))
+        case LogStanding(key=key, checkpoint=checkpoint):
+            return generated.Upkeep(
+                standing=generated.LogStanding(key=key, checkpoint=_checkpoint(checkpoint) if checkpoint else None)
+            )
+        case LogGrowth(checkpoint=checkpoint, start=start, leaves=leaves):
+            growth = generated.LogGrowth(checkpoint=_checkpoint(checkpoint), start=start, leaves=b"".join(leaves))
             return generated.Upkeep(growth=growth)
-        case LogCountersignature(size=size, given=given):
-            signed = generated.LogCountersignature(
+        case LogCosignature(size=size, given=given):
+            signed = generated.LogCosignature(
                 size=size, witness=given.witness, time=given.time, key=given.key, signature=given.signature
             )
-            return generated.Upkeep(countersignature=signed)
+            return generated.Upkeep(cosignature=signed)
         case RenewalAsked():
             return generated.Upkeep(renewal=_renewal(message))
         case RenewalAnswered():
@@ -51,21 +53,23 @@ def from_upkeep(outer: generated.Upkeep) -> Upkeep:
         match outer.WhichOneof("content"):
             case "standing":
                 standing = outer.standing
-                return LogStanding(standing.key, _from_head(standing.head) if standing.HasField("head") else None)
+                return LogStanding(
+                    standing.key, _from_checkpoint(standing.checkpoint) if standing.HasField("checkpoint") else None
+                )
             case "growth":
                 return _from_growth(outer.growth)
-            case "countersignature":
-                found = outer.countersignature
-                given = Countersignature(found.witness, found.time, found.key, found.signature)
-                return LogCountersignature(found.size, given)
+            case "cosignature":
+                found = outer.cosignature
+                given = Cosignature(found.witness, found.time, found.key, found.signature)
+                return LogCosignature(found.size, given)
             case "renewal":
                 return _from_renewal(outer.renewal)
             case "renewed":
                 return _from_renewed(outer.renewed)
             case _:
                 raise MalformedMessage("empty or unknown upkeep")
-    except HeadRefused as cause:
-        raise MalformedMessage(f"a head of a log: {cause}") from cause
+    except CheckpointRefused as cause:
+        raise MalformedMessage(f"a checkpoint of a log: {cause}") from cause
 
 
 def encode_renewal(message: RenewalAsked) -> bytes:
@@ -101,10 +105,10 @@ def _parse(outer: generated.RenewalRequest | generated.RenewalReply, raw: bytes)
         raise MalformedMessage("not a message of this protocol") from cause
 
 
-def _head(signed: SignedHead) -> generated.SignedHead:
-    return generated.SignedHead(
+def _checkpoint(signed: LogCheckpoint) -> generated.LogCheckpoint:
+    return generated.LogCheckpoint(
         owner=signed.owner,
-        epoch=signed.epoch,
+        generation=signed.generation,
         size=signed.size,
         hash=bytes.fromhex(signed.hash),
         time=signed.time,
@@ -113,11 +117,13 @@ def _head(signed: SignedHead) -> generated.SignedHead:
     )
 
 
-def _from_head(outer: generated.SignedHead) -> SignedHead:
+def _from_checkpoint(outer: generated.LogCheckpoint) -> LogCheckpoint:
     texts = (outer.owner, outer.time)
     if not all(text.isascii() and text.isprintable() for text in texts):
-        raise MalformedMessage("a head of a log")
-    return SignedHead(outer.owner, outer.epoch, outer.size, outer.hash.hex(), outer.time, outer.key, outer.signature)
+        raise MalformedMessage("a checkpoint of a log")
+    return LogCheckpoint(
+        outer.owner, outer.generation, outer.size, outer.hash.hex(), outer.time, outer.key, outer.signature
+    )
 
 
 def _from_growth(outer: generated.LogGrowth) -> LogGrowth:
@@ -125,7 +131,7 @@ def _from_growth(outer: generated.LogGrowth) -> LogGrowth:
     if len(leaves) % _LEAF_BYTES:
         raise MalformedMessage("leaf size")
     parts = tuple(leaves[place : place + _LEAF_BYTES] for place in range(0, len(leaves), _LEAF_BYTES))
-    return LogGrowth(_from_head(outer.head), outer.start, parts)
+    return LogGrowth(_from_checkpoint(outer.checkpoint), outer.start, parts)
 
 
 def _renewal(message: RenewalAsked) -> generated.RenewalRequest:

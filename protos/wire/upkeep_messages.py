@@ -1,4 +1,4 @@
-"""What travels beside the rounds: heads of audit logs, renewals of certificates, and enrolment on its own port.
+"""What travels beside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment on its own port.
 
 A peer of an earlier version knows nothing of upkeep on its stream: each side sends it only after the other has
 shown that it does (`Hello.upkeep`, and for a site the coordinator's first LogStanding).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from protos.wire.log_checkpoints import MOST_LEAVES, Countersignature, SignedHead
+from protos.wire.log_checkpoints import MOST_LEAVES, Cosignature, LogCheckpoint
 from protos.wire.messages import MalformedMessage
 
 UPKEEP_VERSION: Final = 1
@@ -22,7 +22,7 @@ class LogStanding:
     """What the sender keeps of the receiver's log, and the sender's identity key, raw, 32 bytes."""
 
     key: bytes
-    head: SignedHead | None
+    checkpoint: LogCheckpoint | None
 
     def __post_init__(self) -> None:
         _require(len(self.key) == 32, "identity key size")
@@ -30,9 +30,9 @@ class LogStanding:
 
 @dataclass(frozen=True, slots=True)
 class LogGrowth:
-    """The sender's log has grown: the leaves from record `start` on, 32 bytes each, and the head after them."""
+    """The sender's log has grown: the leaves from record `start` on, 32 bytes each, and the checkpoint after them."""
 
-    head: SignedHead
+    checkpoint: LogCheckpoint
     start: int
     leaves: tuple[bytes, ...]
 
@@ -42,11 +42,11 @@ class LogGrowth:
 
 
 @dataclass(frozen=True, slots=True)
-class LogCountersignature:
-    """The sender has linked the receiver's log up to the head of this size, and signed it."""
+class LogCosignature:
+    """The sender has linked the receiver's log up to the checkpoint of this size, and signed it."""
 
     size: int
-    given: Countersignature
+    given: Cosignature
 
     def __post_init__(self) -> None:
         _require(0 <= self.size < 1 << 62, "size of a log")
@@ -117,7 +117,7 @@ class EnrolmentReply:
         _require_line(self.refusal, "refusal", longest=1000)
 
 
-LogMessage: TypeAlias = LogStanding | LogGrowth | LogCountersignature
+LogMessage: TypeAlias = LogStanding | LogGrowth | LogCosignature
 Upkeep: TypeAlias = LogMessage | RenewalAsked | RenewalAnswered
 
 

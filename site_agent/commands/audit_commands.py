@@ -26,7 +26,7 @@ _log = click.option("--log", "log_path", type=_PATH, help="A copy of audit.log, 
 _site = click.option("--site", help="Whose log the copy is.")
 _keys = click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
 _heads = click.option(
-    "--heads", type=_PATH, help="Heads that the coordinator kept, as `coordinator audit heads` tells."
+    "--checkpoints", type=_PATH, help="Checkpoints that the coordinator kept, as `coordinator audit checkpoints` tells."
 )
 _since = click.option("--since", help="From this day or time on, UTC.")
 _until = click.option("--until", help="Before this day or time, UTC.")
@@ -46,14 +46,16 @@ def audit() -> None:
 @_site
 @_keys
 @_heads
-def verify(path: Path | None, log_path: Path | None, site: str | None, keys: Path | None, heads: Path | None) -> None:
-    """Check every record of the audit log, every signed head in it, and every head that was kept elsewhere.
+def verify(
+    path: Path | None, log_path: Path | None, site: str | None, keys: Path | None, checkpoints: Path | None
+) -> None:
+    """Check every record of the audit log, every signed checkpoint in it, and every checkpoint that was kept elsewhere.
 
     Example: site-agent audit verify --config hospital.yaml
     """
     from audit.log_commands import lines
 
-    for line in lines(_desk(path, log_path, site).given(keys, heads).verification()):
+    for line in lines(_desk(path, log_path, site).given(keys, checkpoints).verification()):
         click.echo(line)
 
 
@@ -120,18 +122,18 @@ def export(
 
 @audit.command()
 @_config
-@click.option("--output", type=_PATH, required=True, help="Where the heads are written.")
-def heads(path: Path | None, output: Path) -> None:
-    """Write the head of the coordinator's log that this site has countersigned last, for whoever verifies that log.
+@click.option("--output", type=_PATH, required=True, help="Where the checkpoints are written.")
+def checkpoints(path: Path | None, output: Path) -> None:
+    """Write the checkpoint of the coordinator's log that this site has cosigned last, for whoever verifies that log.
 
-    Example: site-agent audit heads --config hospital.yaml --output heads.json
+    Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
-    from audit.checkpoint_memory import kept_heads
-    from audit.log_keys import heads_text
+    from audit.checkpoint_memory import kept_checkpoints
+    from audit.log_keys import checkpoints_text
     from pki.store import write_public
 
     state = _state(path)
-    write_public(output, heads_text(kept_heads(gate_folder(state) / "witness")).encode())
+    write_public(output, checkpoints_text(kept_checkpoints(gate_folder(state) / "witness")).encode())
     click.echo(f"Written to {output}.")
 
 
@@ -160,19 +162,19 @@ def begin_anew(path: Path, by: str, because: str) -> None:
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
     log_path = audit_log_path(hospital.state_path)
-    epoch = set_aside(log_path, datetime.now(UTC), least=_witnessed_epoch(hospital.state_path))
+    generation = set_aside(log_path, datetime.now(UTC), least=_witnessed_generation(hospital.state_path))
     key = read_identity_key(gate_folder(hospital.state_path))
     log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
-    log.write("log_began_anew", epoch=epoch, by=by, reason=because)
+    log.write("log_began_anew", generation=generation, by=by, reason=because)
     log.close()
-    click.echo(f"{by} began the log anew; it is epoch {epoch}, and the files before it are kept beside it.")
+    click.echo(f"{by} began the log anew; it is generation {generation}, and the files before it are kept beside it.")
 
 
-def _witnessed_epoch(state: Path) -> int:
-    from audit.checkpoint_memory import own_head
+def _witnessed_generation(state: Path) -> int:
+    from audit.checkpoint_memory import own_checkpoint
 
-    known = own_head(gate_folder(state) / "witness")
-    return known.epoch if known else 0
+    known = own_checkpoint(gate_folder(state) / "witness")
+    return known.generation if known else 0
 
 
 def _state(path: Path | None) -> Path:
@@ -190,7 +192,7 @@ def _state(path: Path | None) -> Path:
 
 def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
     """The log of a configuration, or a copy of one."""
-    from audit.checkpoint_memory import own_head, peer_key
+    from audit.checkpoint_memory import own_checkpoint, peer_key
     from audit.log_commands import Desk
     from audit.log_verification import KnownKeys
     from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
@@ -218,6 +220,6 @@ def _desk(path: Path | None, log_path: Path | None, site: str | None) -> Desk:
     coordinator = peer_key(witness, COORDINATOR)
     if coordinator is not None:
         keys[COORDINATOR] = coordinator
-    last = own_head(witness)
+    last = own_checkpoint(witness)
     kept = (last,) if last else ()
     return Desk(audit_log_path(hospital.state_path), owner_of_site(hospital.site), KnownKeys(keys), kept)

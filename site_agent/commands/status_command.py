@@ -69,7 +69,7 @@ def _table(facts: dict[str, Any]) -> Table:
         ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
-        ("audit log", f"{audit['records']} records, {audit['not_countersigned']} not countersigned"),
+        ("audit log", f"{audit['records']} records, {audit['not_cosigned']} not cosigned"),
         ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
     ):
         table.add_row(name, str(value))

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.log_files import BrokenFile, all_files, head_of_file
+from audit.log_files import BrokenFile, all_files, position_after
 from protos.errors import ConfigurationError
 from protos.plan.methods import described
-from protos.wire.log_chain import Head
+from protos.wire.log_chain import LogPosition
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
@@ -78,7 +78,7 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "conclusion": _told(saved["gain"]),
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_expert": model.expert is not None,
-        **_audit_head(hospital),
+        **_audit_position(hospital),
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
     }
@@ -177,7 +177,7 @@ def _report(hospital: Hospital, run: str) -> dict[str, Any]:
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     """Where the audit log stands, and the versions of then and, where they differ, of now."""
     then, now = facts["trained_with"] or {}, facts["versions"]
-    found = {"audit head": facts["audit_head"] or facts["audit_words"]}
+    found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
     if facts["audit_records"]:
         found["audit records"] = f"{facts['audit_records']}, in {facts['audit_files']} files"
     for name, here in now.items():
@@ -187,7 +187,7 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _audit_head(hospital: Hospital) -> dict[str, Json]:
+def _audit_position(hospital: Hospital) -> dict[str, Json]:
     """Where this site's audit log stands, over all its files: the newest one that has a record tells.
 
     Raises:
@@ -196,10 +196,10 @@ def _audit_head(hospital: Hospital) -> dict[str, Json]:
     path = audit_log_path(hospital.state_path)
     try:
         files = [file for file in all_files(path) if file.stat().st_size]
-        head, words = head_of_file(files[-1]) if files else Head(), "no audit log"
+        position, words = position_after(files[-1]) if files else LogPosition(), "no audit log"
     except PermissionError:
         # In the packages the log is the agent's user's, and reports are the trainer's.
-        files, head, words = [], Head(), "not readable by the user who made this card"
+        files, position, words = [], LogPosition(), "not readable by the user who made this card"
     except BrokenFile as broken:
         raise ConfigurationError(
             what=f"The last record of the audit log cannot be read ({broken}).",
@@ -207,8 +207,8 @@ def _audit_head(hospital: Hospital) -> dict[str, Json]:
             remedy="Run `site-agent audit verify`; while the agent writes a record, just try again.",
         ) from broken
     return {
-        "audit_head": head.hash if head.sequence else None,
-        "audit_records": head.sequence,
+        "audit_position": position.hash if position.sequence else None,
+        "audit_records": position.sequence,
         "audit_files": len(files),
         "audit_words": words,
     }

@@ -71,7 +71,7 @@ def _trainer_socket(place: Path) -> Finding:
 
 def _audit(state: Path) -> list[Finding]:
     left = LeftCount(audit_log_path(state)).now()
-    says = f"{left.not_countersigned} of {left.records} records are not countersigned."
-    if left.not_countersigned > _MANY_RECORDS:
+    says = f"{left.not_cosigned} of {left.records} records are not cosigned."
+    if left.not_cosigned > _MANY_RECORDS:
         return [warning("D422", says, "Let the agent connect, and ask the office to update the coordinator.")]
     return [fine("D422", says)]

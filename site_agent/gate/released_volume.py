@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from audit.log_files import all_files
 
 _HANDED_OVER: Final = "contribution_handed_over"
-COUNTERSIGNED: Final = "head_countersigned"
+COSIGNED: Final = "checkpoint_cosigned"
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Left:
         contributions: uploads that were handed over whole; a repeated upload counts again.
         handed_bytes: their sum, in bytes.
         records: lines of the log.
-        not_countersigned: lines after the last countersignature of the coordinator.
+        not_cosigned: lines after the last cosignature of the coordinator.
     """
 
     contributions: int = 0
     handed_bytes: int = 0
     records: int = 0
-    not_countersigned: int = 0
+    not_cosigned: int = 0
 
     def after(self, event: str, byte_count: int) -> Left:
         """With one record more."""
@@ -41,7 +41,7 @@ class Left:
             self.contributions + is_handed,
             self.handed_bytes + (byte_count if is_handed else 0),
             self.records + 1,
-            0 if event == COUNTERSIGNED else self.not_countersigned + 1,
+            0 if event == COSIGNED else self.not_cosigned + 1,
         )
 
 

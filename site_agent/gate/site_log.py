@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.audit_log import AuditError as AuditError  # raised here, and caught by who writes here
 from audit.audit_log import Consequences, Limits, LogFile
 from audit.cosigning import LogParty
-from protos.wire.log_chain import Head
-from protos.wire.log_checkpoints import SignedHead, owner_of_site, sign_head
+from protos.wire.log_chain import LogPosition
+from protos.wire.log_checkpoints import LogCheckpoint, owner_of_site, sign_checkpoint
 
 CONSEQUENCES: Final = Consequences(
     of_damage="Nothing more leaves this site until this is understood.", of_no_room="Nothing left this site."
@@ -37,7 +37,7 @@ class AuditLog:
         identity_key: Ed25519PrivateKey | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`now` gives aware UTC times; without the identity key no head is signed and no file put aside.
+        """`now` gives aware UTC times; without the identity key no checkpoint is signed and no file put aside.
 
         Raises:
             AuditError: the log was changed, or cannot be opened.
@@ -69,19 +69,19 @@ class AuditLog:
         return self.file.records(event)
 
     def sign_with(self, identity_key: Ed25519PrivateKey) -> None:
-        """From now on heads are signed, and full files put aside; the key may be younger than the log."""
+        """From now on checkpoints are signed, and full files put aside; the key may be younger than the log."""
         self._identity_key = identity_key
         self.file.sign_with(self.signed)
 
-    def signed(self, epoch: int, head: Head) -> SignedHead:
-        """A head of this log, signed with the site's identity key.
+    def signed(self, generation: int, position: LogPosition) -> LogCheckpoint:
+        """A checkpoint of this log, signed with the site's identity key.
 
         Raises:
             ValueError: the log was opened without it.
         """
         if self._identity_key is None:
             raise ValueError("a log that was opened without its identity key signs nothing")
-        return sign_head(owner_of_site(self._site), epoch, head, self.time(), self._identity_key)
+        return sign_checkpoint(owner_of_site(self._site), generation, position, self.time(), self._identity_key)
 
     def time(self) -> str:
         """The time as records have it."""

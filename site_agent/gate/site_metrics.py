@@ -45,9 +45,9 @@ class SiteCollector(Collector):
             ("last_contribution_timestamp_seconds", "When a contribution left last.", _seconds(facts)),
             ("audit_records", "Records in the present file of the audit log.", facts["audit"]["records"]),
             (
-                "audit_records_not_countersigned",
-                "Records after the coordinator's last countersignature.",
-                facts["audit"]["not_countersigned"],
+                "audit_records_not_cosigned",
+                "Records after the coordinator's last cosignature.",
+                facts["audit"]["not_cosigned"],
             ),
             ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
         ):

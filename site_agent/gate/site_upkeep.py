@@ -19,10 +19,10 @@ from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
 from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
-from protos.wire.log_checkpoints import COORDINATOR, HeadRefused
+from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import (
-    LogCountersignature,
+    LogCosignature,
     LogGrowth,
     LogStanding,
     RenewalAnswered,
@@ -51,7 +51,7 @@ class SiteUpkeep:
         witness: Path,
         now: Callable[[], datetime],
     ) -> None:
-        """`witness` is the folder of what is remembered of heads; `now` gives aware UTC times."""
+        """`witness` is the folder of what is remembered of checkpoints; `now` gives aware UTC times."""
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
         self._party: LogParty = party_of(audit, site=site, key=identity_key, folder=witness)
@@ -99,14 +99,14 @@ class SiteUpkeep:
             match message:
                 case LogStanding():
                     return [*self._stand(message), *await self._renewal()]
-                case LogGrowth() | LogCountersignature():
+                case LogGrowth() | LogCosignature():
                     return [*self._begun().heard(message)]
                 case RenewalAnswered():
                     await self._renewed(message)
                     return []
                 case RenewalAsked():
                     raise MalformedMessage("a question that only a site asks")
-        except HeadRefused as refused:
+        except CheckpointRefused as refused:
             if not isinstance(message, LogGrowth):  # a growth that was refused is on record already
                 self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
             raise _not_what_it_was(refused) from refused
@@ -128,7 +128,7 @@ class SiteUpkeep:
 
     def _begun(self) -> LogSession:
         if self._session is None:
-            raise MalformedMessage("a head of a log before where it stands")
+            raise MalformedMessage("a checkpoint of a log before where it stands")
         return self._session
 
     async def _renewal(self) -> list[Upkeep]:
@@ -178,7 +178,7 @@ class SiteUpkeep:
         )
 
 
-def _not_what_it_was(refused: HeadRefused) -> RefusedError:
+def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
     return RefusedError(
         what=f"An audit log is not what it was: {refused}.",
         consequence="Nothing more leaves this site until this is understood.",

@@ -53,7 +53,7 @@ class Told:
             **self._standing.facts(),
             "certificate_days_left": self._certificate_days(),
             "left": {"contributions": left.contributions, "bytes": left.handed_bytes},
-            "audit": {"records": left.records, "not_countersigned": left.not_countersigned},
+            "audit": {"records": left.records, "not_cosigned": left.not_cosigned},
         }
 
     def _certificate_days(self) -> float | None:

@@ -11,7 +11,7 @@ from audit.audit_log import Consequences, Limits, LogFile
 from audit.cosigning import LogParty, LogSession
 from audit.log_commands import Desk
 from audit.log_verification import KnownKeys
-from protos.wire.log_checkpoints import COORDINATOR, sign_head
+from protos.wire.log_checkpoints import COORDINATOR, sign_checkpoint
 from protos.wire.upkeep_messages import LogMessage
 
 SITE = "site/berlin"
@@ -30,7 +30,7 @@ class Side:
             self.path,
             now=lambda: NOW,
             consequences=Consequences("Nothing leaves.", "Nothing left."),
-            sign=lambda epoch, head: sign_head(owner, epoch, head, TIME, KEYS[owner]),
+            sign=lambda generation, position: sign_checkpoint(owner, generation, position, TIME, KEYS[owner]),
             limits=limits,
         )
         self.party = LogParty(

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Consequences, Limits, LogFile
-from protos.wire.log_checkpoints import sign_head
+from protos.wire.log_checkpoints import sign_checkpoint
 
 
 def write_for_ever(path: Path) -> None:
@@ -19,11 +19,11 @@ def write_for_ever(path: Path) -> None:
         path,
         now=lambda: datetime.now(UTC),
         consequences=Consequences("Nothing leaves.", "Nothing left."),
-        sign=lambda epoch, head: sign_head("site/a", epoch, head, "2026-03-01", key),
+        sign=lambda generation, position: sign_checkpoint("site/a", generation, position, "2026-03-01", key),
         limits=Limits(largest_bytes=30_000),
     )
     while True:
-        number = log.head.sequence
+        number = log.position.sequence
         log.write([{"event": "written", "padding": "x" * 3000} for _ in range(3)])
         sys.stdout.buffer.write(b"%d\n" % number)
         sys.stdout.buffer.flush()

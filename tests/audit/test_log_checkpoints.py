@@ -1,4 +1,4 @@
-"""Signed heads and their witnesses: what has parted from what was seen before is never countersigned."""
+"""Signed checkpoints and their witnesses: what has parted from what was seen before is never cosigned."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from audit.audit_log import AuditError
 from audit.cosigning import LogSession
 from audit.log_commands import Desk, lines
 from audit.log_files import set_aside
-from audit.log_keys import heads_text, keys_text
+from audit.log_keys import checkpoints_text, keys_text
 from audit.log_verification import KnownKeys
-from protos.wire.log_chain import Head, append
+from protos.wire.log_chain import LogPosition, append
 from protos.wire.log_checkpoints import (
     COORDINATOR,
-    HeadRefused,
-    check_countersignature,
-    check_head,
-    countersign,
-    head_facts,
-    head_from_facts,
-    sign_head,
+    CheckpointRefused,
+    check_checkpoint,
+    check_cosignature,
+    checkpoint_facts,
+    checkpoint_from_facts,
+    cosign,
+    sign_checkpoint,
 )
 from protos.wire.upkeep_messages import LogGrowth
 from tests.audit.audit_sides import KEYS, NOW, PUBLIC, SITE, TIME, Side, desk, meet
@@ -46,15 +46,15 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
         side.log.close()
 
 
-def test_each_witnesses_the_other_and_the_countersignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:
-    """After a meeting both logs verify by public keys alone, countersigned over all that was done before it."""
+def test_each_witnesses_the_other_and_the_cosignature_stands_in_the_log(sides: tuple[Side, Side]) -> None:
+    """After a meeting both logs verify by public keys alone, cosigned over all that was done before it."""
     for side, witness in (sides, sides[::-1]):
         found = desk(side).verification()
 
         assert found.witnesses == (witness.owner,)
-        assert found.countersigned >= 5
+        assert found.cosigned >= 5
         assert found.unchecked == ()
-        assert checkpoint_memory.kept_head(witness.party.folder, side.owner) == checkpoint_memory.own_head(
+        assert checkpoint_memory.kept_checkpoint(witness.party.folder, side.owner) == checkpoint_memory.own_checkpoint(
             side.party.folder
         )
 
@@ -75,25 +75,25 @@ def test_a_former_key_counts_only_where_its_replacement_is_on_record(sides: tupl
     """What a witness signed before its key was replaced breaks no log, and is not passed off as checked either."""
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     reader = Desk(sides[1].path, COORDINATOR, KnownKeys({**PUBLIC, SITE: other}))
-    with pytest.raises(AuditError, match="countersigned by somebody else"):
+    with pytest.raises(AuditError, match="cosigned by somebody else"):
         reader.verification()
 
     sides[1].party.kept_of(SITE, other)
     found = reader.verification()
     meet(*sides)  # the former key signs once more
 
-    assert (found.unchecked, found.witnesses, found.countersigned) == ((f"{SITE} under its former key",), (), 0)
-    with pytest.raises(AuditError, match="countersigned by somebody else"):
+    assert (found.unchecked, found.witnesses, found.cosigned) == ((f"{SITE} under its former key",), (), 0)
+    with pytest.raises(AuditError, match="cosigned by somebody else"):
         reader.verification()
 
 
 def test_two_logs_that_witness_each_other_come_to_rest(sides: tuple[Side, Side]) -> None:
-    """What is written about heads asks for no further head."""
-    sizes = [side.log.head.sequence for side in sides]
+    """What is written about checkpoints asks for no further head."""
+    sizes = [side.log.position.sequence for side in sides]
 
     meet(*sides)
 
-    assert [side.log.head.sequence for side in sides] == sizes
+    assert [side.log.position.sequence for side in sides] == sizes
 
 
 def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
@@ -106,9 +106,9 @@ def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
     (grown,) = session.heard(standing)
 
     assert isinstance(grown, LogGrowth)
-    shown = b"".join(grown.leaves) + json.dumps(head_facts(grown.head)).encode()
+    shown = b"".join(grown.leaves) + json.dumps(checkpoint_facts(grown.checkpoint)).encode()
     assert b"canary" not in shown
-    assert len(grown.leaves) == 3  # of which two are about heads
+    assert len(grown.leaves) == 3  # of which two are about checkpoints
 
 
 def rolled_back(site: Side, folder: Path) -> Side:
@@ -125,7 +125,7 @@ def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
     old = rolled_back(sides[0], tmp_path)
     meet(*sides)
 
-    with pytest.raises(HeadRefused, match="does not stand where it was signed to be"):
+    with pytest.raises(CheckpointRefused, match="differs from its signed checkpoint"):
         meet(old, sides[1])
     old.log.close()
 
@@ -133,22 +133,22 @@ def test_a_rollback_is_refused_by_the_owner_that_is_shown_its_own_signature(
 def growth_of(side: Side, start: int = 0) -> LogGrowth:
     """What a side that hides something would show: from a start of its choice, with a true signature."""
     leaves = tuple(side.log.leaves(start, 1000))
-    return LogGrowth(side.party.signed(side.log.head), start, leaves)
+    return LogGrowth(side.party.signed(side.log.position), start, leaves)
 
 
 def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Path) -> None:
-    """Two futures of one log: the witness countersigns the first that it sees, and refuses the other for good."""
+    """Two futures of one log: the witness cosigns the first that it sees, and refuses the other for good."""
     site, coordinator = sides
     shutil.copytree(site.path.parent, tmp_path / "fork")
     fork = Side(tmp_path / "fork", SITE)
-    start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+    start = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
     assert start is not None
     site.work(3)
     fork.work(7)
     meet(site, coordinator)
 
     for grown in (growth_of(fork, start.size), growth_of(fork), growth_of(fork, start.size + 3)):
-        with pytest.raises(HeadRefused):
+        with pytest.raises(CheckpointRefused):
             coordinator.party.witness(grown, SITE, PUBLIC[SITE])
 
     refused = list(coordinator.log.records("log_refused"))
@@ -163,26 +163,26 @@ def test_a_fork_is_refused_by_the_witness(sides: tuple[Side, Side], tmp_path: Pa
         lambda grown: replace(grown, leaves=(*grown.leaves[1:], grown.leaves[0])),
         lambda grown: replace(grown, leaves=(*grown.leaves, bytes(32))),
         lambda grown: replace(grown, start=grown.start - 1),
-        lambda grown: replace(grown, head=replace(grown.head, size=grown.head.size + 1)),
-        lambda grown: replace(grown, head=replace(grown.head, hash="0" * 64)),
-        lambda grown: replace(grown, head=replace(grown.head, signature=bytes(64))),
-        lambda grown: replace(grown, head=replace(grown.head, owner="site/lyon")),
-        lambda grown: replace(grown, head=replace(grown.head, key=PUBLIC[COORDINATOR])),
-        lambda grown: replace(grown, head=replace(grown.head, time="2030-01-01")),
-        lambda grown: replace(grown, head=replace(grown.head, epoch=2)),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, size=grown.checkpoint.size + 1)),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, hash="0" * 64)),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, signature=bytes(64))),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, owner="site/lyon")),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, key=PUBLIC[COORDINATOR])),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, time="2030-01-01")),
+        lambda grown: replace(grown, checkpoint=replace(grown.checkpoint, generation=2)),
     ],
 )
-def test_a_growth_that_was_changed_is_not_countersigned(
+def test_a_growth_that_was_changed_is_not_cosigned(
     sides: tuple[Side, Side], change: Callable[[LogGrowth], LogGrowth]
 ) -> None:
-    """Leaves left out, moved or made up, another head, another signer: each is refused and on record."""
+    """Leaves left out, moved or made up, another checkpoint, another signer: each is refused and on record."""
     site, coordinator = sides
-    start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+    start = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
     assert start is not None
     site.work()
     honest = growth_of(site, start.size)
 
-    with pytest.raises(HeadRefused):
+    with pytest.raises(CheckpointRefused):
         coordinator.party.witness(change(honest), SITE, PUBLIC[SITE])
 
     assert list(coordinator.log.records("log_refused"))
@@ -196,26 +196,28 @@ def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Sid
 
     meet(site, coordinator)
 
-    kept = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+    kept = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
     assert kept is not None
-    assert site.log.head_at(kept.size) == kept.head
+    assert site.log.position_at(kept.size) == kept.position
 
 
-def test_a_log_that_a_person_began_anew_is_countersigned_in_its_next_epoch(sides: tuple[Side, Side]) -> None:
-    """After a loss the next log goes on under a higher epoch, and the old files stay beside it."""
+def test_a_log_that_a_person_began_anew_is_cosigned_in_its_next_generation(sides: tuple[Side, Side]) -> None:
+    """After a loss the next log goes on under a higher generation, and the old files stay beside it."""
     site, coordinator = sides
     site.log.close()
-    epoch = set_aside(site.path, NOW)
+    generation = set_aside(site.path, NOW)
     anew = Side(site.path.parent, SITE)
-    anew.write("log_began_anew", epoch=epoch, by="A. Jones", reason="disk failed")
+    anew.write("log_began_anew", generation=generation, by="A. Jones", reason="disk failed")
     anew.work()
     meet(anew, coordinator)
 
     found = desk(anew).verification()
-    assert (found.epoch, found.countersigned) == (2, 6)
+    assert (found.generation, found.cosigned) == (2, 6)
     assert len(list(site.path.parent.glob("audit.log.before-*"))) == 1
-    with pytest.raises(HeadRefused, match="rolled back"):
-        coordinator.party.witness(LogGrowth(sign_head(SITE, 1, Head(), TIME, KEYS[SITE]), 0, ()), SITE, PUBLIC[SITE])
+    with pytest.raises(CheckpointRefused, match="rolled back"):
+        coordinator.party.witness(
+            LogGrowth(sign_checkpoint(SITE, 1, LogPosition(), TIME, KEYS[SITE]), 0, ()), SITE, PUBLIC[SITE]
+        )
     site.log = anew.log
 
 
@@ -229,11 +231,11 @@ def tampered(side: Side, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 def recomputed(content: list[bytes], *, keeps: Callable[[dict[str, object]], bool]) -> list[bytes]:
     """A chain made anew from its beginning, by somebody who knows how but has no key."""
-    head, made = Head(), []
+    position, made = LogPosition(), []
     for line in content:
         facts = json.loads(line)["facts"]
         if keeps(facts):
-            head, new = append(head, facts | ({"round": 99} if facts.get("round") == 2 else {}), os.urandom(16))
+            position, new = append(position, facts | ({"round": 99} if facts.get("round") == 2 else {}), os.urandom(16))
             made.append(new)
     return made
 
@@ -249,9 +251,9 @@ FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "a cut tail": (lambda found: found[:3], "line 3: .*its tail was cut"),
     "a chain made anew": (
         lambda found: recomputed(found, keeps=lambda facts: True),
-        "line [0-9]+: the head that it names",
+        "line [0-9]+: the checkpoint that it names",
     ),
-    "a chain made anew without its heads": (
+    "a chain made anew without its checkpoints": (
         lambda found: recomputed(found, keeps=lambda facts: facts["event"] == "contribution_released") * 1,
         "written anew|tail was cut",
     ),
@@ -260,13 +262,15 @@ FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], tmp_path: Path, fault: str) -> None:
-    """With public keys and the witness's heads alone each fault is found, and its line is named."""
+    """With public keys and the witness's checkpoints alone each fault is found, and its line is named."""
     site, coordinator = sides
     change, finding = FAULTS[fault]
     (tmp_path / "keys.json").write_text(keys_text(PUBLIC))
-    (tmp_path / "heads.json").write_text(heads_text(checkpoint_memory.kept_heads(coordinator.party.folder)))
-    reader = Desk(site.path, SITE, KnownKeys()).given(tmp_path / "keys.json", tmp_path / "heads.json")
-    assert reader.verification().kept_heads == 1
+    (tmp_path / "checkpoints.json").write_text(
+        checkpoints_text(checkpoint_memory.kept_checkpoints(coordinator.party.folder))
+    )
+    reader = Desk(site.path, SITE, KnownKeys()).given(tmp_path / "keys.json", tmp_path / "checkpoints.json")
+    assert reader.verification().kept_checkpoints == 1
 
     tampered(site, change)
 
@@ -275,7 +279,7 @@ def test_a_third_party_finds_every_kind_of_tampering(sides: tuple[Side, Side], t
 
 
 def test_another_owners_key_does_not_verify(sides: tuple[Side, Side]) -> None:
-    """A log whose heads are signed by another key than the known one is not that owner's."""
+    """A log whose checkpoints are signed by another key than the known one is not that owner's."""
     others = KnownKeys({**PUBLIC, SITE: PUBLIC[COORDINATOR]})
 
     with pytest.raises(AuditError, match="another key than the owner's"):
@@ -290,15 +294,15 @@ def test_without_keys_the_reader_is_told_what_was_not_checked(sides: tuple[Side,
 
 
 def test_a_head_survives_its_facts_and_no_other_key_passes() -> None:
-    """A signed head read back is the same, and each of its fields is signed."""
-    signed = sign_head(SITE, 1, Head(3, "ab" * 32), TIME, KEYS[SITE])
-    given = countersign(signed, COORDINATOR, TIME, KEYS[COORDINATOR])
+    """A signed checkpoint read back is the same, and each of its fields is signed."""
+    signed = sign_checkpoint(SITE, 1, LogPosition(3, "ab" * 32), TIME, KEYS[SITE])
+    given = cosign(signed, COORDINATOR, TIME, KEYS[COORDINATOR])
 
-    assert head_from_facts(head_facts(signed)) == signed
-    check_head(signed, SITE, PUBLIC[SITE])
-    check_countersignature(signed, given, COORDINATOR, PUBLIC[COORDINATOR])
-    for changed in (replace(signed, size=4), replace(signed, epoch=2), replace(signed, time="later")):
-        with pytest.raises(HeadRefused):
-            check_head(changed, SITE, PUBLIC[SITE])
-        with pytest.raises(HeadRefused):
-            check_countersignature(changed, given, COORDINATOR, PUBLIC[COORDINATOR])
+    assert checkpoint_from_facts(checkpoint_facts(signed)) == signed
+    check_checkpoint(signed, SITE, PUBLIC[SITE])
+    check_cosignature(signed, given, COORDINATOR, PUBLIC[COORDINATOR])
+    for changed in (replace(signed, size=4), replace(signed, generation=2), replace(signed, time="later")):
+        with pytest.raises(CheckpointRefused):
+            check_checkpoint(changed, SITE, PUBLIC[SITE])
+        with pytest.raises(CheckpointRefused):
+            check_cosignature(changed, given, COORDINATOR, PUBLIC[COORDINATOR])

@@ -15,7 +15,7 @@ from audit.audit_log import Consequences, LogFile
 from audit.log_commands import Desk
 from audit.log_files import all_files
 from audit.log_verification import KnownKeys, verify_log
-from protos.wire.log_chain import Head, append
+from protos.wire.log_chain import LogPosition, append
 from tests.audit import audit_writer
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def assert_log_survives(path: Path, kills: int, seed: int) -> None:
         announced = killed_while_writing(path, generator)
         LogFile(path, now=audit_writer.datetime.now, consequences=Consequences("", "")).close()
         found = verify_log(path, owner="site/a", keys=KnownKeys())
-        assert found.head.sequence >= announced + 3
+        assert found.position.sequence >= announced + 3
         for full in all_files(path)[:-3]:
             assert full.stat().st_size < 50_000
 
@@ -73,10 +73,10 @@ def long_log(path: Path, records: int) -> None:
         "bytes": 401_408,
         "masked": True,
     }
-    head = Head()
+    position = LogPosition()
     with path.open("wb") as file:
         for number in range(records):
-            head, line = append(head, facts | {"round": number}, number.to_bytes(16, "little"))
+            position, line = append(position, facts | {"round": number}, number.to_bytes(16, "little"))
             file.write(line)
 
 
@@ -91,5 +91,5 @@ def test_a_million_records_are_verified_in_about_a_minute(tmp_path: Path) -> Non
     seconds = time.process_time() - began
 
     print(f"million_records_verified_seconds={seconds:.1f}")
-    assert found.head.sequence == 1_000_000
+    assert found.position.sequence == 1_000_000
     assert seconds < 90

@@ -1,4 +1,4 @@
-"""A log over several files: each carries the head of the one before, and none can be taken out or exchanged."""
+"""A log over several files: each carries the checkpoint of the one before, and none can be taken out or exchanged."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_a_full_file_is_put_aside_and_the_next_carries_its_head_on(rotated: Side
     again.log.close()
 
     assert found.files > 3
-    assert desk(rotated).verification().head.sequence == found.head.sequence + 1
+    assert desk(rotated).verification().position.sequence == found.position.sequence + 1
     assert len(list(rotated.log.records("contribution_released"))) == 31
-    assert len(rotated.log.leaves(0, 1000)) == found.head.sequence + 1
+    assert len(rotated.log.leaves(0, 1000)) == found.position.sequence + 1
     assert rotated.log.leaves(7, 3) == rotated.log.leaves(0, 1000)[7:10]
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
 
 
 def test_files_are_deleted_when_their_time_is_over_and_the_rest_still_verifies(rotated: Side) -> None:
-    """What is older than it is kept goes, on record, and the signed head that the next file carries vouches."""
+    """What is older than it is kept goes, on record, and the signed checkpoint that the next file carries vouches."""
     for file in full_files(rotated.path)[:2]:
         os.utime(file, (0, 0))
     before = len(full_files(rotated.path))

@@ -28,8 +28,8 @@ from audit.audit_log import AuditError
 from audit.cosigning import LogSession
 from audit.log_files import BrokenFile
 from audit.log_verification import KnownKeys
-from protos.wire.log_chain import Head, Record, append
-from protos.wire.log_checkpoints import COORDINATOR, HeadRefused
+from protos.wire.log_chain import LogPosition, Record, append
+from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.upkeep_messages import LogGrowth, LogStanding
 from tests.audit.audit_sides import PUBLIC, SITE, Side, meet
 from tests.hostile.attack import Attack, in_copy, scratch
@@ -68,7 +68,7 @@ def met(folder: Path) -> Iterator[tuple[Side, Side]]:
 def changed_log(weakened: bool, change: Callable[[Lines], Lines], without: Weakened) -> bool:
     """Change the lines of a site's log; an officer verifies it with public keys and the witness's checkpoints."""
     with scratch() as folder, met(folder) as (site, coordinator), in_copy(weakened, without):
-        kept = checkpoint_memory.kept_heads(coordinator.party.folder)
+        kept = checkpoint_memory.kept_checkpoints(coordinator.party.folder)
         site.path.write_bytes(b"".join(change(site.path.read_bytes().splitlines(keepends=True))))
         try:
             audit.log_verification.verify_log(site.path, owner=SITE, keys=KnownKeys(PUBLIC), kept=kept)
@@ -79,11 +79,11 @@ def changed_log(weakened: bool, change: Callable[[Lines], Lines], without: Weake
 
 def _made_again(lines: Lines) -> Lines:
     """A chain with another fact, made again from its beginning without the records about checkpoints."""
-    head, made = Head(), []
+    position, made = LogPosition(), []
     for line in lines:
         facts = json.loads(line)["facts"]
         if facts["event"] == "contribution_released":
-            head, new = append(head, facts | {"round": 99}, os.urandom(16))
+            position, new = append(position, facts | {"round": 99}, os.urandom(16))
             made.append(new)
     return made
 
@@ -92,9 +92,9 @@ def _made_again(lines: Lines) -> Lines:
 def without_the_chain() -> Iterator[None]:
     """A record counts with the hash that it names itself."""
 
-    def step(head: Head, line: bytes, number: int) -> Record:
+    def step(position: LogPosition, line: bytes, number: int) -> Record:
         record = json.loads(line)
-        return Record(head, Head(head.sequence + 1, record["hash"]), bytes(32), record["facts"])
+        return Record(position, LogPosition(position.sequence + 1, record["hash"]), bytes(32), record["facts"])
 
     with patched(protos.wire.log_chain, _step=step):
         yield
@@ -110,12 +110,12 @@ def forked_log(weakened: bool) -> bool:
     with scratch() as folder, met(folder) as (site, coordinator):
         shutil.copytree(site.path.parent, folder / "fork")
         fork = Side(folder / "fork", SITE)
-        start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+        start = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
         assert start is not None
         site.work(3)
         fork.work(7)
         meet(site, coordinator)
-        grown = LogGrowth(fork.party.signed(fork.log.head), start.size, tuple(fork.log.leaves(start.size, 1000)))
+        grown = LogGrowth(fork.party.signed(fork.log.position), start.size, tuple(fork.log.leaves(start.size, 1000)))
         fork.log.close()
         return _cosigned(weakened, coordinator, grown, lambda: patched(audit.cosigning, follow=_nothing))
 
@@ -123,19 +123,19 @@ def forked_log(weakened: bool) -> bool:
 def checkpoint_of_another(weakened: bool) -> bool:
     """Show the witness a checkpoint that the owner of the log has not signed."""
     with scratch() as folder, met(folder) as (site, coordinator):
-        start = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
+        start = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
         assert start is not None
         site.work()
-        grown = LogGrowth(site.party.signed(site.log.head), start.size, tuple(site.log.leaves(start.size, 1000)))
-        forged = replace(grown, head=replace(grown.head, signature=bytes(64)))
-        return _cosigned(weakened, coordinator, forged, lambda: patched(audit.cosigning, check_head=_nothing))
+        grown = LogGrowth(site.party.signed(site.log.position), start.size, tuple(site.log.leaves(start.size, 1000)))
+        forged = replace(grown, checkpoint=replace(grown.checkpoint, signature=bytes(64)))
+        return _cosigned(weakened, coordinator, forged, lambda: patched(audit.cosigning, check_checkpoint=_nothing))
 
 
 def _cosigned(weakened: bool, witness: Side, grown: LogGrowth, without: Weakened) -> bool:
     with in_copy(weakened, without):
         try:
             return bool(witness.party.witness(grown, SITE, PUBLIC[SITE]).given.signature)
-        except HeadRefused:
+        except CheckpointRefused:
             assert [facts["owner"] for facts in witness.log.records("log_refused")] == [SITE]
             return False
 
@@ -160,12 +160,12 @@ def rolled_back_log(weakened: bool) -> bool:
             try:
                 old.work(2)
                 meet(old, coordinator)
-            except HeadRefused:
+            except CheckpointRefused:
                 return False
             finally:
                 old.log.close()
-        kept = checkpoint_memory.kept_head(coordinator.party.folder, SITE)
-        return kept is not None and kept.head != site.log.head_at(kept.size)
+        kept = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
+        return kept is not None and kept.position != site.log.position_at(kept.size)
 
 
 ATTACKS = (

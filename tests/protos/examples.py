@@ -12,7 +12,7 @@ from protos.fingerprints import fingerprint
 from protos.plan.architecture import Architecture, network_tensors
 from protos.plan.methods import NETWORK_METHODS, MethodChoice
 from protos.plan.plan import Plan
-from protos.wire.log_checkpoints import Countersignature, SignedHead
+from protos.wire.log_checkpoints import Cosignature, LogCheckpoint
 from protos.wire.messages import (
     Announcement,
     Bind,
@@ -40,7 +40,7 @@ from protos.wire.messages import (
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
-    LogCountersignature,
+    LogCosignature,
     LogGrowth,
     LogStanding,
     RenewalAnswered,
@@ -166,12 +166,12 @@ ENROLMENT_REPLIES: Final = (
     EnrolmentReply(b"", "abcd-efgh", ""),
     EnrolmentReply(b"", "", "the invitation has expired"),
 )
-_HEAD: Final = SignedHead("site/berlin", 1, 2, "ab" * 32, "2026-03-01T12:00:00.000+00:00", b"k" * 32, b"s" * 64)
+_HEAD: Final = LogCheckpoint("site/berlin", 1, 2, "ab" * 32, "2026-03-01T12:00:00.000+00:00", b"k" * 32, b"s" * 64)
 UPKEEP: Final[tuple[Upkeep, ...]] = (
     LogStanding(b"k" * 32, None),
     LogStanding(b"k" * 32, _HEAD),
     LogGrowth(_HEAD, 0, (b"a" * 32, b"b" * 32)),
-    LogCountersignature(2, Countersignature("coordinator", "2026-03-01T12:00:01.000+00:00", b"k" * 32, b"s" * 64)),
+    LogCosignature(2, Cosignature("coordinator", "2026-03-01T12:00:01.000+00:00", b"k" * 32, b"s" * 64)),
     RenewalAsked("berlin", b"request", b"s" * 64),
     RenewalAsked("berlin", b"request", b"s" * 64, b"chain of its own authority"),
     RenewalAnswered(b"chain", b"roots", ""),

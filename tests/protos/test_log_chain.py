@@ -9,41 +9,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.wire.log_chain import GENESIS, BrokenChain, Head, append, verify
+from protos.wire.log_chain import GENESIS, BrokenChain, LogPosition, append, verify
 
 RECORDS = 8
 
 
-def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], list[Head]]:
-    """A log's lines, and the heads before, between and after them."""
-    heads, lines = [Head()], []
+def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], list[LogPosition]]:
+    """A log's lines, and the checkpoints before, between and after them."""
+    checkpoints, lines = [LogPosition()], []
     for number in range(records):
         facts = {"event": "contribution_released", "site": name, "round": number, "tensors": ["ä", "b"], "share": 0.25}
-        head, line = append(heads[-1], facts, bytes([number]) * 16)
-        heads.append(head)
+        position, line = append(checkpoints[-1], facts, bytes([number]) * 16)
+        checkpoints.append(position)
         lines.append(line)
-    return lines, heads
+    return lines, checkpoints
 
 
 LINES, HEADS = log()
 
 
-def broken_at(lines: list[bytes], head: Head | None = None) -> int:
+def broken_at(lines: list[bytes], position: LogPosition | None = None) -> int:
     """The line in which a log is found broken."""
     with pytest.raises(BrokenChain) as finding:
-        verify(lines, head)
+        verify(lines, position)
     assert str(finding.value).startswith(f"line {finding.value.line}: ")
     return finding.value.line
 
 
 @pytest.mark.parametrize("records", range(6))
 def test_an_honest_log_leads_to_its_head(records: int) -> None:
-    """A log that nobody touched verifies, from the beginning and from every head on the way."""
-    lines, heads = log(records)
+    """A log that nobody touched verifies, from the beginning and from every checkpoint on the way."""
+    lines, checkpoints = log(records)
 
-    assert verify(lines) == heads[-1]
-    assert all(verify(lines[start:], heads[start]) == heads[-1] for start in range(records + 1))
-    assert heads[0] == Head(0, GENESIS)
+    assert verify(lines) == checkpoints[-1]
+    assert all(verify(lines[start:], checkpoints[start]) == checkpoints[-1] for start in range(records + 1))
+    assert checkpoints[0] == LogPosition(0, GENESIS)
 
 
 def test_a_record_is_readable_without_this_program() -> None:
@@ -97,8 +97,8 @@ def test_a_repeated_record_is_found(line: int) -> None:
 
 
 @pytest.mark.parametrize("kept", range(RECORDS))
-def test_a_cut_tail_shows_against_a_kept_head(kept: int) -> None:
-    """A shorter log is well formed but does not reach the head that someone else kept."""
+def test_a_cut_tail_shows_against_a_kept_checkpoint(kept: int) -> None:
+    """A shorter log is well formed but does not reach the checkpoint that someone else kept."""
     reached = verify(LINES[:kept])
 
     assert reached == HEADS[kept] != HEADS[-1]
@@ -111,11 +111,11 @@ def test_a_torn_line_is_found(cut: int) -> None:
 
 
 @pytest.mark.parametrize("from_line", range(RECORDS))
-def test_a_recomputed_chain_does_not_reach_a_kept_head(from_line: int) -> None:
-    """A log rewritten with right hashes from some record on verifies alone, but not against kept heads."""
-    head, forged = HEADS[from_line], list(LINES[:from_line])
+def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> None:
+    """A log rewritten with right hashes from some record on verifies alone, but not against kept checkpoints."""
+    position, forged = HEADS[from_line], list(LINES[:from_line])
     for number in range(from_line, RECORDS):
-        head, line = append(head, {"event": "nothing_happened", "round": number}, bytes(16))
+        position, line = append(position, {"event": "nothing_happened", "round": number}, bytes(16))
         forged.append(line)
 
     assert verify(forged) != HEADS[-1]
@@ -172,7 +172,7 @@ def test_the_salt_keeps_a_hash_from_confirming_a_guess() -> None:
     """Equal facts with another salt have another hash."""
     facts = {"event": "run_joined"}
 
-    assert append(Head(), facts, b"a" * 16)[0] != append(Head(), facts, b"b" * 16)[0]
+    assert append(LogPosition(), facts, b"a" * 16)[0] != append(LogPosition(), facts, b"b" * 16)[0]
 
 
 @settings(max_examples=200, deadline=None)

@@ -29,7 +29,7 @@ from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, CoordinatorReason, Farewell, Hello
 from protos.wire.upkeep_codec import decode_renewed, encode_renewal
-from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCountersignature, LogGrowth, LogStanding, Upkeep
+from protos.wire.upkeep_messages import UPKEEP_VERSION, LogCosignature, LogGrowth, LogStanding, Upkeep
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
@@ -98,7 +98,7 @@ def office(tmp_path: Path) -> Office:
 
 
 def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> None:
-    """The coordinator countersigns what the site has done, and the site what the coordinator has decided."""
+    """The coordinator cosigns what the site has done, and the site what the coordinator has decided."""
     site = Site.of(office, "a", tmp_path / "a")
     site.audit.write("plan_approved", by="A. Jones")
 
@@ -106,7 +106,7 @@ def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> N
         async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
             heard = await site.talk(office, running.address, "a", until=3)
             kinds = {type(message) for message in heard}
-            assert {LogStanding, LogGrowth, LogCountersignature, Announcement} == kinds
+            assert {LogStanding, LogGrowth, LogCosignature, Announcement} == kinds
 
     asyncio.run(scene())
 
@@ -116,7 +116,7 @@ def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> N
         tmp_path / "a" / "audit.log", "site/a", KnownKeys({"site/a": identity, COORDINATOR: key})
     ).verification()
     assert (found.witnesses, found.unchecked) == ((COORDINATOR,), ())
-    assert found.countersigned >= 1
+    assert found.cosigned >= 1
     site.audit.close()
 
 
@@ -138,7 +138,7 @@ def test_a_site_of_an_earlier_version_hears_nothing_of_upkeep(tmp_path: Path, of
 
 
 def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path: Path, office: Office) -> None:
-    """A site whose log has parted from what was countersigned is sent away, and a second try is no better."""
+    """A site whose log has parted from what was cosigned is sent away, and a second try is no better."""
     site = Site.of(office, "a", tmp_path / "a")
     site.audit.write("plan_approved", by="A. Jones")
 
@@ -151,7 +151,7 @@ def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path:
             for number in range(30):
                 forked.audit.write("something_else", number=number)
             for _ in range(2):
-                with pytest.raises(RefusedError, match="does not stand where it was signed to be"):
+                with pytest.raises(RefusedError, match="differs from its signed checkpoint"):
                     await forked.talk(office, running.address, "a", until=3)
             assert len(list(forked.audit.records("log_refused"))) == 2
             forked.audit.close()
@@ -200,8 +200,8 @@ def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_pa
             await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
             while not isinstance(await caller.receive(), LogStanding):
                 pass
-            head = site.audit.signed(1, site.audit.file.head)
-            await caller.send(LogGrowth(head, 0, (bytes(32),)))
+            checkpoint = site.audit.signed(1, site.audit.file.position)
+            await caller.send(LogGrowth(checkpoint, 0, (bytes(32),)))
             farewell = (await caller.rest())[-1]
             assert isinstance(farewell, Farewell)
             assert farewell.reason is CoordinatorReason.NOT_ACCEPTED

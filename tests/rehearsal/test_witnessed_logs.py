@@ -26,13 +26,19 @@ def coordinator_yaml(federation: Federation) -> Path:
 
 
 def handed_out(federation: Federation, folder: Path, name: str) -> list[object]:
-    """What a third party is given: copies of a log and heads, and public keys; no configuration and no secret."""
+    """What a third party is given: copies of a log and checkpoints, and public keys; no configuration and no secret."""
     authority = federation.rehearsal.folder / "authority"
     shutil.copy(federation.rehearsal.folder / name / "state" / "gate" / "audit.log", folder / "audit.log")
     made = [
         finished("pki", "keys", "--directory", authority, "--output", folder / "keys.json"),
         finished(
-            "coordinator", "audit", "heads", "--config", coordinator_yaml(federation), "--output", folder / "heads.json"
+            "coordinator",
+            "audit",
+            "checkpoints",
+            "--config",
+            coordinator_yaml(federation),
+            "--output",
+            folder / "checkpoints.json",
         ),
     ]
     assert [done.returncode for done in made] == [0, 0], made
@@ -43,15 +49,15 @@ def handed_out(federation: Federation, folder: Path, name: str) -> list[object]:
         name,
         "--keys",
         folder / "keys.json",
-        "--heads",
-        folder / "heads.json",
+        "--checkpoints",
+        folder / "checkpoints.json",
     ]
     return ["site-agent", "audit", "verify", *given]
 
 
 @pytest.mark.slow
 def test_a_third_party_verifies_a_run_and_finds_a_cut_and_a_forged_log(federation: Federation, tmp_path: Path) -> None:
-    """Every release of the run stands countersigned; without its tail, or with another number, the log is refused."""
+    """Every release of the run stands cosigned; without its tail, or with another number, the log is refused."""
     name = federation.names[0]
     words = handed_out(federation, tmp_path, name)
     content = (tmp_path / "audit.log").read_bytes().splitlines(keepends=True)
@@ -65,7 +71,7 @@ def test_a_third_party_verifies_a_run_and_finds_a_cut_and_a_forged_log(federatio
     (tmp_path / "audit.log").write_bytes(b"".join([*content[: released[0]], changed, *content[released[0] + 1 :]]))
     forged = finished(*words)
 
-    assert (whole.returncode, "Countersigned by coordinator" in whole.stdout) == (0, True)
+    assert (whole.returncode, "Cosigned by coordinator" in whole.stdout) == (0, True)
     assert "Not compared" not in whole.stdout
     assert max(released) < covered
     assert (cut.returncode, "its tail was cut" in cut.stderr) == (1, True)
@@ -74,7 +80,7 @@ def test_a_third_party_verifies_a_run_and_finds_a_cut_and_a_forged_log(federatio
 
 @pytest.mark.slow
 def test_the_coordinators_log_is_witnessed_by_the_sites(federation: Federation) -> None:
-    """It verifies with the keys of its register, each round that was summed is in it, and sites have countersigned."""
+    """It verifies with the keys of its register, each round that was summed is in it, and sites have cosigned."""
     verified = finished("coordinator", "audit", "verify", "--config", coordinator_yaml(federation))
     shown = finished(
         "coordinator", "audit", "show", "--config", coordinator_yaml(federation), "--event", "round_closed"

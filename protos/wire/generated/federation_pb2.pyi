@@ -263,56 +263,56 @@ class EnrolmentReply(_message.Message):
     def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class Upkeep(_message.Message):
-    __slots__ = ("standing", "growth", "countersignature", "renewal", "renewed")
+    __slots__ = ("standing", "growth", "cosignature", "renewal", "renewed")
     STANDING_FIELD_NUMBER: _ClassVar[int]
     GROWTH_FIELD_NUMBER: _ClassVar[int]
-    COUNTERSIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    COSIGNATURE_FIELD_NUMBER: _ClassVar[int]
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     standing: LogStanding
     growth: LogGrowth
-    countersignature: LogCountersignature
+    cosignature: LogCosignature
     renewal: RenewalRequest
     renewed: RenewalReply
-    def __init__(self, standing: _Optional[_Union[LogStanding, _Mapping]] = ..., growth: _Optional[_Union[LogGrowth, _Mapping]] = ..., countersignature: _Optional[_Union[LogCountersignature, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, standing: _Optional[_Union[LogStanding, _Mapping]] = ..., growth: _Optional[_Union[LogGrowth, _Mapping]] = ..., cosignature: _Optional[_Union[LogCosignature, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
 
-class SignedHead(_message.Message):
-    __slots__ = ("owner", "epoch", "size", "hash", "time", "key", "signature")
+class LogCheckpoint(_message.Message):
+    __slots__ = ("owner", "generation", "size", "hash", "time", "key", "signature")
     OWNER_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     owner: str
-    epoch: int
+    generation: int
     size: int
     hash: bytes
     time: str
     key: bytes
     signature: bytes
-    def __init__(self, owner: _Optional[str] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, owner: _Optional[str] = ..., generation: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class LogStanding(_message.Message):
-    __slots__ = ("key", "head")
+    __slots__ = ("key", "checkpoint")
     KEY_FIELD_NUMBER: _ClassVar[int]
-    HEAD_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     key: bytes
-    head: SignedHead
-    def __init__(self, key: _Optional[bytes] = ..., head: _Optional[_Union[SignedHead, _Mapping]] = ...) -> None: ...
+    checkpoint: LogCheckpoint
+    def __init__(self, key: _Optional[bytes] = ..., checkpoint: _Optional[_Union[LogCheckpoint, _Mapping]] = ...) -> None: ...
 
 class LogGrowth(_message.Message):
-    __slots__ = ("head", "start", "leaves")
-    HEAD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("checkpoint", "start", "leaves")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
-    head: SignedHead
+    checkpoint: LogCheckpoint
     start: int
     leaves: bytes
-    def __init__(self, head: _Optional[_Union[SignedHead, _Mapping]] = ..., start: _Optional[int] = ..., leaves: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, checkpoint: _Optional[_Union[LogCheckpoint, _Mapping]] = ..., start: _Optional[int] = ..., leaves: _Optional[bytes] = ...) -> None: ...
 
-class LogCountersignature(_message.Message):
+class LogCosignature(_message.Message):
     __slots__ = ("size", "witness", "time", "key", "signature")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     WITNESS_FIELD_NUMBER: _ClassVar[int]

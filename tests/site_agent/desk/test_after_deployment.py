@@ -262,7 +262,7 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
     log = AuditLog(path, site="ahus", now=lambda: now, identity_key=key, limits=limits)
     for number in range(3):
         log.write("tried", number=number)
-    head = log.file.head
+    head = log.file.position
     log.close()
     found = card_facts(hospital, RUN, model)
     path.rename(path.with_name(f"audit.log.{head.sequence - 2:010d}"))
@@ -275,8 +275,8 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
         file.unlink()
 
     assert "no audit log" in card_markdown(without)
-    assert (found["audit_head"], found["audit_records"], found["audit_files"]) == (head.hash, head.sequence, 3)
-    assert (rotated["audit_head"], rotated["audit_records"]) == (head.hash, head.sequence)
+    assert (found["audit_position"], found["audit_records"], found["audit_files"]) == (head.hash, head.sequence, 3)
+    assert (rotated["audit_position"], rotated["audit_records"]) == (head.hash, head.sequence)
     assert head.hash in card_markdown(found)
 
 

@@ -15,7 +15,7 @@ import pytest
 from audit.log_commands import Desk
 from audit.log_verification import KnownKeys
 from protos.errors import ConfigurationError
-from protos.wire.log_chain import Head, append
+from protos.wire.log_chain import LogPosition, append
 from site_agent.gate.site_log import AuditError, AuditLog
 
 RECORDS = 6
@@ -31,9 +31,9 @@ def opened(path: Path) -> AuditLog:
     return AuditLog(path, site="a", now=now)
 
 
-def verify_log(path: Path) -> Head:
+def verify_log(path: Path) -> LogPosition:
     """Where a log stands, after checking all of it."""
-    return Desk(path, "site/a", KnownKeys()).verification().head
+    return Desk(path, "site/a", KnownKeys()).verification().position
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ def lines(path: Path) -> list[bytes]:
 
 def recomputed(content: list[bytes], start: int) -> list[bytes]:
     """A chain made anew from a line on, by somebody who knows how."""
-    head = Head()
+    position = LogPosition()
     made = []
     for number, line in enumerate(content):
         record = json.loads(line)
         facts = record["facts"] | ({"number": 99} if number == start else {})
-        head, new = append(head, facts, bytes.fromhex(record["salt"]))
+        position, new = append(position, facts, bytes.fromhex(record["salt"]))
         made.append(new)
     return made
 
 
 def test_an_untouched_log_is_whole(path: Path) -> None:
-    """The head names the number of records and the last one's hash."""
-    head = verify_log(path)
+    """The checkpoint names the number of records and the last one's hash."""
+    position = verify_log(path)
 
-    assert head.sequence == RECORDS
-    assert head.hash == json.loads(lines(path)[-1])["hash"]
+    assert position.sequence == RECORDS
+    assert position.hash == json.loads(lines(path)[-1])["hash"]
 
 
 @pytest.mark.parametrize("line", range(RECORDS))
@@ -198,7 +198,7 @@ def test_a_recomputed_chain_stops_the_agent_that_goes_on_with_it(path: Path) -> 
     """Who rewrites the log under a running agent and adds to it is noticed at the agent's next record."""
     log = opened(path)
     content = recomputed(lines(path), 2)
-    _, more = append(Head(RECORDS, json.loads(content[-1])["hash"]), {"event": "made_up"}, bytes(16))
+    _, more = append(LogPosition(RECORDS, json.loads(content[-1])["hash"]), {"event": "made_up"}, bytes(16))
     path.write_bytes(b"".join([*content, more]))
     assert verify_log(path).sequence == RECORDS + 1  # whole in itself
 
