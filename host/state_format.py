@@ -16,15 +16,19 @@ from host.durable import replace_file
 from protos.errors import ConfigurationError, UnavailableError
 
 FILE: Final = "state-format"
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 
 
 def _begin_numbering(_: Path) -> None:
     """From 0 to 1 only the number is new; ledgers of format 1 are still read as they are."""
 
 
+def _part_folders(_: Path) -> None:
+    """From 1 to 2 a site's folders are parted, which the site moves itself; a coordinator's stay as they are."""
+
+
 # The step at place n leads from format n to n + 1. Each may be interrupted and made again.
-_STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering,)
+_STEPS: Final[tuple[Callable[[Path], None], ...]] = (_begin_numbering, _part_folders)
 
 
 def settle_format(state: Path, program: str) -> int:

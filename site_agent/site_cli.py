@@ -28,6 +28,7 @@ from site_agent.commands.data_commands import data
 from site_agent.commands.export_commands import card, export
 from site_agent.commands.maintenance_command import maintenance
 from site_agent.commands.monitor_command import monitor
+from site_agent.commands.move_state_command import move_state
 from site_agent.commands.own_certificate import install_certificate, request_certificate
 from site_agent.commands.predict_commands import predict, recalibrate
 from site_agent.commands.renew_command import renew
@@ -121,6 +122,7 @@ cli.add_command(monitor)
 cli.add_command(backup)
 cli.add_command(restore)
 cli.add_command(maintenance)
+cli.add_command(move_state)
 cli.add_command(curves)
 cli.add_command(data)
 cli.add_command(doctor)

@@ -35,6 +35,12 @@ EVENTS: Final = (
         "Run the trainer as a user of its own, as the packages do; see docs/operator.md.",
     ),
     Entry(
+        "W260",
+        "gate_may_write_approvals",
+        "The user that runs the gate can also write approvals, so that only the program itself keeps from it.",
+        "Run the programs as services, as the packages do; see docs/operator.md.",
+    ),
+    Entry(
         "W250",
         "enrolment_awaits_approval",
         "The federation office has not approved this site yet; nothing trains.",

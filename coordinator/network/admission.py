@@ -14,7 +14,10 @@ from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 def refuse_hello(hello: Hello) -> str | None:
     """Why a stream cannot begin, or None."""
     if hello.protocol != PROTOCOL_VERSION:
-        return f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions"
+        return (
+            f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions, "
+            "or finish the run with the earlier version on both sides"
+        )
     return None
 
 

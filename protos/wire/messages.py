@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_ROUNDS: Final = 1 << 31
 _LARGEST_ROUND: Final = MOST_ROUNDS + 3  # beside those of training a probe and two that only measure

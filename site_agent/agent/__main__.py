@@ -63,20 +63,21 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
 
 async def _relay(connection: socket.socket, kept: KeptCertificates) -> None:
     gate = FramedSocket(connection, FRAMING)
-    pulse = asyncio.create_task(_pulse())
+    relay = Relay(gate, kept)
+    pulse = asyncio.create_task(_pulse(relay))
     try:
-        await Relay(gate, kept).run()
+        await relay.run()
     finally:
         pulse.cancel()
         gate.close()
 
 
-async def _pulse() -> None:
-    """Report to the service manager that the loop works; without a service manager this does nothing."""
+async def _pulse(relay: Relay) -> None:
+    """Ready means that the gate is there; whether the coordinator is, stands in the status."""
     notifier = sdnotify.SystemdNotifier()
-    notifier.notify("READY=1\nSTATUS=connected to the gate")
+    notifier.notify("READY=1")
     while True:
-        notifier.notify("WATCHDOG=1")
+        notifier.notify(f"WATCHDOG=1\nSTATUS={relay.line}")
         await asyncio.sleep(_PULSE_SECONDS)
 
 

@@ -76,16 +76,14 @@ class KeptCertificates:
         Raises:
             RefusedError: it is not for this key, site and root.
         """
-        (chain, roots), now = unpacked(order.payload, 2), datetime.now(UTC)
+        (chain, roots), now, site = unpacked(order.payload, 2), datetime.now(UTC), site_name(order.site)
         match order.key:
             case "first":
                 # The addresses first: after a power cut a certificate without them could not be used.
                 addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
                 store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
-                site = site_name(order.site)
                 self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
             case "next":
-                site = site_of(self._keys.leaf())
                 self._keys.install_next(chain, roots, site=site, federation=order.federation, now=now)
             case _:
                 self._keys.hear_roots(roots, now)

@@ -57,6 +57,13 @@ class Relay:
         self._gate, self._kept = gate, kept
         self._stream: _Stream | None = None
 
+    @property
+    def line(self) -> str:
+        """One line for the service manager."""
+        if self._stream is None:
+            return "the gate is here, no stream is wanted"
+        return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
+
     async def run(self) -> None:
         """Carry out orders until the gate has gone.
 
@@ -101,7 +108,7 @@ class _Stream:
     """One stream to the coordinator: a task that reads, a task that writes."""
 
     def __init__(self, number: int, report: Callable[[Message], None]) -> None:
-        self.number, self._report = number, report
+        self.number, self._report, self.is_accepted = number, report, False
         self._up: asyncio.Queue[Up | Part] = asyncio.Queue()
         self._room = asyncio.Semaphore(WINDOW)
         self._task: asyncio.Task[None] | None = None
@@ -134,6 +141,7 @@ class _Stream:
                         await self._room.acquire()
                         self._report(Down(self.number, await connection.receive()))
                 except CallEnded as ended:
+                    self.is_accepted = False
                     self._report(Ended(self.number, ended.status))
                 finally:
                     writer.cancel()
@@ -154,6 +162,7 @@ class _Stream:
                         assert_never(other)
 
     def _accepted(self, seconds: float | None) -> None:
+        self.is_accepted = True
         self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
 
 

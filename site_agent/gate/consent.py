@@ -32,9 +32,17 @@ class ConsentEnded(RefusedError):
 class Consent:
     """What persons here have said to one plan."""
 
-    def __init__(self, state: Path, plan: Plan, *, approvers: int, now: Callable[[], datetime]) -> None:
-        """`approvers` is the policy's; `now` gives aware times."""
-        self.state, self.plan, self.approvers, self._now = state, plan, approvers, now
+    def __init__(
+        self,
+        state: Path,
+        plan: Plan,
+        *,
+        approvers: int,
+        now: Callable[[], datetime],
+        guard: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        """`approvers` is the policy's; `now` gives aware times; `guard` refuses what a service could have written."""
+        self.state, self.plan, self.approvers, self._now, self._guard = state, plan, approvers, now, guard
         self._seen: tuple[int, int, int] | None = None
         self._approval: Approval | None = None
 
@@ -51,6 +59,7 @@ class Consent:
             self._seen, self._approval = None, None
         else:
             if seen != self._seen:
+                self._guard(self.state)
                 self._approval, self._seen = find_approval(self.state, self.plan), seen
         return why_not(self._approval, approvers=self.approvers, now=self._now())
 

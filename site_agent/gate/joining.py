@@ -28,13 +28,14 @@ from site_agent.gate.enrolling import enrol_where_needed, now, renew, site_ident
 from site_agent.gate.loop import Agent
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.neighbours import Neighbours, neighbours_of
-from site_agent.gate.separation import tell_separation
+from site_agent.gate.separation import tell_guard, tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_metrics import pages_of
 from site_agent.gate.site_reloading import Reloading
 from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
+from site_agent.gate.state_moves import move_old_state
 from site_agent.gate.status_socket import Told, telling
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path, gate_folder
@@ -56,12 +57,13 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         OperatorError: this site cannot or must not go on.
     """
     state = hospital.state_path
-    hold_state(state)
+    hold_state(state, hospital.site)
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
     audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, limits=hospital.audit.limits)
     standing.may_read_patients = not tell_separation(hospital)
+    tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink(neighbours.agent)
         certificates = SiteCertificates(link.ask)
@@ -113,10 +115,11 @@ async def _take_part(
         raise await _put_back(certificates, audit, refused) from refused
 
 
-def hold_state(state: Path) -> int:
+def hold_state(state: Path, site: str) -> int:
     """Take a state directory for this process, in this program's format; the descriptor that holds it."""
     refuse_unfinished(state)
     store.make_private_directory(state)
+    move_old_state(state, site)
     store.make_private_directory(gate_folder(state))
     held = store.hold_directory(gate_folder(state), PROGRAM)
     settle_format(gate_folder(state), PROGRAM)
@@ -164,9 +167,9 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
         OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.
     """
     state = hospital.state_path
+    held = hold_state(state, hospital.site)
     if not has_identity_key(gate_folder(state)):
         raise _no_certificate()
-    held = hold_state(state)
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
     limits = hospital.audit.limits
     audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)

@@ -47,6 +47,7 @@ from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.door import GateRefusal, unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
 from site_agent.gate.policy import refuse_plan
+from site_agent.gate.separation import guard_of
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
@@ -274,7 +275,9 @@ class Agent:
         manifest = manifest_of(plan)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         policy, state = self._hospital.policy, self._hospital.state_path
-        consent = Consent(state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC))
+        consent = Consent(
+            state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC), guard=guard_of(self._hospital)
+        )
         keep_plan(state, plan)
         await await_approval(consent, self._audit, self._standing.await_approval, self._hours)
         saved = await self._prepare_trainer(plan, manifest)

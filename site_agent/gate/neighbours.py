@@ -46,8 +46,7 @@ class Neighbours:
             return await self._connected_agent(Path(self._hospital.gate_socket))
         if self._agent is not None:
             _refuse_ended(self._agent.end())
-        words = ["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))]
-        self._agent = _Child(words)
+        self._agent = _Child(["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))])
         return self._agent.ours
 
     async def trainer(self) -> AgentEnd:

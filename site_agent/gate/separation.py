@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from site_agent.approvals_guard import is_one_user, require_guarded
 from site_agent.hospital import Hospital
 
 
@@ -24,6 +26,26 @@ def may_read(table: Path) -> bool:
         # A table that this user cannot even find is out of reach as well.
         return refused.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT)
     return True
+
+
+def guard_of(hospital: Hospital) -> Callable[[Path], None]:
+    """What looks at approvals before they count: at a terminal nothing, since one user runs everything."""
+    return (lambda _: None) if hospital.gate_socket is None else require_guarded
+
+
+def tell_guard(hospital: Hospital) -> None:
+    """Refuse approvals that a service could have written; at a terminal, say once that this user could.
+
+    Raises:
+        ConfigurationError: a service could have written them; the message has the command that mends it.
+    """
+    guard_of(hospital)(hospital.state_path)
+    if is_one_user(hospital.state_path):
+        structlog.get_logger().warning(
+            "gate_may_write_approvals",
+            enforced_by="nobody: one user runs the programs and approves, and only the program itself keeps away",
+            remedy="run the programs as services, as docs/operator.md says",
+        )
 
 
 def tell_separation(hospital: Hospital) -> bool:

@@ -3,8 +3,8 @@
 This process has the patients and no network. It answers the agent through the trainer socket, and what it
 answers may leave the site; so explanations are printed here and never sent. The rules:
 
-* it trains only under an approval that it finds on its own disk, and hands out only what the approved
-  manifest names, once per round unless this hospital's policy allows a round to be drawn afresh;
+* it trains only under an approval that it finds itself, and hands out only what the approved manifest names;
+* it answers each round for one set of shared values, unless this hospital's policy allows another draw;
 * a question that no honest agent asks ends the process;
 * it goes on from what it has in memory or on disk, and never begins anew in the middle of a run;
 * of a defect only its kind and place in our own code are told, never its words, which might quote a
@@ -30,7 +30,9 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
 from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
+from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
+from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
@@ -68,6 +70,7 @@ class Worker:
         self._run = ""
         self._plan: Plan | None = None
         self._saves: Saves | None = None
+        self._answered: AnsweredRounds | None = None
         self._next: int | None = None  # the round that the study in memory goes on with
         self._log = structlog.get_logger()
 
@@ -135,6 +138,8 @@ class Worker:
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
         approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
+        budget = self._hospital.policy.lost_site_budget
+        self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
         self._study = None  # an earlier run's network makes room before the next one is built
         if plan.statistics is not None:
             self._plan, self._run, self._report = plan, run, None
@@ -169,6 +174,8 @@ class Worker:
         Raises:
             RefusedError: they have not, or no longer.
         """
+        if self._hospital.trainer_socket is not None:
+            require_guarded(self._hospital.state_path)
         approval = find_approval(self._hospital.state_path, plan)
         because = why_not(approval, approvers=self._hospital.policy.approvers, now=datetime.now(UTC))
         if approval is None or because is not None:
@@ -178,6 +185,11 @@ class Worker:
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         return approval.manifest_digest
+
+    def _require_approved(self) -> None:
+        """Return if the persons here still agree to the plan that was prepared."""
+        if self._plan is not None and self._rehearsal is None:
+            self._approved(self._plan)
 
     def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
         fewest = self._hospital.policy.smallest_training_rows
@@ -193,10 +205,13 @@ class Worker:
         return Trained(0, 0, _packed(own_numbers(self._hospital, plan, self._state / "models")))
 
     def _train(self, question: Train) -> Trained:
+        self._require_approved()
         if self._plan is not None and self._plan.statistics is not None:
             return self._count(self._plan, question)
         asked, received = _asked(question), _numbers(question.payload)
         exchange = self._ready().exchange(asked)  # a round that the plan does not allow ends here
+        assert self._answered is not None
+        self._answered.admit(question)
         study = self._study_before(question.round)
         if asked.stage is Stage.REPORT:
             study.close(asked, received)

@@ -98,7 +98,7 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
     upkeep = SiteUpkeep(
         site="a",
         identity_key=site.keys.identity_key(),
-        certificates=certificates_in_process(site.keys, "a"),
+        certificates=certificates_in_process(site.keys),
         audit=site.audit,
         witness=tmp_path / "a" / "witness",
         now=lambda: later,

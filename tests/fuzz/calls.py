@@ -33,7 +33,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.calls import ENROL, PARTICIPATE
 from protos.wire.codec import encode_enrolment_request, encode_site_message
-from protos.wire.messages import Hello, Join, Ready
+from protos.wire.messages import PROTOCOL_VERSION, Hello, Join, Ready
 from site_agent.hospital import read_hospital
 from tests.chaos.network.federation import Federation
 from tests.fuzz.mutator import mutated
@@ -91,7 +91,7 @@ class Attacker:
         """`connected` opens a connection to the sites' port, which is at `address`, and one to the enrolment port."""
         self._address, self._connected, self._luck, self.told = address, connected, random.Random(seed), Told()
         join = Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0)
-        self._opening = [encode_site_message(Hello(1, "fuzz")), encode_site_message(join)]
+        self._opening = [encode_site_message(Hello(PROTOCOL_VERSION, "fuzz")), encode_site_message(join)]
         known = [encode_site_message(message) for message in (*SITE_MESSAGES, join, Ready(0, 0))]
         self._examples = [raw for raw in known if len(raw) <= LARGEST_EXAMPLE]
         self._request = encode_enrolment_request(ENROLMENT_REQUEST)

@@ -39,6 +39,7 @@ BOTH = (
     "site_agent.framed_messages",
     "site_agent.hospital",
     "site_agent.approvals",
+    "site_agent.approvals_guard",
     "site_agent.state_folders",
 )
 PATIENTS = frozenset(

@@ -74,7 +74,7 @@ async def _relayed(gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         gate.close()
 
 
-def certificates_in_process(keys: SiteKeys, site: str) -> SiteCertificates:
+def certificates_in_process(keys: SiteKeys) -> SiteCertificates:
     """The certificates of a site whose agent is in this process."""
 
     async def ask(order: Order) -> Answer:
@@ -87,7 +87,7 @@ def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
     """A request for a site's next certificate, as its gate and its agent make it together."""
 
     async def asked() -> RenewalAsked:
-        certificates = certificates_in_process(keys, site)
+        certificates = certificates_in_process(keys)
         await certificates.look()
         return (await renewal_of(certificates, site, read_identity_key(keys.directory))).message
 
@@ -96,5 +96,5 @@ def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
 
 def shown_own_certificate(keys: SiteKeys, site: str) -> RenewalAsked | None:
     """The certificate of the hospital's own authority that waits, as the gate shows it."""
-    shown = asyncio.run(certificates_in_process(keys, site).look())
+    shown = asyncio.run(certificates_in_process(keys).look())
     return own_certificate_of(shown, site, read_identity_key(keys.directory)).message if shown.staged_chain else None

@@ -38,7 +38,7 @@ def office(tmp_path: Path) -> Office:
 def upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
     """Site a beside the rounds, and its log."""
     audit = AuditLog(folder / "audit.log", site="a", now=utc_now, identity_key=keys.identity_key())
-    key, certificates = keys.identity_key(), certificates_in_process(keys, "a")
+    key, certificates = keys.identity_key(), certificates_in_process(keys)
     witness = folder / "witness"
     upkeep = SiteUpkeep(
         site="a", identity_key=key, certificates=certificates, audit=audit, witness=witness, now=utc_now

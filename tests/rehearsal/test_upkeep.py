@@ -55,7 +55,7 @@ class Site:
         """The agent of an enrolled site."""
         keys = office.keys(name)
         audit = AuditLog(folder / "audit.log", site=name, now=utc_now, identity_key=keys.identity_key())
-        certificates = certificates_in_process(keys, name)
+        certificates = certificates_in_process(keys)
         upkeep = SiteUpkeep(
             site=name,
             identity_key=keys.identity_key(),
@@ -314,7 +314,7 @@ def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
 
 async def looked(keys: SiteKeys, site: str) -> SiteCertificates:
     """A site's certificates as its gate sees them."""
-    certificates = certificates_in_process(keys, site)
+    certificates = certificates_in_process(keys)
     await certificates.look()
     return certificates
 

@@ -152,7 +152,7 @@ def test_bytes_that_are_no_message_end_the_trainer(tmp_path: Path) -> None:
 
         assert status == 1
         assert "Traceback" not in said
-        assert "a frame that this trainer socket does not know" in said
+        assert "a frame that this socket does not have" in said
 
 
 def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:

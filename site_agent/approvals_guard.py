@@ -1,0 +1,71 @@
+"""Whether approvals are out of reach of the programs that act on them, as the kernel has it.
+
+An approval counts because a person gave it. A service that could write the folder could approve for itself, so gate
+and trainer look before they act. The rules, where the programs run as services:
+
+* the folder, its files and the state directory above belong to root, or to a user who is none of the services;
+* neither their group nor others may write them.
+
+At a terminal one user runs everything and this cannot hold; the program says so once.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from protos.errors import ConfigurationError
+from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
+
+_UNKNOWN_USER: Final = 65534  # whom the kernel names for users that this service's namespace does not have
+
+
+def require_guarded(state: Path) -> None:
+    """Return if no service of this site could have written an approval.
+
+    Raises:
+        ConfigurationError: one could; the message has the command that mends it.
+    """
+    folder = approvals_folder(state)
+    if not folder.exists():
+        return
+    services = {os.geteuid(), _UNKNOWN_USER} | set(_owners(state))
+    services.discard(0)
+    _check(state, services, f"sudo chown root:root {state} && sudo chmod 0755 {state}")
+    mend = f"sudo chown -R root:global-layers {folder} && sudo chmod -R u=rwX,g=rX,o= {folder}"
+    for place in (folder, *folder.rglob("*")):
+        _check(place, services, mend)
+
+
+def is_one_user(state: Path) -> bool:
+    """Whether this process itself could write approvals, as at a terminal."""
+    folder = approvals_folder(state)
+    return os.access(folder if folder.exists() else state, os.W_OK)
+
+
+def _owners(state: Path) -> Iterator[int]:
+    for folder in (agent_folder(state), gate_folder(state), state / "models"):
+        if folder.exists():
+            yield folder.stat().st_uid
+
+
+def _check(place: Path, services: set[int], mend: str) -> None:
+    found = place.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise _refused(place, "is a symbolic link", f"Remove {place}, then approve again as root.")
+    if found.st_uid in services:
+        raise _refused(place, "belongs to a service", f"Run `{mend}`, then start again.")
+    if found.st_mode & 0o022:
+        raise _refused(place, f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"Run `{mend}`.")
+
+
+def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        what=f"{place} {reason}, so an approval in it is nobody's word.",
+        consequence="Nothing is trained and nothing leaves this site.",
+        remedy=remedy,
+        code="E032",
+    )

@@ -1,0 +1,141 @@
+"""A state of version 0.1, in which one process had network and keys, becomes one of parted folders.
+
+In 0.1 everything that is now in `agent` and `gate` lay side by side in the state directory. The rules:
+
+* nothing is moved while a program of 0.1 holds the state, or while a run is under way in it;
+* each move is a rename, and can be made again after a power cut; nothing is copied over, and nothing is removed;
+* the mark that stays behind keeps 0.1 from taking the state for an empty one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from host.durable import opened_folder, replace_file, sync_folder
+from host.state_format import FILE, STATE_FORMAT
+from pki import store
+from protos.errors import ConfigurationError
+from site_agent.gate.mishaps import unfinished_run
+from site_agent.gate.site_log import AuditLog
+from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
+
+_PROGRAM: Final = "site agent"
+_OF_GATE: Final = ("masking", "spent", "witness", "plans", "maintenance.json")
+
+
+def is_of_old_version(state: Path) -> bool:
+    """Whether files of version 0.1 are waiting in a state directory."""
+    return any((state / name).exists() for name in ("keys", "audit.log", "masking", "spent"))
+
+
+def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
+    """Part the folders of a state of version 0.1; whether there was one.
+
+    Args:
+        state: the state directory.
+        site: this site's name, as its audit log has it.
+        gives_up_by: the person who gives up a run that is under way; None for nobody.
+
+    Raises:
+        ConfigurationError: a run is under way, a program holds the state, or this user may not move the files.
+    """
+    if not is_of_old_version(state):
+        return False
+    if not os.access(state, os.W_OK):
+        raise ConfigurationError(
+            what=f"{state} has the files of version 0.1, and this user may not move them.",
+            consequence="Nothing was moved or sent.",
+            remedy="Run `sudo site-agent move-state --config` with this site's hospital.yaml, then start again.",
+        )
+    held = store.hold_directory(state, _PROGRAM)
+    try:
+        _refuse_run(state, site, gives_up_by)
+        with store.explained(state, "moved"):
+            for folder in (agent_folder(state), gate_folder(state)):
+                store.make_private_directory(folder)
+            mark = json.dumps({"program": _PROGRAM, "format": STATE_FORMAT}) + "\n"
+            replace_file(state / FILE, mark.encode())
+            for source, target in _moves(state):
+                _move(source, target)
+            _copy_approved_plans(state)
+    finally:
+        os.close(held)
+    return True
+
+
+def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
+    place = state / "audit.log"
+    if not place.exists():
+        return
+    audit = AuditLog(place, site=site, now=lambda: datetime.now(UTC))
+    try:
+        run = unfinished_run(audit)
+        if run is None:
+            return
+        if gives_up_by is None:
+            raise ConfigurationError(
+                what=f"The run {run} is under way, and it began with version 0.1 of this program.",
+                consequence="Nothing was moved or sent; everything of the run is as it was.",
+                remedy="Finish it with version 0.1, or give it up: `site-agent move-state --give-up-run --by NAME`. "
+                "The researcher then starts the study again as a new version of the plan.",
+            )
+        because = f"{gives_up_by} gave it up before an upgrade"
+        audit.write("participation_ended", run=run, reason="stopped_by_operator", tensor="", because=because)
+    finally:
+        audit.close()
+
+
+def _moves(state: Path) -> Iterator[tuple[Path, Path]]:
+    """From where to where, the audit log last: until it is moved, a start looks again for a run under way."""
+    gate, agent, keys = gate_folder(state), agent_folder(state), state / "keys"
+    yield keys / "identity.key", gate / "identity.key"
+    if keys.is_dir():
+        for place in sorted(set(keys.iterdir()) - {keys / "identity.key"}):
+            yield place, agent / place.name
+    for name in _OF_GATE:
+        yield state / name, gate / name
+    for place in sorted(state.glob("audit.log.*")):
+        yield place, gate / place.name
+    yield state / "audit.log", gate / "audit.log"
+
+
+def _move(source: Path, target: Path) -> None:
+    if not os.path.lexists(source):
+        return
+    if os.path.lexists(target):
+        raise ConfigurationError(
+            what=f"Both {source} and {target} exist.",
+            consequence="Neither was changed.",
+            remedy="Look which one is this site's own, and move the other one away.",
+        )
+    source.rename(target)
+    _give(target)
+    sync_folder(target.parent)
+    sync_folder(source.parent)
+    if source.parent.name == "keys" and not any(source.parent.iterdir()):
+        source.parent.rmdir()
+
+
+def _give(target: Path) -> None:
+    """Where root moves, what has moved belongs to the owner of its new folder, as the services need it."""
+    if os.geteuid() != 0:
+        return
+    with opened_folder(target.parent) as folder:
+        owner = os.fstat(folder)
+        for place in (target, *(target.rglob("*") if target.is_dir() else ())):
+            os.lchown(place, owner.st_uid, owner.st_gid)
+
+
+def _copy_approved_plans(state: Path) -> None:
+    """Approved plans lie beside their approvals from now on."""
+    folder = approvals_folder(state)
+    for approval in folder.glob("*.json"):
+        plan, target = gate_folder(state) / "plans" / approval.name, folder / "plans" / approval.name
+        if plan.exists() and not target.exists():
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            replace_file(target, plan.read_bytes(), mode=0o640)

@@ -1,0 +1,74 @@
+"""Which rounds of a plan this trainer has answered, remembered on its own disk.
+
+The gate bounds what a coordinator may ask for. This memory bounds what the gate itself may ask for, so that a gate that
+was taken over gets the updates of an approved plan and no others. The rules:
+
+* a round is answered for one set of shared values; the same question again is answered again;
+* another draw, or other shared values, for a round that was answered uses up the policy's `lost_site_budget`;
+* a question is remembered before it is answered, whatever the run is called and however often the plan is prepared.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from blake3 import blake3
+
+from protos.errors import UnavailableError
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage
+from site_agent.trainer_socket import Train
+
+# Round, stage, layers, draw, digest of what came down.
+Question: TypeAlias = tuple[int, int, str, int, str]
+_FOLDER: Final = "answered"
+
+
+class AnsweredRounds:
+    """The rounds of one plan, each with every question that was answered for it."""
+
+    def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
+        """`budget` is how many further questions the policy allows for rounds that were answered before."""
+        self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
+        self._known: set[Question] = set(self._read())
+
+    def admit(self, train: Train) -> None:
+        """Return if this round may be answered; it is then remembered.
+
+        Raises:
+            MalformedMessage: another question was answered for this round, and the budget has no room.
+            UnavailableError: the disk does not take it.
+        """
+        digest = blake3(train.payload).hexdigest()
+        question: Question = (train.round, train.stage, train.layers, train.redraw, digest)
+        if question in self._known:
+            return
+        known = {*self._known, question}
+        if len(known) - len({entry[0] for entry in known}) > self._budget:
+            raise MalformedMessage("another question for a round that was answered, more often than this site allows")
+        self._write(question)
+        self._known = known
+
+    def _read(self) -> list[Question]:
+        if not self._path.exists():
+            return []
+        found = []
+        for line in self._path.read_text().splitlines():
+            number, stage, layers, redraw, digest = json.loads(line)
+            found.append((int(number), int(stage), str(layers), int(redraw), str(digest)))
+        return found
+
+    def _write(self, question: Question) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Not synced: what a process has written outlasts its end, and nobody who owns a gate can cut the power.
+            with self._path.open("a") as file:
+                file.write(json.dumps(question) + "\n")
+        except OSError as cause:
+            raise UnavailableError(
+                what=f"The memory of answered rounds cannot be written: {cause.strerror}.",
+                consequence="Nothing was trained and nothing left this site.",
+                remedy="Make room on the disk that holds the state directory, then start again.",
+            ) from cause
