@@ -44,6 +44,7 @@ _WORDS: Final = {
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
     "run_went_back": "The run {run} went back to round {round}.",
+    "run_rolled_back": "Too few sites accepted what they received; {run} returned to round {returned_to}.",
     "step_drawn_afresh": "Round {round} is trained again for other contributors.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
     "contribution_released": "A contribution to round {round} of {run} may leave: {bytes} bytes, {tensors} tensors, "

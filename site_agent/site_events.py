@@ -77,6 +77,12 @@ EVENTS: Final = (
         "Set up time synchronisation: `timedatectl set-ntp true`, or ask who runs the network's time server.",
     ),
     Entry(
+        "W258",
+        "run_rolled_back",
+        "Too few sites accepted the shared parameters; the run returned to those that were accepted last.",
+        "If it happens again, compare labels, units and software with the other hospitals.",
+    ),
+    Entry(
         "W257",
         "own_certificate_ends_soon",
         "This site's certificate is of the hospital's own authority and ends within 30 days; only people renew it.",

@@ -51,6 +51,7 @@ class Train:
             none was measured.
         saves: the state after this round goes to disk before the answer.
         oldest: states of earlier rounds are not needed any more.
+        returned_to: the round that was trained from these parameters before, where the run was rolled back; else -1.
     """
 
     round: int
@@ -61,16 +62,18 @@ class Train:
     payload: bytes | memoryview = field(repr=False)
     saves: bool = False
     oldest: int = 0
+    returned_to: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """To the trainer: the payload is the last aggregate; choose, test, report. Layers and best round as in Train."""
+    """To the trainer: the payload is the last aggregate; choose, test, report. The rest as in Train."""
 
     round: int
     layers: str
     best_round: int
     payload: bytes | memoryview = field(repr=False)
+    returned_to: int = -1
 
 
 @dataclass(frozen=True, slots=True)

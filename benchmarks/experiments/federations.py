@@ -37,7 +37,13 @@ def federate(
             break
         offered = run.offered(number)
         offer = offered.offer
-        asked = Asked(round=number, stage=offer.stage, layers=offer.layers, best_round=offer.best_round)
+        asked = Asked(
+            round=number,
+            stage=offer.stage,
+            layers=offer.layers,
+            best_round=offer.best_round,
+            returned_to=offer.returned_to,
+        )
         collection.begin(number)
         for name, study in studies.items():
             answer = study.train(asked, np.array(offered.values))
@@ -45,7 +51,13 @@ def federate(
             collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=rows))
         collection.close(number)
     finish, values = run.result()
-    asked = Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers, best_round=finish.best_round)
+    asked = Asked(
+        round=finish.round,
+        stage=Stage.REPORT,
+        layers=finish.layers,
+        best_round=finish.best_round,
+        returned_to=finish.returned_to,
+    )
     outcomes = {}
     for name, study in studies.items():
         study.close(asked, np.array(values))

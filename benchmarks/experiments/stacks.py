@@ -53,7 +53,7 @@ def can_stack(plan: Plan) -> bool:
     return not (
         isinstance(method.federated, SensitivePrefix | RandomPrefix)
         or isinstance(method.server_rule, KeptLayersMean | LayerIntervals)
-        or plan.early_stopping is not None
+        or plan.may_end_early
         or plan.gain == "sums"
     )
 

@@ -120,6 +120,12 @@ EVENTS: Final = (
         "`coordinator status` says which, and what can be done.",
     ),
     Entry(
+        "W164",
+        "round_rolled_back",
+        "Too few sites accepted the shared parameters; the run returned to those that were accepted last.",
+        "Read `coordinator status`. After a second rollback to the same parameters the training ends.",
+    ),
+    Entry(
         "W163",
         "site_given_up",
         "A site was missing in three attempts in a row; the others go on, and nothing is asked of it any more.",

@@ -34,6 +34,7 @@ _EVENTS: Final = {
     "bound": "round_bound",
     "closed": "round_closed",
     "void": "round_void",
+    "rolled_back": "run_rolled_back",
     "given_up": "site_given_up",
     "paused": "run_paused",
     "resumed": "run_resumed",

@@ -18,7 +18,7 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: w
         console.print(line, soft_wrap=True)
     if answer["sites"]:
         console.print(_table(answer["sites"]))
-    for text in answer.get("taken_out", ()):
+    for text in (*answer.get("taken_out", ()), *answer.get("rollbacks", ())):
         console.print(escape(text), soft_wrap=True)
 
 

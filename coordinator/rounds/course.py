@@ -40,6 +40,21 @@ from protos.wire.messages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rollback:
+    """A round whose sum was dropped, because the sites refused the parameters that it was trained from.
+
+    Attributes:
+        round: the round that closed.
+        returned_to: the round whose parameters the next one begins with again.
+        refusals: how many sites refused, at most as many as had to; 0 where the sum itself was out of range.
+    """
+
+    round: int
+    returned_to: int
+    refusals: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Course:
     """What has been decided so far; JSON can hold all of it.
 
@@ -53,6 +68,7 @@ class Course:
         training_rounds: how many training rounds the run has where it ends early, otherwise None.
         gain: what the report gave, None before it.
         statistics: of each declared cell what the sums stand for, None before them.
+        rollbacks: every time that the sites refused what they had received.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # of what is read back
@@ -65,11 +81,17 @@ class Course:
     training_rounds: int | None = None
     gain: GainOverSites | None = None
     statistics: dict[str, dict[str, float | int | None]] | None = None
+    rollbacks: tuple[Rollback, ...] = ()
 
     @property
     def best_round(self) -> int | None:
         """The round whose received model had the lowest validation loss, as an offer carries it."""
         return None if self.best is None else self.best[0]
+
+    def returned_to(self, *closed: int) -> int | None:
+        """The round whose parameters come again, where the newest rollback closed one of these rounds."""
+        last = self.rollbacks[-1] if self.rollbacks else None
+        return last.returned_to if last is not None and last.round in closed else None
 
     def to_json(self) -> bytes:
         """The course as JSON."""

@@ -6,7 +6,7 @@ The rule: everything that is meant for a site waits until the journal holds the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -131,10 +131,14 @@ class Performer:
 
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course
-        run.close_round(number)
+        run.close_round(number, redraw=kept.history.past[number].redraw)
         run.seconds.append(self.clock() - run.round_began)
         kept.closed(number, contributors)
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
+        for rollback in run.course.rollbacks[len(before.rollbacks) :]:
+            facts = asdict(rollback)
+            self.log.warning("round_rolled_back", run=run.name, **facts)
+            kept.note("rolled_back", **facts)
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 

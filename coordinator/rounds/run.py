@@ -19,6 +19,7 @@ from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
 from coordinator.rounds.phases import State, Terms
 from coordinator.rounds.prior_course import announce, fitted
+from coordinator.rounds.rollbacks import Accepted, is_below_quorum, is_within_range, refusals_in, roll_back
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
@@ -33,8 +34,9 @@ from protos.wire.positions import parameters_digest
 Float32: TypeAlias = npt.NDArray[np.float32]
 Statistics: TypeAlias = dict[str, dict[str, float | int | None]]
 Curve: TypeAlias = list[tuple[int, float]]
+Rollbacks: TypeAlias = list[dict[str, int]]
 Fact: TypeAlias = (
-    str | int | float | list[str] | list[float] | Curve | dict[str, int | float | None] | Statistics | None
+    str | int | float | list[str] | list[float] | Curve | dict[str, int | float | None] | Statistics | Rollbacks | None
 )
 _MOST_POINTS: Final = 200
 
@@ -56,6 +58,7 @@ class Run:
         values: float32, the federated parameters in the manifest's order and, where the method has
             control variates, those of the same numbers behind them; what is sent is a view of it
             wherever all layers take part.
+        accepted: where the plan lets sites refuse parameters, to what the run then returns.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Run:
     values: Float32 = field(repr=False)
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
+    accepted: Accepted | None = None
     rounds_made: int = 0
     seconds: list[float] = field(default_factory=list, repr=False)
     round_began: float = 0.0
@@ -102,7 +106,9 @@ class Run:
             layers = layers_at(self.plan, course, round_number)
             exchange = self.exchanges.of(round_number, stage, layers)
             values = self._sent(exchange.down, has_controls=exchange.has_controls)
-            offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
+            returned_to = course.returned_to(round_number - 1)
+            digest = parameters_digest(values)
+            offer = Offer(round_number, 0, digest, stage, layers, course.best_round, returned_to=returned_to)
             self._offered = Offered(offer, exchange, values)
         return self._offered
 
@@ -113,6 +119,7 @@ class Run:
             self._become(begun.course, begun.values, begun.rule_state, 0)
         else:
             self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
+        self.accepted = None if snapshot is None else snapshot.accepted
 
     def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
         # Not into the memory there is: a slow peer may still be reading what was offered out of it.
@@ -127,10 +134,20 @@ class Run:
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
-    def close_round(self, round_number: int) -> None:
-        """Apply the server rule to the complete, consistent sum, and decide what follows from it."""
+    def close_round(self, round_number: int, *, redraw: int = 0) -> None:
+        """Apply the server rule to the complete, consistent sum, and decide what follows from it.
+
+        Where too few sites accept what this round was trained from, the sum is dropped and the run returns to what they
+        accepted last. `redraw` says which draw of the step the sum is of.
+        """
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
+        refusals = self._refusals(round_number, sums, redraw)
+        if refusals is not None:
+            assert self.accepted is not None
+            course = roll_back(self.plan, self.accepted, self.course, round_number, sums, refusals)
+            self._become(course, self.accepted.values, self.accepted.rule_state, self.rounds_made + 1)
+            return
         if exchange.stage is Stage.TRAINING:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
             if exchange.has_controls:
@@ -141,11 +158,26 @@ class Run:
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
+    def _refusals(self, round_number: int, sums: Sums, redraw: int) -> int | None:
+        """How many sites refuse, where the sum has to be dropped; otherwise None, and what was accepted is kept."""
+        if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
+            return None
+        contributors = self.running_sum.sites
+        refusals = refusals_in(self.plan, sums, redraw=redraw)
+        if refusals is not None and is_below_quorum(self.plan, refusals, contributors):
+            return refusals
+        if refusals is not None or round_number == self.plan.has_probe:
+            here = Accepted(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
+            self.accepted = here.copied()
+        return None if is_within_range(self.plan, sums, contributors) else 0
+
     def result(self) -> tuple[Finish, Float32]:
         """The last message of the run, and what follows it."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
-        return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round), values
+        measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
+        returned_to = self.course.returned_to(self.rounds_made - 1, measured_last)
+        return Finish(self.rounds_made, parameters_digest(values), layers, self.course.best_round, returned_to), values
 
     def views(self) -> dict[str, Float32]:
         """The parameters that are federated, as named arrays that share the run's memory."""
@@ -180,6 +212,7 @@ class Run:
             "gain": asdict(course.gain) if course.gain else None,
             "validation_curve": thinned(course.curve),
             "statistics": course.statistics,
+            "rollbacks": [asdict(rollback) for rollback in course.rollbacks],
         }
 
     def _sums(self, exchange: Exchange) -> Sums:

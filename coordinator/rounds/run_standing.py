@@ -20,6 +20,7 @@ from coordinator.rounds.phases import (
     State,
     Training,
 )
+from coordinator.rounds.rollbacks import told_of_rollbacks
 from coordinator.rounds.run import Run
 from coordinator.rounds.taken_out import told
 from coordinator.storage.history import History
@@ -95,6 +96,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "waits_for": sorted(waited_for(run.state, frozenset(run.plan.site_names))) if run else [],
         "pace": pace_facts(run, around.now) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
+        "rollbacks": told_of_rollbacks(run.course) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
         "happened": history.facts() if kept else None,
     }

@@ -16,7 +16,7 @@ from coordinator.storage.journal import Entry
 # What an operator asks about afterwards; the rest of a journal is the ordinary course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
-    "maintenance", "given_up",
+    "maintenance", "given_up", "rolled_back",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # What was decided after the backup that was restored is not known here, and sites take no attempt and no key session

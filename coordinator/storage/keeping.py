@@ -264,6 +264,7 @@ class Kept:
             values=self._run.values,
             rule_state=self._run.rule_state,
             journal_lines=self.journal.lines,
+            accepted=self._run.accepted,
         )
 
     def _readable(self, journal: Path) -> list[int]:

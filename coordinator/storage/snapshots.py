@@ -22,6 +22,7 @@ from safetensors.numpy import load, save
 
 from coordinator.rounds.course import Course
 from coordinator.rounds.phases import Sites
+from coordinator.rounds.rollbacks import Accepted
 from host.disk_space import MODELS_RESERVE_BYTES, require_room
 from host.durable import sync_folder
 from protos.errors import UnavailableError
@@ -43,6 +44,7 @@ class Snapshot:
         values: float32, as Run has them.
         rule_state: float64 arrays by name.
         journal_lines: how many lines the journal had at least.
+        accepted: what the sites accepted last, where the plan lets them refuse.
     """
 
     round: int
@@ -52,11 +54,21 @@ class Snapshot:
     values: npt.NDArray[np.float32] = field(repr=False)
     rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
     journal_lines: int = 0
+    accepted: Accepted | None = None
 
     @property
     def number_bytes(self) -> int:
         """How many bytes its numbers have."""
-        return self.values.nbytes + sum(array.nbytes for array in self.rule_state.values())
+        return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All of its arrays, by the names that they have in its file."""
+        arrays = {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
+        if self.accepted is None:
+            return arrays
+        accepted = {f"accepted rule {name}": array for name, array in self.accepted.rule_state.items()}
+        return arrays | {"accepted values": self.accepted.values} | accepted
 
     def copied(self) -> Snapshot:
         """The same, in memory that the run does not change."""
@@ -78,9 +90,10 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
             "redraw": snapshot.redraw,
             "course": snapshot.course.to_json().decode(),
             "journal_lines": snapshot.journal_lines,
+            "accepted": _facts_of(snapshot.accepted),
         }
     )
-    arrays = {"values": snapshot.values} | {f"rule {name}": array for name, array in snapshot.rule_state.items()}
+    arrays = snapshot._arrays
     header = json.dumps({"facts": facts, "digest": arrays_digest(facts, arrays).hex()})
     path = _path(folder, snapshot.round)
     partial = path.with_suffix(".partial")
@@ -113,8 +126,9 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
             redraw=facts["redraw"],
             course=Course.from_json(facts["course"].encode()),
             values=arrays["values"],
-            rule_state={name.removeprefix("rule "): arrays[name] for name in arrays if name != "values"},
+            rule_state=_of(arrays, "rule "),
             journal_lines=facts["journal_lines"],
+            accepted=_accepted(facts.get("accepted"), arrays),
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -146,6 +160,25 @@ def forget_partial(folder: Path) -> None:
 def rounds_in(folder: Path) -> list[int]:
     """The rounds before which there is a snapshot, in order."""
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
+
+
+def _facts_of(accepted: Accepted | None) -> dict[str, Any] | None:
+    return None if accepted is None else {"round": accepted.round, "course": accepted.course.to_json().decode()}
+
+
+def _accepted(facts: Mapping[str, Any] | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Accepted | None:
+    if facts is None:
+        return None
+    return Accepted(
+        round=facts["round"],
+        course=Course.from_json(facts["course"].encode()),
+        values=arrays["accepted values"],
+        rule_state=_of(arrays, "accepted rule "),
+    )
+
+
+def _of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON holds

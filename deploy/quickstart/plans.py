@@ -12,7 +12,15 @@ from pydantic import TypeAdapter
 from protos.plan.architecture import Architecture, Part
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, parse_document
-from protos.plan.ingredients import ColumnByColumn, ControlVariates, ExtractorContrast, Method, Parts
+from protos.plan.ingredients import (
+    ColumnByColumn,
+    ControlVariates,
+    ExtractorContrast,
+    LayerIntervals,
+    Method,
+    Nothing,
+    Parts,
+)
 from protos.plan.methods import MethodChoice, described, method_names
 from quickstart.hospitals import HospitalData
 
@@ -80,6 +88,10 @@ def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> 
         "weighting": {"name": "rows", "largest_rows": 1024} if names == ("fedavg",) else {"name": "equal"},
         "checkpoint": "local",
     }
+    is_shared = not isinstance(method.federated, Nothing) and not isinstance(method.server_rule, LayerIntervals)
+    if is_shared and len(hospitals) > 2:
+        rule = {"rule": "held-out-loss", "standard_errors": 2.5, "largest_rise": 0.1}
+        plan["acceptance"] = rule | {"quorum": len(hospitals) - 1}
     if isinstance(method.procedure, ControlVariates):
         plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01}
     if "columns" in agreed:

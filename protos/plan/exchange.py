@@ -218,7 +218,7 @@ class Exchanges:
             return True
         if self._plan.prior is not None:  # the Newton rounds end when the coefficients stand still
             return planned is Stage.NEWTON and stage is Stage.GUARD and round_number > 1
-        ends_early = self._plan.early_stopping is not None and round_number > self._plan.has_probe
+        ends_early = self._plan.may_end_early and round_number > self._plan.has_probe
         closing = {Stage.VALIDATION: self._plan.has_validation_round, Stage.REPORT: self._plan.gain == "sums"}
         return ends_early and planned is not None and closing.get(stage, False)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NEWTON_SCALE
+from protos.numbers.refusals import PRIME, numbers_for
 from protos.plan.architecture import Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
@@ -252,6 +253,8 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         yield Scalar("validation weight", weight, Occasion.MEASURED)
         yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
         yield Scalar("still improving", 1, Occasion.MEASURED)
+    for power in range(1, refusal_numbers(plan) + 1):
+        yield Scalar(f"refusal {power}", PRIME - 1, Occasion.MEASURED)
     if plan.gain == "sums":
         yield Scalar("sites with a metric", 1, Occasion.REPORT)
         yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
@@ -280,6 +283,11 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
 def largest_weight(plan: Plan) -> int:
     """The largest weight of one site as an integer; what a site multiplies with is its weight over this."""
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
+
+
+def refusal_numbers(plan: Plan) -> int:
+    """How many numbers say that a site refuses what it received; 0 where sites have no say."""
+    return 0 if plan.acceptance is None else numbers_for(len(plan.sites) - plan.acceptance.quorum + 1)
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:

@@ -21,7 +21,8 @@ from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, w
 from protos.plan.concepts import Concept
 from protos.plan.documents import Document, refuse_for
 from protos.plan.federated_statistics import Statistics
-from protos.plan.ingredients import Adaptive, Blend, Mean, Method, SensitivePrefix
+from protos.plan.held_out_rule import HeldOutLoss
+from protos.plan.ingredients import Adaptive, Blend, Mean, Method, Nothing, SensitivePrefix
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
@@ -150,14 +151,16 @@ class Plan(Document):
     snapshots: Snapshots = Snapshots()
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
+    acceptance: HeldOutLoss | None = None
     gain: Literal["private", "sums"] = "private"
     expert: ExpertUse | None = None
     statistics: Statistics | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        checks = (self._of_sites, self._of_tiers, self._of_sizes, self._of_rates, self._of_start, self._of_method)
-        refuse_for(reason for check in (*checks, self._of_concepts, self._of_prior) for reason in check())
+        of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_acceptance, self._of_method)
+        checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior)
+        refuse_for(reason for check in checks for reason in check())
         return self
 
     def _of_method(self) -> Iterator[str]:
@@ -188,11 +191,12 @@ class Plan(Document):
             sites = len(self.sites) if concept.recorded_by is None else len(concept.recorded_by)
             if sites < prior.method.fewest_sites:
                 yield f"{concept.name} is recorded by {sites} sites, and fewest_sites is {prior.method.fewest_sites}"
-        others = (self.statistics, self.early_stopping, self.expert, self.gain, self.weighting.name, self.columns)
-        if others != (None, None, None, "private", "equal", ()) or self.checkpoint == "global":
+        unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
+        others = (self.gain, self.weighting.name, self.columns)
+        if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":
             yield (
-                "federated-prior trains no network: leave out columns, expert, early_stopping, gain and "
-                "checkpoint, and set weighting to {name: equal}"
+                "federated-prior trains no network: leave out columns, expert, early_stopping, acceptance, gain "
+                "and checkpoint, and set weighting to {name: equal}"
             )
 
     def _of_start(self) -> Iterator[str]:
@@ -200,6 +204,20 @@ class Plan(Document):
             yield "start: own goes with methods that differ from fedavg in what is federated alone"
         if self.start == "own" and self.has_probe:
             yield "start: own leaves no common start from which layers could be measured"
+
+    def _of_acceptance(self) -> Iterator[str]:
+        if self.acceptance is None:
+            return
+        most = min(self.quorum, len(self.sites) - 1)
+        if self.acceptance.quorum > most:
+            yield (
+                f"the acceptance's quorum is {self.acceptance.quorum}; it may be {most} at most, "
+                "the run's quorum and one less than the sites"
+            )
+        if isinstance(self.ingredients.federated, Nothing):
+            yield "acceptance needs a method that shares parameters, since sites accept what they receive"
+        if self.start == "own":
+            yield "start: own leaves no common start to which a run could go back, so it has no acceptance"
 
     def _of_rates(self) -> Iterator[str]:
         rates = self.rate_schedule
@@ -306,7 +324,7 @@ class Plan(Document):
             has_equal_weights=self.weighting.name == "equal",
             has_whole_epochs=schedule.has_whole_epochs,
             training_rounds=schedule.rounds,
-            ends_early=self.early_stopping is not None,
+            ends_early=self.may_end_early,
             measures=self.measures_validation,
         )
 
@@ -323,7 +341,12 @@ class Plan(Document):
     @property
     def has_validation_round(self) -> bool:
         """Whether a round after the last training round measures the last aggregate."""
-        return self.checkpoint == "global"
+        return self.checkpoint == "global" or self.acceptance is not None
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether training may end before its last round."""
+        return self.early_stopping is not None or self.acceptance is not None or self.prior is not None
 
     @property
     def rounds(self) -> int:

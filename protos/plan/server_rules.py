@@ -91,6 +91,30 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
             block[...] = block + _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
 
 
+def largest_step(plan: Plan) -> float:
+    """The farthest that one round may move a shared number, if every change was clipped as the plan says.
+
+    A mean of changes that were clipped to C after they were weighed is at most C over the smallest weight. Adam's step
+    m / sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b)
+    (1 - a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded alike with v = sum of d^2.
+    """
+    rule, reach = plan.ingredients.server_rule, plan.encoding.clipping_range * largest_weight(plan)
+    match rule:
+        case Mean() | KeptLayersMean() | LayerIntervals():
+            return reach
+        case Blend(rate=rate) | Controlled(rate=rate):
+            return rate * reach
+        case Adaptive(moment=moment, rate=rate, offset=offset, first_decay=first, second_decay=second):
+            ratio = reach / offset
+            if moment is Moment.ADAM and first**2 < second:
+                ratio = min(ratio, (1 - first) / ((1 - second) * (1 - first**2 / second)) ** 0.5)
+            elif moment is Moment.ADAGRAD:
+                ratio = min(ratio, (1 - first) / (1 - first**2) ** 0.5)
+            return rate * ratio
+        case _:
+            assert_never(rule)
+
+
 def _stretches(rule: ServerRule, plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
     """What of the parameters moves; one stretch where all of it does and has the same weight."""
     up = sums.exchange.up

@@ -160,6 +160,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
                     best_round=_from_round(message.best_round),
                     saves=message.saves,
                     oldest=message.oldest,
+                    returned_to=_from_round(message.returned_to),
                 )
             )
         case Bind():
@@ -179,6 +180,7 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
                     parameters_digest=message.parameters_digest,
                     layers=message.layers,
                     best_round=_from_round(message.best_round),
+                    returned_to=_from_round(message.returned_to),
                 )
             )
         case Farewell():
@@ -223,14 +225,15 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
         case "offer":
             offer = outer.offer
             stage, best = _enumerated(Stage, offer.stage), _to_round(offer.best_round)
-            digest, layers = offer.parameters_digest, offer.layers
-            return Offer(offer.round, offer.attempt, digest, stage, layers, best, offer.saves, offer.oldest)
+            digest, layers, returned = offer.parameters_digest, offer.layers, _to_round(offer.returned_to)
+            return Offer(offer.round, offer.attempt, digest, stage, layers, best, offer.saves, offer.oldest, returned)
         case "bind":
             bind = outer.bind
             return Bind(bind.round, bind.attempt, tuple(bind.sites), bind.first_chunk, bind.redraw)
         case "finish":
             finish = outer.finish
-            return Finish(finish.round, finish.parameters_digest, finish.layers, _to_round(finish.best_round))
+            best, returned = _to_round(finish.best_round), _to_round(finish.returned_to)
+            return Finish(finish.round, finish.parameters_digest, finish.layers, best, returned)
         case "farewell":
             return Farewell(_enumerated(CoordinatorReason, outer.farewell.reason), outer.farewell.detail)
         case "key_session_open":

@@ -164,6 +164,8 @@ class Offer:
             None where no round was measured.
         saves: every contributor saves its state after training, before anything of the round leaves it.
         oldest: the oldest round to which this run may still go back; a site forgets what was before.
+        returned_to: the earlier round that was trained from these same parameters, where the sites refused what came
+            of it; otherwise None.
     """
 
     round: int
@@ -174,6 +176,7 @@ class Offer:
     best_round: int | None = None
     saves: bool = False
     oldest: int = 0
+    returned_to: int | None = None
 
     def __post_init__(self) -> None:
         _require(0 <= self.oldest <= self.round, "oldest round")
@@ -181,6 +184,7 @@ class Offer:
         _require_digest(self.parameters_digest, "parameters digest")
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
         _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+        _require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +236,20 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks; `round` counts the rounds made, layers and best round as in an Offer."""
+    """The last aggregate follows as chunks; `round` counts the rounds made, all else as in an Offer."""
 
     round: int
     parameters_digest: bytes
     layers: bytes = b""
     best_round: int | None = None
+    returned_to: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
         _require_digest(self.parameters_digest, "parameters digest")
         _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+        _require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
 
 
 @dataclass(frozen=True, slots=True)

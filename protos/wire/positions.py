@@ -36,7 +36,8 @@ def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes
 def position(run: str, offer: Offer) -> bytes:
     """SHA-256 of the run and of all that a site's answer to an offer depends on, 32 bytes."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
-    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best)
+    returned = () if offer.returned_to is None else (offer.returned_to,)
+    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best, *returned)
 
 
 def down_chunks(parameters: int) -> int:

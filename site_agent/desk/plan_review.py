@@ -29,6 +29,7 @@ _MEANING: Final = {
     "validation weight": "its validation rows, rounded as the rows are; 1 where all sites count the same",
     "validation loss": "the loss of the received model on its validation rows, times its weight",
     "still improving": "1 while its own validation loss has fallen lately, else 0",
+    "refusal": "a power of a secret number if it refuses the parameters that it received, else 0",
     "sites with a metric": "1 if the metric is defined on its test rows, else 0",
     "metric": "the AUROC of its chosen model on its own test rows",
     "metric squared": "the square of that AUROC",
@@ -122,7 +123,7 @@ def _who(plan: Plan) -> Section:
 
 
 def _rounds(plan: Plan) -> Iterator[str]:
-    yield f"{plan.rounds} rounds{' at most' if plan.early_stopping else ''}:"
+    yield f"{plan.rounds} rounds{' at most' if plan.may_end_early else ''}:"
     if plan.statistics is not None:
         yield "1 of statistics: nothing is trained; only the numbers below leave, once for this site's data"
         yield f"a cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out"
@@ -249,6 +250,12 @@ def _choices(plan: Plan) -> Iterator[str]:
         whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"
         has = "has not fallen" if stopping.signal == "global" else "has fallen"
         yield f"Training ends early when {whose} {has} for {stopping.patience} measurements."
+    accepted = plan.acceptance
+    if accepted is not None:
+        yield (
+            f"Every site tests what it receives on its own validation rows. If fewer than {accepted.quorum} sites"
+            " accept it, the run returns to the parameters that were accepted last. A second time ends the training."
+        )
     if plan.gain == "private":
         yield "What this site gains by joining stays in its own report."
     else:

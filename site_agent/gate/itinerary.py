@@ -65,6 +65,7 @@ class Itinerary:
         self._check_layers(offer.stage, offer.layers)
         self._check_best(offer.best_round)
         self._check_start(offer, exchange)
+        self._check_return(offer.returned_to)
         self._oldest = max(self._oldest, offer.oldest)
         self._known[offer.round], self.newest = (offer.attempt, here), offer.round
         for number in [number for number in self._known if number < self._oldest]:
@@ -83,12 +84,12 @@ class Itinerary:
         closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
         closing += [Stage.GUARD] if self._plan.prior is not None else []
         wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
-        may_end_early = self._plan.early_stopping is not None or self._plan.prior is not None
-        is_last = finish.round == self._plan.rounds or may_end_early
+        is_last = finish.round == self._plan.rounds or self._plan.may_end_early
         if self._last != wanted or not is_last:
             raise MalformedMessage("a result before the last round")
         self._check_layers(None, finish.layers)
         self._check_best(finish.best_round)
+        self._check_return(finish.returned_to)
         return self._exchanges.result(finish.layers)
 
     def _check_stage(self, offer: Offer) -> None:
@@ -115,6 +116,12 @@ class Itinerary:
         may_be_validation = self._plan.has_validation_round and best_round > self._plan.has_probe
         if not self._plan.measures_validation or not (may_be_validation or is_measured(self._plan, best_round)):
             raise MalformedMessage("a best round that no site has measured")
+
+    def _check_return(self, returned_to: int | None) -> None:
+        if returned_to is None:
+            return
+        if self._plan.acceptance is None or returned_to < self._plan.has_probe:
+            raise MalformedMessage("a return to parameters that no site could accept")
 
     def _remember(self, round_number: int, stage: Stage, layers: bytes) -> None:
         if self._last is None or round_number >= self._last[0]:

@@ -127,6 +127,7 @@ class Rounds:
         self._is_concluded, self._result_sha256 = False, ""
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
+        self._return: tuple[int, int | None] | None = None  # the newest rollback that is on record
         self._upload: asyncio.Task[None] | None = None
         self._upload_number = 0
         self._log = structlog.get_logger()
@@ -243,11 +244,20 @@ class Rounds:
             if self._masking.key_session == 0:
                 raise MalformedMessage("a round before the sites agreed on masking keys")
             self._masking.forget_before(offer.oldest)
+        self._note_return(offer)
         if before is not None and offer.round < before:
             self._audit.write("run_went_back", run=self.run, round=offer.round, attempt=offer.attempt, before=before)
         self._stop_upload()
         self._offer, self._exchange, self._bind = offer, exchange, None
         return exchange
+
+    def _note_return(self, message: Offer | Finish) -> None:
+        """Record, once a round, that too few sites accepted what they had received."""
+        here = (message.round, message.returned_to)
+        if message.returned_to is not None and here != self._return:
+            self._return = here
+            self._audit.write("run_rolled_back", run=self.run, round=message.round, returned_to=message.returned_to)
+            self._log.warning("run_rolled_back", run=self.run, round=message.round, returned_to=message.returned_to)
 
     def _accept_bind(self, bind: Bind) -> None:
         offer = self._offer
@@ -292,7 +302,8 @@ class Rounds:
         best = -1 if offer.best_round is None else offer.best_round
         payload = vector.view(np.uint8).data
         layers, saves = offer.layers.hex(), offer.saves
-        question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest)
+        returned = -1 if offer.returned_to is None else offer.returned_to
+        question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # it can always begin anew
         self.next_round = offer.round + 1
@@ -342,7 +353,9 @@ class Rounds:
         else:
             best = -1 if message.best_round is None else message.best_round
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
-            question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data)
+            self._note_return(message)
+            returned = -1 if message.returned_to is None else message.returned_to
+            question = Conclude(message.round, message.layers.hex(), best, vector.view(np.uint8).data, returned)
             self._around.spawn(self._conclude(question))
 
     async def _conclude(self, question: Conclude) -> None:

@@ -43,7 +43,8 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    plan = study.plan.model_copy(update={"checkpoint": checkpoint, "early_stopping": None, "gain": "private"})
+    among_copies = {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
+    plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     members = [Study(plan, study.own, site=name, own_module=study.own_module, advice=study.advice) for name in names]
     manifest = members[0].manifest

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.fixed_point import round_rows
+from protos.numbers.refusals import refusal
 from protos.plan.manifest import (
     DISTANCE_SCALE,
     LARGEST_DISTANCE,
@@ -22,6 +23,7 @@ from protos.plan.manifest import (
     LARGEST_SENSITIVITY,
     LOSS_SCALE,
     SENSITIVITY_SCALE,
+    refusal_numbers,
 )
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from site_agent.trainer.choice import Choice
@@ -58,6 +60,12 @@ class Measures:
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
         """PLayer-FL: F of every layer."""
         return tuple(_integer(self._weight * value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
+
+    def refusals(self, secret: int | None) -> dict[str, int]:
+        """That this site refuses what it received, with a secret of its own, or accepts it: None."""
+        count = refusal_numbers(self._plan)
+        numbers = (0,) * count if secret is None else refusal(secret, count)
+        return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}
 
     def validation(self, choice: Choice) -> dict[str, int]:
         """The newest validation loss, its weight, and whether this site's own is still falling."""

@@ -64,6 +64,25 @@ class SiteTraining:
         """The loss of the network that the site would use, on its validation rows: shape (), or (copies,)."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
+    def measured(self) -> tuple[Tensor, Tensor]:
+        """The loss as `validation_losses`, and of each validation row its own with the shared network: (rows,)."""
+        evaluated, rows = self.local.evaluated(), self.rows.validation
+        outputs = torch.from_numpy(predict(evaluated, rows.features))
+        loss = self.recipe.loss.per_copy(outputs, rows.targets)
+        if evaluated is not self.flat:
+            outputs = torch.from_numpy(predict(self.flat, rows.features))
+        return loss, self._losses_of_rows(outputs)
+
+    def loss_of_zeros(self) -> float:
+        """The mean loss of the validation rows if every output were 0: of a network that has learned nothing."""
+        rows = self.rows.validation
+        outputs = torch.from_numpy(predict(self.flat, rows.features[:1]))
+        return float(self._losses_of_rows(torch.zeros(len(rows.features), outputs.shape[-1])).mean())
+
+    def _losses_of_rows(self, outputs: Tensor) -> Tensor:
+        # As a stack of copies that have one row each, so that every loss of a plan is measured by its own code.
+        return self.recipe.loss.per_copy(outputs.unsqueeze(1), self.rows.validation.targets.unsqueeze(1))
+
     def results(self, flat: FlatNetwork) -> tuple[Opinions, Opinions]:
         """What the site makes of its validation and its test rows with a network: float32 (rows, outputs)."""
         validation, test = (predict(flat, part.features) for part in (self.rows.validation, self.rows.test))

@@ -38,6 +38,7 @@ from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
+from site_agent.trainer.held_out_check import HeldOutCheck
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
@@ -61,6 +62,7 @@ class Asked:
     stage: Stage = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
+    returned_to: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,7 @@ class Study:
         self._training = self._begin_training(self.manifest.tensors)
         self._layers = b""
         self.choice = Choice(plan.checkpoint)
+        self._check = None if plan.acceptance is None else HeldOutCheck(plan, plan.acceptance)
         self._due_before: tuple[int, bytes] | None = None
         self._rounds_taken, self._is_closed = 0, False
         self._redraw_budget = redraw_budget
@@ -188,19 +191,23 @@ class Study:
         numbers = sum(tensor.number_count for tensor in self._exchanges.result(asked.layers))
         if received.shape != (numbers,) or (received.size and not _is_finite(received)):
             raise MalformedMessage("shared values of another size, or not finite")
-        if not self._is_closed:
+        values = torch.from_numpy(received)
+        is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)
+        if not self._is_closed or is_refused:
             self._follow_layers(asked)
+            self._hear(asked, values)
             self.choice.follow(asked.best_round)  # the model measured before waits until the next one comes
-            self._take_in(asked, torch.from_numpy(received))
+            self._take_in(asked, values)
             # Where this site was away for the validation round, the report's brings the same model.
             has_passed = asked.stage is Stage.REPORT and self.plan.has_validation_round
-            self._measure(asked.round - has_passed)
+            self._measure(asked.round - has_passed, values, is_last=True)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
         """Everything that the next round depends on."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
+        tensors |= prefixed("check", self._check.state()) if self._check is not None else {}
         facts: dict[str, Json] = {
             "layers": self._layers.hex(),
             "due before": None if self._due_before is None else [self._due_before[0], self._due_before[1].hex()],
@@ -218,6 +225,8 @@ class Study:
             self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
         self._training.local.restore(part_of(saved.tensors, "training"))
         self.choice.restore(part_of(saved.tensors, "choice"))
+        if self._check is not None:
+            self._check.restore(part_of(saved.tensors, "check"))
         due = facts["due before"]
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
@@ -246,6 +255,8 @@ class Study:
         else:
             self._begin_round(asked, received, values)
         self._redrawn = asked_redraws
+        if self._check is not None:
+            self._check.redrawn(asked.redraw > 0)
         local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
         if asked.redraw:
             local.draw_afresh(self._seeds.own(draw))
@@ -276,8 +287,13 @@ class Study:
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}
-        values = own | measured
+        values = own | measured | self._measures.refusals(self._refusal_secret())
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
+
+    def _refusal_secret(self) -> int | None:
+        if self._check is None or not self._check.refuses or self._check.newest is None:
+            return None
+        return self._seeds.own(f"refusal in round {self._check.newest.round}")
 
     def _probe(self) -> Answer:
         """One local epoch, measured and undone."""
@@ -292,10 +308,10 @@ class Study:
 
     def _begin_round(self, asked: Asked, received: Vector, values: Tensor) -> None:
         self._follow_layers(asked)
+        self._hear(asked, values)
         self._take_in(asked, values)
         self.choice.follow(asked.best_round)
-        if is_measured(self.plan, asked.round):
-            self._measure(asked.round)
+        self._measure(asked.round, values)
         self._rounds_taken = asked.round + 1
         # The learning rate follows the round, also where this site entered late or was away.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
@@ -315,6 +331,18 @@ class Study:
             raise MalformedMessage("other layers than those that were chosen")
         self._layers = asked.layers
         self._training = self._begin_training(self._exchanges.result(asked.layers))
+
+    def _hear(self, asked: Asked, values: Tensor) -> None:
+        """Follow what the sites decided about the last parameters, and keep the way back from these."""
+        if self._check is None:
+            return
+        before = self._check.hear(asked.round, values, asked.returned_to)
+        if before:
+            self._training.local.restore(part_of(before, "training"))
+            self.choice.restore(part_of(before, "choice"))
+        if not self._check.has_state:
+            own = self._training.local.state()
+            self._check.remember(prefixed("training", own) | prefixed("choice", self.choice.state()))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
@@ -336,9 +364,19 @@ class Study:
         tensors = tuple(tensor for tensor in self.manifest.tensors if tensor.name in names)
         return list(zip(tensors, slices_of(tensors), strict=True))
 
-    def _measure(self, round_number: int) -> None:
-        self.choice.consider(round_number, float(self._training.validation_losses()), self._training.local.evaluated())
-        self.watch(round_number, self._training, self.choice)
+    def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
+        """Measure what was taken in, in the rounds that the plan measures and at the end."""
+        training, check, rows = self._training, self._check, torch.empty(0)
+        is_due = is_last or is_measured(self.plan, round_number)
+        if check is None:
+            loss = training.validation_losses() if is_due else rows
+        elif is_due or check.is_measured(round_number):
+            loss, rows = training.measured()
+        if is_due:
+            self.choice.consider(round_number, float(loss), training.local.evaluated())
+            self.watch(round_number, training, self.choice)
+        if check is not None:
+            check.take(round_number, values, rows, training.loss_of_zeros())
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         rows = rows_of(self.dataset, self.advice)

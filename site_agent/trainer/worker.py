@@ -229,8 +229,7 @@ class Worker:
             return Agreed()
         asked = _asked(question)
         study = self._study_at_end(question.round)
-        may_end_early = study.plan.early_stopping is not None or study.plan.prior is not None
-        if asked.round != study.plan.rounds and not may_end_early:
+        if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
         self._concluded(asked, _numbers(question.payload))
         self._study = None
@@ -362,8 +361,9 @@ def _asked(question: Train | Conclude) -> Asked:
     if question.round < 0:
         raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
+    returned = None if question.returned_to < 0 else question.returned_to
     redraw = question.redraw if isinstance(question, Train) else 0
-    return Asked(round=question.round, redraw=redraw, stage=stage, layers=layers, best_round=best)
+    return Asked(round=question.round, redraw=redraw, stage=stage, layers=layers, best_round=best, returned_to=returned)
 
 
 def _packed(scalars: Sequence[int]) -> bytes:

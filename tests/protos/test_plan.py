@@ -46,6 +46,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rate_schedule": {"name": "cosine"},
     "loss": {"name": "focal"},
     "early_stopping": {"signal": "local", "patience": 3},
+    "acceptance": {"rule": "held-out-loss", "quorum": 2, "standard_errors": 3.0, "largest_rise": 0.2},
     "gain": "sums",
     "expert": {"path_start": 0.0},
     "concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}],

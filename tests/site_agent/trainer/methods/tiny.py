@@ -97,7 +97,14 @@ class Federation:
     def asked(self, number: int, redraw: int = 0) -> Asked:
         """What the coordinator asks for in a round."""
         offer = self.run.offered(number).offer
-        return Asked(round=number, redraw=redraw, stage=offer.stage, layers=offer.layers, best_round=offer.best_round)
+        return Asked(
+            round=number,
+            redraw=redraw,
+            stage=offer.stage,
+            layers=offer.layers,
+            best_round=offer.best_round,
+            returned_to=offer.returned_to,
+        )
 
     def down(self, number: int) -> Vector:
         """What it sends down for it."""
@@ -133,7 +140,13 @@ class Federation:
     def finish(self) -> None:
         """The last aggregate comes down to every site."""
         finish, values = self.run.result()
-        asked = Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers, best_round=finish.best_round)
+        asked = Asked(
+            round=finish.round,
+            stage=Stage.REPORT,
+            layers=finish.layers,
+            best_round=finish.best_round,
+            returned_to=finish.returned_to,
+        )
         for study in self.studies.values():
             study.close(asked, np.array(values))
 

@@ -1,0 +1,184 @@
+"""A federation in one process of which one site is hostile: it sends what it likes, whatever a gate would refuse.
+
+The other sites' studies, the coordinator's run and every sum are the programs' own. The hostile site knows the plan and
+what came down. It trains like the others where that helps it, and accepts whatever it receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.experiments.contributions import Collection, Part
+from coordinator.rounds.course import Rollback
+from protos.numbers.chunk_layout import Layout
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import stage_at
+from protos.plan.plan import Plan
+from protos.wire.messages import Finish, Offer, Stage
+from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.study import Asked, Outcome, Study
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Attack(StrEnum):
+    """What a hostile site does."""
+
+    FLIP = "trains on flipped labels"
+    SCALE = "sends its change a hundred times"
+    REPLACE = "replaces the mean with a model of flipped labels"
+    DRIFT = "moves the mean as its flipped labels want, a round's worth at a time"
+    NOISE = "sends noise of an honest change's size"
+    RING = "sends any value of the ring"
+    HIDE = "replaces the mean and accepts in the name of the others"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """What became of a federation.
+
+    Attributes:
+        losses: of each honest site the validation loss of the model that it keeps, in the order of the plan.
+        rollbacks: of the run.
+        first: the round in which the hostile site began.
+    """
+
+    losses: tuple[float, ...]
+    rollbacks: tuple[Rollback, ...]
+    first: int
+
+
+def attacked(
+    plan: Plan, sites: Mapping[str, Dataset], attack: Attack | None = None, *, first: int = 2, hostile: str = ""
+) -> Attacked:
+    """All rounds of a plan with one hostile site.
+
+    Args:
+        plan: lists exactly these sites; equal weights, without masking.
+        sites: each one's encoded rows.
+        attack: what the hostile site does; None for honest ones only.
+        first: the round in which it begins; before it is like the others.
+        hostile: the name of that site.
+
+    Raises:
+        OperatorError: the plan does not fit a site.
+    """
+    given = {name: _flipped(own) if _flips(attack) and name == hostile else own for name, own in sites.items()}
+    studies = {name: Study(plan, own, site=name) for name, own in given.items()}
+    evil = _trained_alone(plan, given[hostile], hostile) if attack in (Attack.REPLACE, Attack.HIDE) else None
+    collection, generator = Collection(plan), np.random.default_rng(plan.seed)
+    run = collection.run
+    for number in count():
+        if stage_at(plan, number, run.course.training_rounds) is None:
+            break
+        offer = run.offered(number).offer
+        collection.begin(number)
+        for name, study in studies.items():
+            answer = study.train(asked_by(offer), np.array(run.offered(number).values))
+            if attack is None or name != hostile or number < first or offer.stage is not Stage.TRAINING:
+                collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
+                continue
+            received = run.offered(number).values[: answer.changes.size]
+            wanted = answer.changes if evil is None else evil - received
+            changes = _sent(attack, wanted, plan, generator)
+            _add(collection, name, number, changes, _votes(attack, len(answer.scalars)))
+        collection.close(number)
+    finish, values = run.result()
+    losses = []
+    for name, study in studies.items():
+        study.close(asked_by(finish), np.array(values))
+        if name != hostile:
+            losses.append(_kept_loss(study.conclude()))
+    return Attacked(losses=tuple(losses), rollbacks=run.course.rollbacks, first=first)
+
+
+def asked_by(message: Offer | Finish) -> Asked:
+    """What a site is asked by an offer or a result."""
+    stage = message.stage if isinstance(message, Offer) else Stage.REPORT
+    return Asked(
+        round=message.round,
+        stage=stage,
+        layers=message.layers,
+        best_round=message.best_round,
+        returned_to=message.returned_to,
+    )
+
+
+def _kept_loss(outcome: Outcome) -> float:
+    loss = outcome.choice["loss"]
+    assert isinstance(loss, float)
+    return loss
+
+
+def _flips(attack: Attack | None) -> bool:
+    return attack in (Attack.FLIP, Attack.REPLACE, Attack.DRIFT, Attack.HIDE)
+
+
+def _trained_alone(plan: Plan, own: Dataset, site: str) -> Float32:
+    """What the shared parameters become if only the hostile site trains them, for all rounds of the plan."""
+    alone = plan.model_copy(update={"acceptance": None, "early_stopping": None})
+    study = Study(alone, own, site=site)
+    values = study.manifest.initial_parameters(plan.seed)
+    for number in range(plan.schedule.rounds):
+        values = values + study.train(Asked(round=number), values.copy()).changes
+    return values
+
+
+def _flipped(own: Dataset) -> Dataset:
+    """The same rows with the wrong outcome: the other class, the next class, or minus the number."""
+
+    def wrong(part: Examples) -> Examples:
+        targets: npt.NDArray[np.generic]
+        match own.task:
+            case "binary":
+                targets = 1 - part.targets
+            case "multi-class":
+                targets = (part.targets + 1) % len(own.classes)
+            case "regression":
+                targets = -part.targets
+        return replace(part, targets=targets.astype(part.targets.dtype))
+
+    return replace(own, training=wrong(own.training), validation=wrong(own.validation))
+
+
+def _sent(attack: Attack, change: Float32, plan: Plan, generator: np.random.Generator) -> npt.NDArray[np.int32]:
+    """The integers that the hostile site sends for the change that it would have sent as an honest one."""
+    fixed_point, others = FixedPoint(plan.encoding.clipping_range, len(plan.sites)), len(plan.sites) - 1
+    match attack:
+        case Attack.FLIP:
+            wanted = change.astype(np.float64)
+        case Attack.SCALE:
+            wanted = 100.0 * change
+        case Attack.REPLACE | Attack.HIDE | Attack.DRIFT:
+            wanted = (1.0 + others) * change
+        case Attack.NOISE:
+            noise = generator.normal(size=change.size)
+            wanted = noise * (np.linalg.norm(change) / max(float(np.linalg.norm(noise)), 1e-12))
+        case Attack.RING:
+            return generator.integers(-(1 << 31), 1 << 31, size=change.size, dtype=np.int64).astype(np.int32)
+    # As far as the sum still passes for one of clipped changes.
+    limit = fixed_point.scale * fixed_point.clipping_range * others
+    return np.rint(np.clip(wanted * fixed_point.scale, -limit, limit)).astype(np.int32)
+
+
+def _votes(attack: Attack, numbers: int) -> list[int]:
+    """Acceptance; or what speaks for five sites where each that accepts adds 1 to the first number."""
+    return [5] + [0] * (numbers - 1) if attack is Attack.HIDE and numbers else [0] * numbers
+
+
+def _add(collection: Collection, site: str, number: int, changes: npt.NDArray[np.int32], scalars: list[int]) -> None:
+    """Add a vector that no gate has built, chunk by chunk."""
+    layout: Layout = collection.run.offered(number).exchange.layout
+    buffer = bytearray(layout.total_bytes)
+    for index in range(layout.chunks):
+        body = layout.body(buffer, index)
+        words = layout.words(body, index)
+        words[0], words[1:] = 1, scalars[: len(words) - 1]
+        layout.changes(body, index)[:] = changes[layout.changes_slice(index)]
+        collection.run.running_sum.add(site, index, body)

@@ -1,0 +1,129 @@
+"""What the sites' refusals decide: the parameters to which a run returns, how often, and what people are told. Pure.
+
+Sites send their refusals in the sum of the round that they trained from the parameters in question, so one round
+decides about the parameters and, where they are refused, its changes are dropped with them. The rules:
+
+* the parameters of the first training round are the agreed start, which is never refused;
+* a round that was drawn again for other sites carries no refusals; the next measured round decides;
+* a sum beyond what so many clipped changes can reach is dropped too, and its round is made again;
+* what was decided in the meantime is dropped with the parameters; only the list of rollbacks grows;
+* a second rollback to the same parameters ends the training: the result is what was accepted last.
+
+All of it follows from plan and sums, so a run that is resumed decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from coordinator.rounds.course import Course, Rollback
+from protos.numbers.fixed_point import FixedPoint
+from protos.numbers.refusals import count_refusals
+from protos.numbers.round_sums import Sums
+from protos.plan.manifest import refusal_numbers
+from protos.plan.plan import Plan
+from protos.plan.server_rules import Float32, Float64
+from protos.wire.messages import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """A run as it was offered in the round whose parameters the sites accepted last.
+
+    Attributes:
+        round: that round.
+        course: what had been decided before it.
+        values: float32, as Run has them.
+        rule_state: float64 arrays by name.
+    """
+
+    round: int
+    course: Course
+    values: Float32 = field(repr=False)
+    rule_state: Mapping[str, Float64] = field(repr=False)
+
+    def copied(self) -> Accepted:
+        """The same, in memory that nothing else changes."""
+        rule_state = {name: array.copy() for name, array in self.rule_state.items()}
+        return replace(self, values=self.values.copy(), rule_state=rule_state)
+
+
+def refusals_in(plan: Plan, sums: Sums, *, redraw: int) -> int | None:
+    """How many sites refused the parameters that this round was trained from; None where it does not say.
+
+    Args:
+        plan: the plan.
+        sums: of the round.
+        redraw: which draw of the step the sums are of; only the ordinary one, 0, carries refusals.
+    """
+    names = [f"refusal {power}" for power in range(1, refusal_numbers(plan) + 1)]
+    if not names or redraw or names[0] not in sums.scalars:
+        return None
+    return count_refusals([sums.scalars[name] for name in names])
+
+
+def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
+    """Whether fewer sites than the plan's quorum accepted; `contributors` are all whose numbers are in the sum."""
+    return plan.acceptance is not None and contributors - refusals < plan.acceptance.quorum
+
+
+def is_within_range(plan: Plan, sums: Sums, contributors: int) -> bool:
+    """Whether so many clipped changes can add up to this sum."""
+    if not sums.changes.size:
+        return True
+    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    limit = contributors * int(fixed_point.scale * fixed_point.clipping_range)
+    return int(np.max(sums.changes)) <= limit and int(np.min(sums.changes)) >= -limit
+
+
+def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:
+    """What is decided after a round whose sum is dropped.
+
+    Args:
+        plan: the plan.
+        accepted: to what the run returns.
+        course: before the round closed.
+        round_number: of the round that closed.
+        sums: of the round, dropped.
+        refusals: how many sites refused; 0 where the sum itself was out of range.
+    """
+    here = Rollback(round=round_number, returned_to=accepted.round, refusals=refusals)
+    after = replace(accepted.course, rollbacks=(*course.rollbacks, here))
+    if sums.exchange.stage is not Stage.TRAINING:  # training has ended, and stays so
+        return replace(after, training_rounds=course.training_rounds)
+    made = round_number - plan.has_probe + 1
+    return replace(after, training_rounds=made) if _is_second(course.rollbacks, here) else after
+
+
+def _is_second(before: tuple[Rollback, ...], here: Rollback) -> bool:
+    """Whether the last rollback was to these same parameters, which came again in the round after it."""
+    return bool(before) and here.returned_to in (before[-1].returned_to, before[-1].round + 1)
+
+
+def told_of_rollbacks(course: Course) -> list[str]:
+    """A few sentences for an operator on what the sites refused; none where they refused nothing."""
+    if not course.rollbacks:
+        return []
+    last, count = course.rollbacks[-1], len(course.rollbacks)
+    why = (
+        f"{last.refusals} or more sites refused the shared parameters of round {last.round}"
+        if last.refusals
+        else f"the sum of round {last.round} was larger than clipped changes can add up to"
+    )
+    what = f"The run was rolled back {'once' if count == 1 else f'{count} times'}. Last, {why}. "
+    what += f"The run returned to the parameters of round {last.returned_to}."
+    if not _has_ended(course):
+        return [f"{what} One site may send harmful changes. A second rollback to these parameters ends the training."]
+    return [
+        f"{what} It was the second time for these parameters, so the training has ended with them. Have each hospital"
+        " compare the labels, units and software of its site with the others. Then propose a new version of the plan,"
+        " if need be without the site that cannot explain its figures."
+    ]
+
+
+def _has_ended(course: Course) -> bool:
+    *before, last = course.rollbacks
+    return _is_second(tuple(before), last) and course.training_rounds is not None

@@ -1,0 +1,68 @@
+"""How many sites refuse what they received, from sums alone, so that no site can hide another's refusal.
+
+A plain count of votes is no protection: behind the masks a hostile site may add any number to a sum, and with it
+the missing votes. Here a site that accepts sends zeros. A site that refuses draws a secret number r and sends
+r, r^2, r^3 ... modulo a prime. The sums over the sites are the moments of the secrets. The number of
+refusals is the rank of their Hankel matrix, whose entry (i, j) is the sum of the powers i + j + 1.
+
+* Without a hostile site the rank is exactly the number of refusals, up to the size of the matrix.
+* A hostile site adds a matrix of its own choice, which can raise the rank. To lower it below the number of honest
+  refusals, the determinant of that many rows would have to be 0. It is a polynomial in the secrets whose part of
+  highest degree is the determinant without the hostile site's numbers, so it is not the zero polynomial. Its degree
+  is at most size^2, so it is 0 for at most size^2 / PRIME of the secrets (Schwartz 1980, lemma 1): below 1e-12.
+
+So a site can bring about a rollback, as it can stop a run in many other ways. It cannot prevent one. The sums
+tell the coordinator how many sites refuse, not which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+# The largest prime below 2^55: the sum of 100 sites' numbers stays below 2^63.
+PRIME: Final = (1 << 55) - 55
+
+
+def numbers_for(refusals: int) -> int:
+    """How many sums tell up to so many refusals apart."""
+    return 2 * refusals - 1
+
+
+def refusal(secret: int, count: int) -> tuple[int, ...]:
+    """What a site that refuses sends: so many powers of its secret, each from 1 to PRIME - 1.
+
+    Args:
+        secret: a whole number of at least 55 random bits, of this site alone, another one for each round.
+        count: as `numbers_for` gives it.
+    """
+    base = 1 + secret % (PRIME - 1)
+    return tuple(pow(base, power, PRIME) for power in range(1, count + 1))
+
+
+def count_refusals(sums: Sequence[int]) -> int:
+    """How many sites refused, at most (numbers + 1) / 2; see the module's first lines.
+
+    Args:
+        sums: over all sites, of the powers 1, 2, 3 and so on; an odd number of them.
+    """
+    size = (len(sums) + 1) // 2
+    return _rank([[sums[row + column] % PRIME for column in range(size)] for row in range(size)])
+
+
+def _rank(matrix: list[list[int]]) -> int:
+    """The rank of a square matrix modulo PRIME, by Gaussian elimination; the rows are used up."""
+    rank = 0
+    for column in range(len(matrix)):
+        pivot = next((row for row in range(rank, len(matrix)) if matrix[row][column]), None)
+        if pivot is None:
+            continue
+        matrix[rank], matrix[pivot] = matrix[pivot], matrix[rank]
+        inverse = pow(matrix[rank][column], -1, PRIME)
+        for row in matrix[rank + 1 :]:
+            factor = row[column] * inverse
+            row[column:] = [
+                (own - factor * above) % PRIME for own, above in zip(row[column:], matrix[rank][column:], strict=True)
+            ]
+        rank += 1
+    return rank

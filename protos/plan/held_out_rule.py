@@ -1,0 +1,33 @@
+"""What a plan says about refusing shared parameters: by which rule sites accept, and how many have to.
+
+Each site measures the shared parameters that it receives on its own validation rows before it trains on them. Too few
+sites that accept take the run back to the parameters that were accepted last.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from protos.plan.documents import Document
+
+
+class HeldOutLoss(Document):
+    """A site refuses if its loss on its own validation rows rises, beyond noise and by more than a share.
+
+    Both have to hold for the step from the parameters accepted last to the received ones: the mean difference of the
+    rows' losses is at least `standard_errors` of its standard errors, by Student's distribution for the number of rows;
+    and it is more than `largest_rise` of the loss of a network whose outputs are all 0.
+    It also refuses parameters that moved further than the plan's clipping range lets a server rule move them.
+
+    Attributes:
+        quorum: the fewest sites that have to accept; with fewer the run goes back to what was accepted last.
+        standard_errors: of a normal distribution; with few rows more are needed for the same certainty.
+        largest_rise: a share of the loss of a network that has learned nothing.
+    """
+
+    rule: Literal["held-out-loss"]
+    quorum: int = Field(ge=2, le=100)
+    standard_errors: float = Field(ge=1, le=10)
+    largest_rise: float = Field(gt=0, le=10)

@@ -1,0 +1,199 @@
+"""Whether this site accepts the shared parameters that it receives; measured before it trains on them.
+
+The received model is compared with the one that the sites accepted last, on this site's own validation rows. The
+site's answer is one of two: it accepts or it refuses. Neither a loss nor a row leaves the site. The rules:
+
+* a site refuses for a rise of its loss that is beyond noise and large (protos/plan/held_out_rule.py), for a move
+  that no server rule makes of clipped changes, and for outputs that are not finite;
+* a site that does not hold the parameters accepted last, because it was away, cannot compare and accepts;
+* where the run returns to earlier parameters, this site returns to its own state from before it took the refused ones
+  in; parameters that are then not the accepted ones, bit for bit, are refused as a malformed message.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from protos.plan.exchange import is_measured
+from protos.plan.held_out_rule import HeldOutLoss
+from protos.plan.plan import Plan
+from protos.plan.server_rules import largest_step
+from protos.wire.messages import MalformedMessage
+from site_agent.trainer.training.state import State, part_of, prefixed
+
+_ROUNDING: float = 2.0**-20  # of a float32 sum, relative, with room for the rule's own float64
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """Shared parameters as a round brought them.
+
+    Attributes:
+        round: that round.
+        is_decided: whether the sites' answers to them travel in that round.
+        values: float32 of shape (shared numbers,).
+        losses: float32 of shape (validation rows,); empty where the round was not measured.
+    """
+
+    round: int
+    is_decided: bool
+    values: Tensor = field(repr=False)
+    losses: Tensor = field(repr=False)
+
+    def state(self) -> State:
+        """The same as tensors."""
+        place = torch.tensor([self.round, int(self.is_decided)])
+        return {"place": place, "values": self.values, "losses": self.losses}
+
+    @classmethod
+    def from_state(cls, state: State) -> Received | None:
+        """The reverse; None for an empty state."""
+        if not state:
+            return None
+        number, is_decided = state["place"].tolist()
+        return cls(number, bool(is_decided), state["values"], state["losses"])
+
+
+class HeldOutCheck:
+    """What this site holds to compare with, and to return to."""
+
+    def __init__(self, plan: Plan, rule: HeldOutLoss) -> None:
+        self._plan, self._rule = plan, rule
+        self.accepted: Received | None = None
+        self.newest: Received | None = None
+        self._before: State = {}  # the site's own state before it took in what is not accepted yet
+        self.refuses = False
+
+    def is_measured(self, round_number: int) -> bool:
+        """Whether rows are measured at a round's start: the agreed start, and whenever sites answer."""
+        return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
+
+    def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
+        """Whether the run returns from what this site received last to other parameters."""
+        newest = self.newest
+        is_later = returned_to is not None and newest is not None and newest.round > returned_to
+        return is_later and newest is not None and not torch.equal(newest.values, values)
+
+    def hear(self, round_number: int, values: Tensor, returned_to: int | None) -> State:
+        """Follow what the sites decided about the parameters received last.
+
+        Args:
+            round_number: that begins.
+            values: that it brings.
+            returned_to: the round whose parameters these are, where the run was rolled back; otherwise None.
+
+        Returns:
+            the own state to which this site returns; empty where it goes on.
+
+        Raises:
+            MalformedMessage: the run returns to other parameters than the accepted ones.
+        """
+        before: State = {}
+        newest, accepted = self.newest, self.accepted
+        if returned_to is None:
+            if newest is not None and newest.round != round_number - 1:
+                self.accepted = None  # it was away, so what was decided is not known here
+            elif newest is not None and newest.is_decided:
+                self.accepted = newest
+        elif newest is not None and newest.round == returned_to:
+            self.accepted = newest  # only the sum of the last round was dropped
+        elif accepted is not None and accepted.round == returned_to:
+            before = self._before
+        else:
+            self.accepted = None
+        if returned_to is not None and self.accepted is not None and not torch.equal(self.accepted.values, values):
+            raise MalformedMessage("other parameters than those that the sites accepted last")
+        if self.accepted is not accepted or before:
+            self._before = {}
+        return before
+
+    def remember(self, state: State) -> None:
+        """Keep the site's own state, before it takes in parameters that are not accepted yet."""
+        self._before = self._before or state
+
+    @property
+    def has_state(self) -> bool:
+        """Whether an earlier state than this round's is kept already."""
+        return bool(self._before)
+
+    def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:
+        """Decide about parameters that were received.
+
+        Args:
+            round_number: that brought them.
+            values: float32 of shape (shared numbers,).
+            losses: of the validation rows, with these parameters; empty where the round is not measured.
+            scale: the mean loss of a network whose outputs are all 0, on the same rows.
+        """
+        is_start = round_number == self._plan.has_probe
+        self.newest = Received(round_number, is_start or losses.numel() > 0, values, losses)
+        known = self.accepted
+        self.refuses = False
+        if losses.numel() and known is not None and known.losses.numel():
+            rounds = round_number - known.round
+            self.refuses = self._moved_too_far(known.values, values, rounds) or is_harmful(
+                self._rule, known.losses, losses, scale
+            )
+
+    def redrawn(self, is_redrawn: bool) -> None:
+        """Answers do not travel in a round that is drawn again for other sites."""
+        if self.newest is not None and self.newest.round != self._plan.has_probe:
+            self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_redrawn)
+
+    def state(self) -> State:
+        """Everything that the next decision depends on."""
+        accepted = {} if self.accepted is None else self.accepted.state()
+        newest = {} if self.newest is None else self.newest.state()
+        return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before)
+
+    def restore(self, state: State) -> None:
+        """Go back to what `state` gave."""
+        self.accepted = Received.from_state(part_of(state, "accepted"))
+        self.newest = Received.from_state(part_of(state, "newest"))
+        self._before, self.refuses = part_of(state, "before"), False
+
+    def _moved_too_far(self, before: Tensor, after: Tensor, rounds: int) -> bool:
+        limit = rounds * largest_step(self._plan)
+        largest = max(float(before.abs().max()), float(after.abs().max()), limit)
+        return not float((after - before).abs().max()) <= limit + largest * _ROUNDING
+
+
+def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -> bool:
+    """Whether a site's loss has risen beyond noise and by more than the plan's share; pure.
+
+    Args:
+        rule: the plan's.
+        before: float32 of shape (rows,), each row's loss with the parameters accepted last.
+        after: the same with the received ones.
+        scale: the mean loss of a network whose outputs are all 0.
+    """
+    if not bool(torch.isfinite(before).all()):
+        return False  # there is no worse than what was accepted
+    if not bool(torch.isfinite(after).all()):
+        return True
+    rise, standard_errors = paired_rise(before, after, scale)
+    return rise > rule.largest_rise * scale and standard_errors >= rule.standard_errors
+
+
+def paired_rise(before: Tensor, after: Tensor, scale: float) -> tuple[float, float]:
+    """The mean rise of the rows' losses, and how many standard errors of a normal distribution that is.
+
+    The rows are paired, so what makes a row difficult for both models cancels. A row's rise counts as `scale` at most,
+    and its fall too: a few rows of which a model is certain and wrong would else be all of the mean and most of its
+    error. The t statistic of the mean becomes
+    standard errors by Wallace 1959: z = (8 v + 1) / (8 v + 3) * sqrt(v * log(1 + t^2 / v)) with v = rows - 1. One row
+    alone proves nothing.
+    """
+    rises = (after.double() - before.double()).clamp(-scale, scale)
+    mean, freedom = float(rises.mean()), len(rises) - 1
+    if freedom < 1 or mean <= 0:
+        return mean, 0.0
+    error = float(rises.std()) / math.sqrt(len(rises))
+    if error == 0:
+        return mean, math.inf
+    squared = (mean / error) ** 2
+    return mean, (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(squared / freedom))
