@@ -7,7 +7,7 @@ The rates that bound it are measured between the cases that they judge, on one t
 * `add`: uint32 addition in place of 128 KiB blocks that stay in a core's cache;
 * `copy`: copying 64 MiB, more than the caches hold; uint32 addition out of the cache is shown beside it.
 
-Source: PROTOCOL.md, section 3. Per peer every parameter needs 4 bytes of keystream and one addition
+Source: docs/design/protocol.md, "Key sessions". Per peer every parameter needs 4 bytes of keystream and one addition
 in cache; once it has to come from memory and go back, which costs no less than a copy:
 
     floor = 4 * parameters * (peers * (1 / aes + 1 / add) + 1 / copy) seconds

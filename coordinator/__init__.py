@@ -1,0 +1,5 @@
+"""The coordinator of global-layers: runs rounds, sums contributions, applies the server rule."""
+
+from host.own_packages import require_own_packages
+
+require_own_packages()

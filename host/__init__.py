@@ -1,1 +1,1 @@
-"""The computer that a program runs on: durable files, backups, checks, local pages, messages for operators."""
+"""This computer, for global-layers: durable files, backups, checks, local pages, messages for operators."""

@@ -1,1 +1,5 @@
-"""Who is who: the federation's authority, its register of sites, and every kind of key."""
+"""Who is who in global-layers: the federation's authority, its register of sites, and every kind of key."""
+
+from host.own_packages import require_own_packages
+
+require_own_packages()

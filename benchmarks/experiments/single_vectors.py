@@ -5,7 +5,7 @@ arrives is added into a running sum and is masked besides, and neither a median 
 from a sum. So sites train as they do in a deployment, and only what stands in for the coordinator differs.
 
 Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning", definitions 1 and 2; Ma et al. 2022,
-"Layer-wised Model Aggregation for Personalized Federated Learning" (pFedLA), as METHODS.md states it from memory.
+"Layer-wised Model Aggregation for Personalized Federated Learning" (pFedLA).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Memory is one model, reserved once, whatever the number of sites: no site's vector is ever held. A chunk is taken
 only from a bound site, in order, and of the right size; integers modulo 2**32 and 2**64 make the sum
-independent of who comes first. Source: PROTOCOL.md, section 2.
+independent of who comes first. Source: docs/design/protocol.md, "Integers".
 """
 
 from __future__ import annotations

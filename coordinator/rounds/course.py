@@ -209,7 +209,7 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
 def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
     """FedLAMA: how often each layer is aggregated until the next round in which all are.
 
-    Source: Lee et al. 2023, algorithm 2, as METHODS.md states it. With layers sorted by
+    Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by
     d = mean over sites of ||own - mean||^2 / (interval * dim), ascending, a layer is slow while the
     cumulative share of d * dim is below one minus the cumulative share of dim. The last one never is, so
     some layer is aggregated in every round; where nothing has moved apart, all are.

@@ -149,7 +149,7 @@ def make_advert(
 def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
     """Return if every advert is what an honest site of the plan made for this key session.
 
-    Source: PROTOCOL.md, section 3, KeySessionRoster.
+    Source: docs/design/protocol.md, "Key sessions".
 
     Args:
         terms: the key session as this site knows it, not as the coordinator says.

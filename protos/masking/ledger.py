@@ -2,7 +2,7 @@
 
 Two sums over different sets at the same step differ by one site's change; one context filled with
 two vectors gives their difference at once. Against both a site trusts nobody's memory but its own.
-Source: PROTOCOL.md, section 3, rules 1 to 6. The rules:
+Source: docs/design/protocol.md, "The ledger". The rules:
 
 * at each step attempts only increase, over key sessions, restarts and returns to an earlier step; an equal pair
   is the very same context with the very same bytes, and only while the process that froze it holds them;

@@ -15,7 +15,7 @@ from protos.plan.canonical import digest, pack
 
 
 def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
-    """Return if this site may mask for these contributors. PROTOCOL.md, section 3, rule 2.
+    """Return if this site may mask for these contributors. docs/design/protocol.md, "The ledger", rule 2.
 
     Args:
         own: this site.

@@ -1,6 +1,6 @@
 """Real numbers as 32-bit integers whose sums are exact.
 
-Source: PROTOCOL.md, section 2. K sites contribute, each value is clipped to C, and the scale S is
+Source: docs/design/protocol.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is
 the largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites lies
 within plus or minus 2**31 - 1 and survives arithmetic modulo 2**32, whatever the order. S is a power
 of two, so decoding is exact: adding 1 for n rounds gives exactly n.
@@ -107,7 +107,7 @@ class FixedPoint:
 def round_rows(rows: int, largest: int) -> int:
     """A row count on the public grid of two significant bits, to the nearest, at most `largest`.
 
-    PROTOCOL.md, section 2: a change of membership would otherwise reveal the leaver's exact count
+    docs/design/protocol.md, "Integers": a change of membership would otherwise reveal the leaver's exact count
     by subtraction. On this grid rows / 2**n is exact in float32.
     """
     if rows < 1:

@@ -26,7 +26,7 @@ _WORDS_AT_ONCE = 2**20
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
     """The values with which a tensor starts.
 
-    Source: PROTOCOL.md, section 6. The keystream is AES-256-CTR from counter 0; each little-endian
+    Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0; each little-endian
     32-bit word w gives the integer w >> 8 of 24 bits, and (w >> 8) / 2**23 - 1 times the bound,
     itself rounded to float32, is the value.
 

@@ -70,7 +70,7 @@ class Occasion(StrEnum):
         """Whether another draw of the step would give the same number again.
 
         Two sums of it over two sets of sites would differ by one site's own number, so it stays out of
-        every draw but the ordinary one. PROTOCOL.md, section 2.
+        every draw but the ordinary one. docs/design/protocol.md, "Integers".
         """
         return self not in (Occasion.TRAINING, Occasion.SYNCHRONISED)
 

@@ -129,6 +129,6 @@ Optimiser: TypeAlias = Annotated[
 def is_plain_descent(optimiser: Optimiser) -> bool:
     """Whether a step is the learning rate times the gradient and nothing else, as SCAFFOLD assumes.
 
-    Only then is (x - y) / (steps * learning rate) the mean gradient of a round (METHODS.md).
+    Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/design/methods.md, SCAFFOLD).
     """
     return isinstance(optimiser, StochasticGradientDescent) and optimiser.momentum == 0 and optimiser.weight_decay == 0

@@ -17,7 +17,7 @@ from protos.wire.messages import MOST_ROUNDS
 class EpochSchedule(Document):
     """Equal epochs: `batches_per_epoch` batches of rows // batches_per_epoch rows, whatever a site's size.
 
-    Source: GLOBAL_LAYERS.md, "Training".
+    Source: docs/design/methods.md, "Global Layers".
     """
 
     aggregate: Literal["every-batch", "every-epoch", "every-round"]

@@ -3,7 +3,7 @@
 The owner of a log signs where it stands with its long-term identity key. The witness links the leaves
 that the owner sends from the last checkpoint that it cosigned, and signs only what follows on that; so a
 log that was cut, rewritten or parted in two shows, and the witness reads nothing of it. Pure; whoever
-owns a log, a key or a stream calls this. Source: PROTOCOL.md, section 5.
+owns a log, a key or a stream calls this. Source: docs/design/protocol.md, "The audit log".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Call `prepare_arithmetic` before torch is loaded for the first time; the math library reads its
 setting once, and a prediction has to be made as the training's test was. The promise holds for one
-kind of CPU (PROTOCOL.md, section 6): asking more of the math library costs a third of the training
+kind of CPU (docs/design/protocol.md, "The same bits"): asking more of the math library costs a third of the training
 time, and torch's own kernels would differ between kinds all the same.
 """
 

@@ -54,7 +54,7 @@ class Asked:
     """What an offer asks of a site; see messages.Offer.
 
     `redraw` is 0 for the ordinary draw of batches and dropout, otherwise the number that, with the round,
-    keys another one; equal numbers give equal bits. PROTOCOL.md, section 3, rule 3.
+    keys another one; equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
     """
 
     round: int

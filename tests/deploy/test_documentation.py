@@ -21,7 +21,7 @@ from protos.plan.ingredients import Method, Parts
 from site_agent.site_cli import cli as site_agent
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = {"tests/run.sh", "deploy/quickstart.sh"}
 
 

@@ -104,7 +104,7 @@ def test_the_catalogue_is_complete() -> None:
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_a_method_is_these_ingredients_by_default(name: str) -> None:
-    """Each name stands for the ingredients and numbers of METHODS.md."""
+    """Each name stands for the ingredients and numbers of docs/design/methods.md."""
     assert chosen({"name": name}).method() == CATALOGUE[name]
 
 

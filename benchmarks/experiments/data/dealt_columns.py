@@ -45,7 +45,7 @@ class DealtColumns:
 def chfl_covertype(folder: Path, seed: int) -> DealtColumns:
     """Five sites of 3,024 rows; 15 of 51 columns are common, seven or eight more belong to each site.
 
-    Source: Mori et al. 2022 as METHODS.md tells it. Soil and wilderness area are one-hot again (40 and 4
+    Source: Mori et al. 2022. Soil and wilderness area are one-hot again (40 and 4
     columns) beside the seven numbers; two of the soils have no row here. The paper's 30% are 16 of 54
     columns, with the hillshades. What is not told is chosen so: rows and columns are dealt at random, a
     fifth of a site's rows tests, a tenth of the rest chooses, numbers are z-scored on a site's training rows.

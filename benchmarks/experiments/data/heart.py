@@ -1,6 +1,6 @@
 """The paper's heart experiment: three hospitals with different columns, patients and outcomes.
 
-Source: GLOBAL_LAYERS.md, "Data of the paper's experiments". For each seed a third of a site's rows is
+Source: Obeidi, "Global Layers", and the authors' experiment. For each seed a third of a site's rows is
 for testing and a tenth of the rest for choosing, both dealt by that seed, which is the deployment's own
 split. Outcomes: narrowed arteries (Cleveland), coronary disease (South Africa), death (Faisalabad).
 

@@ -1,7 +1,7 @@
 """How a site's declared columns become numbers: one recipe for each reading of the paper, as a value.
 
 A recipe turns a hospital's contract into another contract, and the deployment's own preprocessing does
-the rest, fitted on training rows only. So nothing here touches a row. GLOBAL_LAYERS.md, "Where paper
+the rest, fitted on training rows only. So nothing here touches a row. docs/design/methods.md, "Where paper
 and experiment differ", names the readings.
 """
 
@@ -47,7 +47,7 @@ class Authors:
 class Statistician:
     """One column per code where there are more than two, or words; 0/1 and numbers z-scored; `ca` is a code.
 
-    What reproduces GLOBAL_LAYERS.md's logistic regressions (91.64, 77.60, 87.03) to the second digit.
+    The recipe whose logistic regressions reach AUROC 91.64, 77.60 and 87.03 over 101 seeds.
     """
 
 

@@ -54,7 +54,7 @@ class _Centre:
 def fed_heart(folder: Path, run_seed: int, *, one_scale: bool = False) -> Sites:
     """Fed-Heart-Disease: 13 columns, two classes, 199/104, 172/89, 30/16 and 85/45 rows to train and to test.
 
-    Source: METHODS.md, "Targets that can be checked"; Ogier du Terrail et al. 2022 (FLamby). Ten columns, of
+    Source: Ogier du Terrail et al. 2022 (FLamby). Ten columns, of
     which chest pain and resting ECG become dummies without their first code, behind the others. The test
     rows are the same in every run; only which fifth of the others chooses (rounded down) is the run's.
 
@@ -89,8 +89,8 @@ def fed_heart(folder: Path, run_seed: int, *, one_scale: bool = False) -> Sites:
 def player_heart(folder: Path, seed: int = PLAYER_SPLIT_SEED) -> Sites:
     """PLayer-FL's heart data: ten columns, five classes; Hungary's file has the classes 0 and 1 alone.
 
-    Source: METHODS.md for classes, columns and centres; what it leaves open follows the authors' published
-    code: a fifth of a centre's rows tests and a fifth of the rest chooses, shuffled by seed 42 in every
+    Source: Elhussein and Gürsoy 2025 for classes, columns and centres. The rest follows the authors'
+    published code: a fifth of a centre's rows tests and a fifth of the rest chooses, shuffled by seed 42 in every
     run and not stratified; `sex`, `fbs` and `exang` stay 0 and 1, codes are numbers, and seven columns
     are scaled alike at all centres. Their constants are, to a hundredth of their size, the mean of all
     740 rows and the mean of the centres' variances (n - 1) weighted by rows, so these are computed here.

@@ -32,7 +32,7 @@ def aligned(sites: Sites) -> Sites:
 def aligned_as_authors(sites: Sites) -> Sites:
     """As `aligned`, but South Africa's values stand one place to the right of their names.
 
-    Source: GLOBAL_LAYERS.md, "Where paper and experiment differ", which does not tell the direction. The
+    Source: docs/design/methods.md, "Global Layers", which does not state the direction. The
     last of the 31 columns is Faisalabad's alone, so nothing falls off the end.
     """
     moved = aligned(sites)

@@ -1,6 +1,6 @@
 """CHFL on covertype: five sites with 30% of the columns in common, the others dealt out.
 
-Source: Mori et al. 2022; METHODS.md, "Targets that can be checked". Hidden layers of 512, 256 and 128 in every
+Source: Mori et al. 2022; and docs/design/methods.md. Hidden layers of 512, 256 and 128 in every
 network, batches of 64, Adam at torch's rate of 0.001, five epochs a round, equal weights, and each site's own
 best validation loss as checkpoint. The paper's number of rounds is not told; here there are three, so 15
 epochs. What is missing in the data stands in `data/dealt_columns.py`: no figure compares with a published one,

@@ -1,6 +1,6 @@
 """Global Layers on covertype by wilderness area: rows that were held back from training, not comparable.
 
-Source: Obeidi, "Global Layers"; GLOBAL_LAYERS.md. The covertype network with 717,640 shared numbers, ten batches
+Source: Obeidi, "Global Layers". The covertype network with 717,640 shared numbers, ten batches
 an epoch, all seven classes and eleven columns at every site, as in the authors' experiment. The published test
 rows are not in the data (`data/covertype.py`), so half of the published validation rows test and the other
 half would choose; nothing is chosen here. Published are 105 epochs; how many were run stands in EPOCHS.

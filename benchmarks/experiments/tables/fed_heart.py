@@ -1,6 +1,6 @@
 """Fed-Heart-Disease: four centres, ten methods, three choices of a checkpoint.
 
-Source: Tavakoli et al. 2024 (FENDA-FL), tables 2 and 5; METHODS.md, "Targets that can be checked". 15 rounds
+Source: Tavakoli et al. 2024 (FENDA-FL), tables 2 and 5. 15 rounds
 of 100 steps with batches of 4, AdamW (SCAFFOLD: plain SGD), sites weighed by rows on the public grid
 (SCAFFOLD: equally, because its rule says so), dropout 0.3 before the head of every network that has one.
 """

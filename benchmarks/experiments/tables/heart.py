@@ -1,6 +1,6 @@
 """Global Layers' heart table: three hospitals with other columns, patients and outcomes, 101 seeds.
 
-Source: Obeidi, "Global Layers"; the readings of paper and authors as GLOBAL_LAYERS.md lists them. Each variant
+Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/design/methods.md. Each variant
 says in its name which reading it is.
 """
 

@@ -4,7 +4,7 @@ A study of no paper. Every setting is run three ways by the same recipe at equal
 same network at each site; and placebo, each site among copies of itself, so that what averaging does alone is
 told apart from what other sites bring. Federated minus placebo is what the others are worth.
 
-The recipe is the small one that GLOBAL_LAYERS.md's last section points to: Global Layers' network without
+The recipe is a small one: Global Layers' network without
 entities and transformer, latent 32, dropout 0.3 (inputs 0.2), AdamW at 0.001, 20 epochs of 5 batches. Where all
 sites have the same columns and classes, FedAvg over all parameters stands beside it, and where they have some
 columns in common, FENDA-FL.

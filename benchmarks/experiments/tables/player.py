@@ -1,6 +1,6 @@
 """PLayer-FL's heart row: four UCI centres, five classes, and the layers that the sites choose together.
 
-Source: Elhussein and Gürsoy 2025; METHODS.md, "Targets that can be checked". MLP 10-50-20-20-5, focal loss with
+Source: Elhussein and Gürsoy 2025. MLP 10-50-20-20-5, focal loss with
 gamma 3, macro-F1 weighted by rows. What is not told follows the authors' published code: 20 rounds of one epoch,
 Adam (AMSGrad, weight decay 1e-4) at the lowest of the rates that they try, and the split of seed 42 in every
 run. Differs from it in three things: classes are weighed by a site's own training rows ("balanced"), where the
@@ -33,9 +33,9 @@ METHODS: Final = {
     "player-fl": {"name": "player-fl", "threshold": 2.0},
     "player-fl-random": {"name": "player-fl-random"},
 }
-# Macro-F1 weighted by rows, percent; METHODS.md gives no figure for the random prefix.
+# Macro-F1 weighted by rows, percent; there is no published figure for the random prefix.
 PUBLISHED: Final = {"local": 42.0, "fedavg": 40.4, "player-fl": 41.9}
-# Medians of F_(l+1) / F_l over 20 seeds, measured independently: METHODS.md, "Details that bite".
+# Medians of F_(l+1) / F_l over 20 seeds, measured independently.
 MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
 
 

@@ -1,6 +1,6 @@
 """What Global Layers' paper prints and nobody ran: the sum in place of the mean, and normalisations that measure.
 
-Source: Obeidi, "Global Layers", and GLOBAL_LAYERS.md, "Where paper and experiment differ". Beside them stand the lines
+Source: Obeidi, "Global Layers", and docs/design/methods.md. Beside them stand the lines
 of the heart table for the same seeds. Two sums: of the sites' layers, which is what is printed, and of their
 changes, which is the mean's step times the number of sites. Both follow from what a coordinator knows.
 """

@@ -1,7 +1,7 @@
 """The ordinary loop over batches: what a method's procedure is driven by.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. What trains keeps its state
-across rounds and is not reset when shared values are taken in (GLOBAL_LAYERS.md, "Training").
+across rounds and is not reset when shared values are taken in (docs/design/methods.md, "Global Layers").
 
 Dropout draws from torch's default generator, which a whole process shares. Every training therefore
 keeps a state of its own, puts it in place for its steps and takes it out afterwards: what else trains

@@ -64,7 +64,7 @@ class CopyTraining:
 class MixtureTraining:
     """The site uses share * v + (1 - share) * w, w being its copy of the shared model. APFL.
 
-    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as METHODS.md states it: once a
+    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
     round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the
     last step's gradients g_v of v and g_w of w.
     """

@@ -1,6 +1,6 @@
 """PLayer-FL's measurement: how sensitive the loss is to each layer.
 
-Source: Elhussein and Gürsoy 2025, as METHODS.md states it: F_l = sum over layers k <= l of the mean over the
+Source: Elhussein and Gürsoy 2025: F_l = sum over layers k <= l of the mean over the
 layer's parameters of (value * gradient)^2, after the first local epoch. The gradient is that of the mean
 loss over all training rows, so that it does not depend on a draw. More rows than go through a network at
 once are taken in blocks; with class weights, whose sum differs between blocks, it is then the mean of theirs.

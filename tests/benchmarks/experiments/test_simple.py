@@ -30,7 +30,7 @@ from .data.conftest import DATA, needs_heart
     [("cleveland", False, 92.34), ("south-africa", False, 77.41), ("faisalabad", False, 87.23)],
 )
 def test_logistic_regression_has_its_published_area(site: str, without_time: bool, auroc: float) -> None:
-    """Over seeds 0 to 9 the mean is GLOBAL_LAYERS.md's, to the second digit."""
+    """Over seeds 0 to 9 the mean is the published one, to the second digit."""
     results = [result_of(DATA, site, "logistic-regression", seed, without_time=without_time) for seed in range(10)]
 
     assert 100 * np.mean([result.auroc for result in results]) == pytest.approx(auroc, abs=0.0051)
@@ -95,7 +95,7 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     ],
 )
 def test_the_kept_results_are_the_published_ones(site: str, without_time: bool, auroc: float) -> None:
-    """The file in the repository has all 101 seeds, and their means are GLOBAL_LAYERS.md's."""
+    """The file in the repository has all 101 seeds, and their means are the published ones."""
     own = [result for result in read_results(RESULTS) if (result.site, result.without_time) == (site, without_time)]
     logistic = [result.auroc for result in own if result.model == "logistic-regression"]
 

@@ -123,7 +123,7 @@ def test_the_default_recipe_stands_beside_the_readings(tmp_path: Path, monkeypat
 
 
 def test_every_reading_of_heart_is_explained() -> None:
-    """GLOBAL_LAYERS.md's differences are selectable, or the page says why not; no variant goes without a word."""
+    """Each difference between paper and experiment can be selected, or the page gives the reason."""
     readings = Path(heart.__file__).with_name("heart_readings.md").read_text()
 
     for word in ("batches", "latent", "gate", "normalisation", "aggregation", "sum or mean", "update rate", "start"):
