@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import TypeAdapter
 
 from protos.plan.architecture import Architecture, Part
@@ -24,6 +26,8 @@ from protos.plan.ingredients import (
 from protos.plan.methods import MethodChoice, described, method_names
 from quickstart.hospitals import HospitalData
 
+CONCEPTS = Path(__file__).parent.parent / "data" / "uci-heart" / "concepts.yaml"
+_FEWEST_SITES = 3
 _LONGEST_STUDY = 40  # letters of a plan's study
 
 
@@ -76,6 +80,8 @@ def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> 
     columns and leaves it the rest.
     """
     method, names = study.choice.method(), method_names(study.choice)
+    if names == ("federated-prior",):
+        return _prior_plan(study, hospitals)
     network = _network(method, latent)
     agreed = agreed_sizes(method, TypeAdapter(Architecture).validate_json(json.dumps(network)))
     has_columns = isinstance(method.procedure, ColumnByColumn)
@@ -99,6 +105,25 @@ def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> 
     if "outputs" in agreed:
         plan["outputs"] = 1
     return plan
+
+
+def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, Any]:
+    """The concepts that three or more of the hospitals record. With the default of four, a clinic with few women would
+    take the column of the sex away from all others.
+    """
+    from site_agent.trainer.data.contract import read_contract
+
+    recorded = {
+        hospital.name: {feature.concept for feature in read_contract(hospital.contract).features}
+        for hospital in hospitals
+    }
+    concepts = []
+    for concept in yaml.safe_load(CONCEPTS.read_text())["concepts"]:
+        sites = sorted(name for name, known in recorded.items() if concept["name"] in known)
+        if len(sites) >= _FEWEST_SITES:
+            concepts.append(concept | {"recorded_by": sites})
+    method = {"fewest_sites": _FEWEST_SITES} | study.choice.model_dump(mode="json", exclude_unset=True)
+    return {"study": study.name, "version": 1, "method": method, "concepts": concepts}
 
 
 def _network(method: Method, latent: int) -> dict[str, Any]:

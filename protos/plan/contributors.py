@@ -3,6 +3,7 @@
 The smallest set is counted for every number, not for the vector. The rules:
 
 * a site that only evaluates contributes zeros to the changes, and its own figures to the other numbers;
+* a common column is recorded by the sites that the plan names for its concept, and two columns by those of both;
 * a plan that sends no number has no kinds, so that its rounds answer nothing.
 """
 
@@ -31,4 +32,7 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     """For each kind of number the names of the sites whose contribution can be other than 0."""
     manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
     kinds = {CHANGES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
+    if plan.prior is not None:
+        sets = plan.prior.recorders(everybody - plan.evaluating_sites)
+        kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
     return kinds | ({FIGURES: everybody} if manifest.scalars else {})

@@ -187,10 +187,10 @@ class Plan(Document):
         yield from prior.method.why_impossible(len(self.sites), tuple(concept.name for concept in self.concepts))
         if self.quorum != len(self.sites) or self.on_lost_site != "wait":
             yield "federated-prior adds up one set of sites, so quorum is the number of sites and on_lost_site is wait"
-        for concept in prior.concepts:
-            sites = len(self.sites) if concept.recorded_by is None else len(concept.recorded_by)
-            if sites < prior.method.fewest_sites:
-                yield f"{concept.name} is recorded by {sites} sites, and fewest_sites is {prior.method.fewest_sites}"
+        for names, sites in prior.recorders(frozenset(self.site_names)).items():
+            if len(sites) < prior.method.fewest_sites:
+                fewest = prior.method.fewest_sites
+                yield f"{' and '.join(names)} are recorded by {len(sites)} sites, and fewest_sites is {fewest}"
         unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
         others = (self.gain, self.weighting.name, self.columns)
         if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":

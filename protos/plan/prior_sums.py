@@ -7,9 +7,10 @@ same coefficients again, and no program has to believe another one's coefficient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import combinations
 from typing import Final, assert_never
 
 import numpy as np
@@ -72,6 +73,11 @@ class Prior:
         """Whether the outcome is a number."""
         return isinstance(self.method.outcome, Number)
 
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The names of any two columns."""
+        return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
+
     @property
     def largest_weight(self) -> float:
         """Of one row in H."""
@@ -79,10 +85,11 @@ class Prior:
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
-        """The sums of round 0: of each column who records it and its moments, then rows and outcomes."""
+        """The sums of round 0: of each column its sites and moments, of any two their sites, then outcomes."""
         moments = [f"{kind} {column.name}" for column in self.columns for kind in _MOMENTS]
+        pairs = [f"sites {one} x {other}" for one, other in self.pairs]
         outcomes = [f"sum {output}" for output in self.outputs]
-        return (*moments, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
+        return (*moments, *pairs, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
 
     @cached_property
     def newton_names(self) -> tuple[str, ...]:
@@ -101,6 +108,14 @@ class Prior:
     def tensor(self) -> TensorSpec:
         """What comes down in every round and with the result: four numbers for each sum."""
         return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
+
+    def recorders(self, everybody: frozenset[str]) -> dict[tuple[str, ...], frozenset[str]]:
+        """Of each concept, and of any two, the sites that contribute to their sums by the plan."""
+        sites = {
+            one.name: everybody if one.recorded_by is None else frozenset(one.recorded_by) for one in self.concepts
+        }
+        alone: dict[tuple[str, ...], frozenset[str]] = {(name,): found for name, found in sites.items()}
+        return alone | {(one, other): sites[one] & sites[other] for one, other in combinations(sites, 2)}
 
     @property
     def words(self) -> int:
@@ -187,7 +202,8 @@ class AnnouncedSums:
         if min(found.values()) < 0 or (counts > rows).any() or (squares > sums).any() or rows < 1:
             raise OutOfBound("statistics that no honest sites can have sent")
         means, deviations = _moments(np.maximum(counts, 1.0), sums, squares)
-        enough = (sites >= prior.method.fewest_sites) & (deviations > _NARROWEST)
+        together = {names: found[f"sites {names[0]} x {names[1]}"] for names in prior.pairs}
+        enough = _recorded_by_enough(prior, sites, together) & (deviations > _NARROWEST)
         totals = np.array([found[f"sum {output}"] for output in prior.outputs], np.float64)
         if prior.is_number:
             all_rows, of_squares = np.full(1, float(rows)), np.full(1, float(found["squares outcome"]))
@@ -235,6 +251,16 @@ class AnnouncedSums:
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
     """Write a round's sums into the vector that comes down, in place."""
     vector[4 * place.start : 4 * place.stop] = announced(integers)
+
+
+def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[str, str], int]) -> npt.NDArray[np.bool_]:
+    """Which columns are used: an entry of H is a sum over the sites that record both columns, so these count too."""
+    fewest, used = prior.method.fewest_sites, np.zeros(len(prior.columns), dtype=np.bool_)
+    for place, column in enumerate(prior.columns):
+        before = (prior.columns[other].name for other in np.flatnonzero(used))
+        counts = [together[other, column.name] for other in before]
+        used[place] = sites[place] >= fewest and all(count >= fewest for count in counts)
+    return used
 
 
 def _moments(counts: Float64, sums: Float64, squares: Float64) -> tuple[Float64, Float64]:

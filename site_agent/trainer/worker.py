@@ -161,8 +161,7 @@ class Worker:
 
     def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
         if plan.prior is not None:
-            folder = None if self._rehearsal else self._state / "models"
-            return begin_prior(self._hospital, plan, folder)
+            return begin_prior(self._hospital, plan)
         study, preprocessing = begin_study(self._hospital, plan)
         if self._rehearsal:
             study.watch = lambda *_: None  # nothing of it is kept
@@ -330,24 +329,20 @@ def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
     return study, preprocessing
 
 
-def begin_prior(hospital: Hospital, plan: Plan, folder: Path | None = None) -> tuple[PriorStudy, Preprocessing]:
-    """As `begin_study`, for a plan with federated-prior; with `folder` the rows are remembered there."""
+def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
+    """As `begin_study`, for a plan with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.examination.admitted_rows import admitted
     from site_agent.trainer.prior.prior_study import PriorStudy
-    from site_agent.trainer.prior.sites_of_rows import remember_sites
 
     examination = admitted(hospital)
     assert examination.split_rows is not None  # otherwise there was an error
     table, rows = examination.table, examination.split_rows
     dataset, preprocessing = prepare_rows(table, rows)
     fewest = hospital.policy.smallest_cell
-    study = PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest)
-    if folder is not None:
-        remember_sites(folder, plan, dataset.digest)
-    return study, preprocessing
+    return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
 
 
 def _asked(question: Train | Conclude) -> Asked:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -234,6 +235,8 @@ class PriorStudy:
         for values in self._values.T:
             present = values[~np.isnan(values)]
             numbers += [int(present.size > 0), present.size, _integer(present), _integer(present * present)]
+        is_recorded = [mapped is not None for mapped in self.mapped]
+        numbers += [int(one and other) for one, other in combinations(is_recorded, 2)]
         outcomes = self._outcomes
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))

@@ -18,7 +18,6 @@ from protos.wire.messages import MalformedMessage, Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.prior.prior_report import make_prior_report
 from site_agent.trainer.prior.profiled_regression import logistic
-from site_agent.trainer.prior.sites_of_rows import OtherSites, remember_sites
 from site_agent.trainer.saved_model import load_model
 from site_agent.trainer.study import Asked
 from site_agent.trainer.worker import begin_prior
@@ -240,17 +239,24 @@ def test_a_restarted_site_sends_the_same_numbers(tmp_path: Path) -> None:
     assert fresh.train(asked, third).scalars == older.train(asked, third).scalars
 
 
-def test_the_same_rows_are_added_up_with_the_same_sites_only(tmp_path: Path) -> None:
-    """A plan with another set of sites is refused for the same rows, and accepted for others."""
-    plan = prior_plan("breast-cancer")
-    fewer = plan.model_copy(update={"sites": plan.sites[:3]})
-    tmp_path.mkdir(exist_ok=True)
+@pytest.mark.parametrize("few", ["column", "pair"])
+def test_a_number_of_few_sites_is_left_out_by_all(tmp_path: Path, few: str) -> None:
+    """A column that too few sites turn out to record, alone or with another one, gets no coefficient."""
+    plan = prior_plan("breast-cancer", fewest_sites=3)
+    members = members_of(tmp_path, plan, "breast-cancer")
+    left_out = {"column": {"ahus": (0,), "berlin": (0,)}, "pair": {"ahus": (0,), "berlin": (1,)}}[few]
+    for site, columns in left_out.items():
+        study = members[site].study
+        study.mapped = tuple(None if place in columns else one for place, one in enumerate(study.mapped))
+        study._values[:, columns] = np.nan
 
-    remember_sites(tmp_path, plan, "rows 1")
-    remember_sites(tmp_path, plan, "rows 1")
-    with pytest.raises(OtherSites, match="without delft"):
-        remember_sites(tmp_path, fewer, "rows 1")
-    remember_sites(tmp_path, fewer, "rows 2")
+    federate(plan, members)
+
+    known = members["cluj"].study.known_by_others()
+    dropped = 0 if few == "column" else 1
+    assert list(np.flatnonzero(~known.standard.is_used)) == [dropped]
+    assert known.joint[0, dropped] == 0.0
+    assert (known.joint[0, [place for place in range(5) if place != dropped]] != 0.0).all()
 
 
 def test_where_the_others_know_nothing_everybody_stays_local(tmp_path: Path) -> None:
