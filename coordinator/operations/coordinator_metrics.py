@@ -56,7 +56,11 @@ class CoordinatorCollector(Collector):
             ("rounds_made", "Rounds of the run that were closed.", run.get("rounds_made")),
             ("rounds_planned", "Rounds of the run.", run.get("rounds")),
             ("median_round_seconds", "How long a round takes.", run.get("median_round_seconds")),
-            ("seconds_since_round", "Since the last round closed or the run began.", self._age(run, now)),
+            (
+                "seconds_since_round",
+                "Since a round closed or this program began.",
+                self._age(run, now),
+            ),
             ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
         ):
             if value is not None:
@@ -71,7 +75,8 @@ class CoordinatorCollector(Collector):
 
     def _age(self, run: Mapping[str, Any], now: datetime) -> float | None:
         self.notice()
-        return now.timestamp() - self._progress[2] if run else None
+        is_over = bool(run) and run["rounds_made"] >= run["rounds"]
+        return None if not run or is_over else now.timestamp() - self._progress[2]
 
     def _days(self, now: datetime) -> float:
         return (self._authority.coordinator_leaf().not_valid_after_utc - now).total_seconds() / 86400

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.rounds.round_times import JournalTimes
 from coordinator.storage.known_runs import KnownRun
 
 _MOST_ROUNDS: Final = 12
@@ -21,7 +22,7 @@ _MOST_ROUNDS: Final = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One closed round; `seconds` from its offer to its sum, with what came between."""
+    """One closed round; `seconds` from its offer to its sum, None if it was disturbed (see JournalTimes)."""
 
     number: int
     seconds: float | None
@@ -95,7 +96,7 @@ class JournalView:
 
     def __init__(self, path: Path) -> None:
         self._path, self._size = path, 0
-        self._offered: dict[int, datetime] = {}
+        self._times = JournalTimes()
         self.rounds: deque[RoundRow] = deque(maxlen=_MOST_ROUNDS)
         self.participations: Counter[str] = Counter()
         self.seen: dict[str, datetime] = {}
@@ -114,21 +115,15 @@ class JournalView:
             return
 
     def _take(self, entry: Mapping[str, Any]) -> None:
-        at = datetime.fromisoformat(entry["time"])
+        at, seconds = datetime.fromisoformat(entry["time"]), self._times.take(entry)
         match entry["kind"]:
-            case "offered":
-                self._offered.setdefault(entry["round"], at)
             case "closed":
                 number, sites = entry["round"], tuple(entry["sites"])
-                began = self._offered.pop(number, None)
-                seconds = (at - began).total_seconds() if began else None
                 self.rounds.appendleft(RoundRow(number=number, seconds=seconds, sites=sites, at=at))
                 self.participations.update(sites)
                 self.seen.update(dict.fromkeys(sites, at))
             case "joined" | "left" | "done":
                 self.seen[entry["site"]] = at
-            case "back":
-                self._offered.clear()
 
 
 def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:

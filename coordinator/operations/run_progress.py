@@ -33,6 +33,9 @@ def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
         return (f"all is over; yet to hear so: {_few(unaware)}" if unaware else "no run"), 0, 1
     phase = "[yellow]paused[/yellow]" if status["paused"] else run["phase"]
     waits = f", waits for {_few(status['waits_for'])}" if status["waits_for"] else ""
+    if concluding := status.get("concluding"):
+        have, sites = concluding["have_result"], concluding["sites"]
+        return f"[bold]{escape(run['run'])}[/bold]: sites take in the result{waits}", have, max(1, sites)
     pace = status["pace"]
     left = f", {span(pace['seconds_left'])} left" if pace and pace["seconds_left"] is not None else ""
     return f"[bold]{escape(run['run'])}[/bold]: {phase}{waits}{left}", run["rounds_made"], max(1, run["rounds"])

@@ -41,6 +41,8 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
     if pace := answer.get("pace"):
         ends = f"; ends about {pace['ends']}, in {span(pace['seconds_left'])}" if pace["ends"] else ""
         yield f"A round takes {span(pace['seconds_a_round'])}{ends}"
+    if concluding := answer.get("concluding"):
+        yield f"All rounds are made. {concluding['have_result']} of {concluding['sites']} sites have the result."
     if waits := answer.get("waits_for"):
         yield f"Waits for: {', '.join(waits)}"
     happened = answer.get("happened")

@@ -96,7 +96,7 @@ class Engine:
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
         self.ending, self.contacts = Ending(state, identity_of, revoked), Contacts(clock)
-        self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, clock, self._log)
+        self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished = asyncio.Event()
@@ -169,8 +169,8 @@ class Engine:
     def status(self) -> dict[str, Any]:
         """What an operator asks at 3 a.m., ready for JSON."""
         around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
-        counts = {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
-        return status_facts(self._run, self._kept, around) | counts
+        facts = status_facts(self._run, self._kept, around)
+        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
 
     def away(self, site: str, begins: int, ends: int) -> None:
         """A site tells in which window it may be away, in seconds since 1970; 0 and 0 for none."""

@@ -32,6 +32,7 @@ from coordinator.rounds.phases import (
     VoidRound,
 )
 from coordinator.rounds.run import Run
+from coordinator.rounds.run_standing import is_disturbed
 from coordinator.storage.keeping import Kept
 from protos.wire.messages import (
     Bind,
@@ -58,11 +59,10 @@ class Peer(Protocol):
 
 @dataclass
 class Performer:
-    """Performs effects on a run; `peers` and `joined` are the engine's own, `clock` gives monotonic seconds."""
+    """Performs effects on a run; `peers` and `joined` are the engine's own."""
 
     peers: dict[str, Peer]
     joined: set[str]
-    clock: Callable[[], float]
     log: FilteringBoundLogger
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
@@ -79,6 +79,8 @@ class Performer:
                 over = effect.over
             else:
                 self._perform(run, kept, effect)
+        if is_disturbed(run.state):
+            run.times.disturbed()
         kept.journal.sync()
         for act in self._outbox:
             act()
@@ -114,9 +116,8 @@ class Performer:
                 assert_never(effect)
 
     def _offer(self, run: Run, kept: Kept, sites: Sites, attempt: int) -> None:
-        if attempt == run.terms.first_attempt:
-            run.round_began = self.clock()
         offer = kept.offer(attempt_of(run))
+        run.times.offered(offer.round, attempt)
         self._send(sites, offer)
         self._send_parameters(sites, run.offered(offer.round).values, offer.round, attempt)
 
@@ -132,7 +133,7 @@ class Performer:
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course
         run.close_round(number, redraw=kept.history.past[number].redraw)
-        run.seconds.append(self.clock() - run.round_began)
+        run.times.closed()
         kept.closed(number, contributors)
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
         for rollback in run.course.rollbacks[len(before.rollbacks) :]:

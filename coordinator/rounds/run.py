@@ -6,7 +6,7 @@ plan and from what earlier rounds have decided.
 
 from __future__ import annotations
 
-import statistics
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
@@ -20,6 +20,7 @@ from coordinator.rounds.course import Course, begin_course, follow, is_possible,
 from coordinator.rounds.phases import State, Terms
 from coordinator.rounds.prior_course import announce, fitted
 from coordinator.rounds.rollbacks import Accepted, is_below_quorum, is_within_range, refusals_in, roll_back
+from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
@@ -73,8 +74,7 @@ class Run:
     rule_state: RuleState = field(repr=False)
     accepted: Accepted | None = None
     rounds_made: int = 0
-    seconds: list[float] = field(default_factory=list, repr=False)
-    round_began: float = 0.0
+    times: RoundTimes = field(default_factory=lambda: RoundTimes(time.monotonic), repr=False)
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
     acknowledgements: dict[str, KeySessionAcknowledgement] = field(default_factory=dict, repr=False)
     _offered: Offered | None = field(default=None, repr=False)
@@ -203,7 +203,7 @@ class Run:
             "rounds_made": self.rounds_made,
             "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.training_rounds,
             "parameters": self.manifest.parameters,
-            "median_round_seconds": statistics.median(self.seconds) if self.seconds else None,
+            "median_round_seconds": self.times.median,
             "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
             "sensitivities": list(course.sensitivities) or None,
             "slow_layers": [name for name, interval in zip(layers, course.intervals, strict=False) if interval > 1],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from coordinator.rounds.absences import Windows
 from coordinator.rounds.phases import (
@@ -25,9 +24,6 @@ from coordinator.rounds.run import Run
 from coordinator.rounds.taken_out import told
 from coordinator.storage.history import History
 from coordinator.storage.keeping import Kept
-
-# So many of the newest rounds say how fast the next ones are.
-_NEWEST: Final = 20
 
 
 class Contacts:
@@ -95,6 +91,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, frozenset(run.plan.site_names))) if run else [],
         "pace": pace_facts(run, around.now) if run else None,
+        "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
         "rollbacks": told_of_rollbacks(run.course) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
@@ -128,15 +125,38 @@ def waited_for(state: State, listed: Sites) -> Sites:
             assert_never(state)
 
 
+def is_disturbed(state: State) -> bool:
+    """Whether a round is under way from which one of its sites is away."""
+    match state:
+        case (
+            Agreeing(attempt=attempt)
+            | Training(attempt=attempt)
+            | Collecting(attempt=attempt)
+            | Interrupted(attempt=attempt)
+        ):
+            return not attempt.bound <= attempt.present
+        case Gathering() | Finishing() | Over():
+            return False
+        case _:
+            assert_never(state)
+
+
+def concluding_facts(state: State) -> dict[str, int] | None:
+    """How many sites have taken in the result, and how many will; None while rounds are still to be made."""
+    if not isinstance(state, Finishing):
+        return None
+    return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
+
+
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
     """How fast the newest rounds were and when the last one would close; None before the first round.
 
     No end is told while the run stands still. A plan that may end early ends then at the latest.
     """
-    if not run.seconds:
+    if (seconds := run.times.median) is None:
         return None
-    seconds = statistics.median(run.seconds[-_NEWEST:])
     left = (run.terms.rounds - run.rounds_made) * seconds
+    left = max(0.0, left - min(run.times.under_way, seconds))
     moves = isinstance(run.state, Agreeing | Training | Collecting) and not run.terms.is_paused
     try:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None

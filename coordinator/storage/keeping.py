@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.phases import Attempt, Over, Past, Sites
+from coordinator.rounds.round_times import JournalTimes, RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
 from coordinator.storage.journal import Entry, Journal, JournalDamaged
@@ -66,8 +67,11 @@ class Kept:
         forget_partial(self._folder)
         self.journal = Journal(folder / "journal.jsonl", now, echo)
         self.history = History()
+        times = JournalTimes()
         for entry in self.journal.entries():
             self.history.take(entry)
+            times.take(entry)
+        run.times = RoundTimes(clock, times.newest)
         self.holds: dict[str, set[Saved]] = {}  # by site
         self.rounds = self._readable(folder / "journal.jsonl")
         self._saved_at = clock()
@@ -252,7 +256,7 @@ class Kept:
         if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
             return True
         # A round that is as long as the last one is over after the time that it is to be saved at.
-        expected = self._clock() - self._saved_at + (run.seconds[-1] if run.seconds else 0.0)
+        expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
     def _snapshot(self, number: int, contributors: Sites, redraw: int) -> Snapshot:

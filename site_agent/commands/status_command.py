@@ -57,7 +57,7 @@ def _table(facts: dict[str, Any]) -> Table:
     left, audit, pace = facts["left"], facts["audit"], facts.get("seconds_a_round")
     for name, value in (
         ("site", facts["site"]),
-        ("phase", facts["phase"]),
+        ("phase", _phase(facts)),
         ("run", facts["run"] or "none"),
         ("round", at),
         ("coordinator", facts["coordinator"] or "not called yet"),
@@ -74,6 +74,13 @@ def _table(facts: dict[str, Any]) -> Table:
     ):
         table.add_row(name, str(value))
     return table
+
+
+def _phase(facts: dict[str, Any]) -> str:
+    since = facts.get("concluding_since")
+    if since is None:
+        return str(facts["phase"])
+    return f"concluding: all rounds are made, and the trainer compares the models since {_ago(since)}"
 
 
 def _ago(at: str | None) -> str:

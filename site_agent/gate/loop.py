@@ -283,7 +283,7 @@ class Agent:
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
-        self._standing.began_run(run, plan.training_rounds)
+        self._standing.began_run(run, plan.rounds)
         self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
         return Rounds(
             run=run,

@@ -6,6 +6,7 @@ noted here but counted from the audit log, which is the evidence.
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -58,15 +59,19 @@ class Standing:
         self.address: str | None = None
         self.connected_since: datetime | None = None
         self.heard_at: datetime | None = None
-        self._offers: deque[tuple[int, datetime]] = deque(maxlen=_NEWEST + 1)
+        self._offered: tuple[int, datetime] | None = None  # the newest one, unless something came between
+        self._seconds: deque[float] = deque(maxlen=_NEWEST)
+        self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
         """A study is prepared and joined."""
+        if run != self.run:
+            self._seconds.clear()
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
-        self._offers.clear()
+        self._offered = self.concluding_since = None
 
     def await_approval(self) -> None:
         """Persons at this site have not agreed to the announced plan yet."""
@@ -81,7 +86,7 @@ class Standing:
 
     def parted(self) -> None:
         """The stream has ended, for whatever reason."""
-        self.connected_since = None
+        self.connected_since = self._offered = None  # what follows is no round's own time
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
@@ -93,33 +98,35 @@ class Standing:
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
-                self._offered(number)
+                self._take_offer(number)
             case Bind(round=number):
                 self.phase, self.round, self.contributed_at = "sending", number, self._now()
             case Finish():
-                self.phase = "concluding"
+                self.phase, self._offered = "concluding", None
+                self.concluding_since = self.concluding_since or self._now()
             case Farewell():
                 self.phase = "finished" if item.reason.is_final else self.phase
 
-    def _offered(self, number: int) -> None:
-        if self._offers and number <= self._offers[-1][0]:
-            self._offers.clear()  # the run has gone back, or the attempt is another one
-        self._offers.append((number, self._now()))
+    def _take_offer(self, number: int) -> None:
+        at = self._now()
+        # Only from one offer to that of the next round does a round last: what is offered again was interrupted.
+        if self._offered is not None and number == self._offered[0] + 1 and at >= self._offered[1]:
+            self._seconds.append((at - self._offered[1]).total_seconds())
+        self._offered = (number, at)
 
     @property
     def seconds_a_round(self) -> float | None:
         """How long the newest rounds took from offer to offer; None before the second one."""
-        if len(self._offers) < 2:
-            return None
-        (first, began), (last, at) = self._offers[0], self._offers[-1]
-        return (at - began).total_seconds() / (last - first)
+        return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
-        """When the last round would end at this pace."""
-        pace = self.seconds_a_round
-        if pace is None or self.round is None or self.rounds is None or self.connected_since is None:
+        """When the last round would end at this pace; never a time that has passed."""
+        pace, offered = self.seconds_a_round, self._offered
+        if pace is None or offered is None or self.rounds is None or self.connected_since is None:
             return None
-        return self._offers[-1][1] + timedelta(seconds=min(pace * max(0, self.rounds - self.round), _LONGEST))
+        now = self._now()
+        under_way = min(max(0.0, (now - offered[1]).total_seconds()), pace)
+        return now + timedelta(seconds=min(pace * max(0, self.rounds - offered[0]) - under_way, _LONGEST))
 
     def built(self) -> None:
         """A contribution lies ready."""
@@ -159,6 +166,7 @@ class Standing:
             "last_contact": _iso(self.heard_at),
             "seconds_a_round": self.seconds_a_round,
             "ends": _iso(self._ends()),
+            "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
             "trainer": self.trainer,
             "agent_may_read_patients": self.may_read_patients,

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from coordinator.operations.run_progress import drawn_on, shown
 from coordinator.operations.status_lines import print_status, span
+from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run_standing import pace_facts
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play
@@ -35,7 +36,7 @@ def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
                 stage._deliver_one(stream)
         run = stage.engine._run
         assert run is not None
-        run.seconds = [60.0] * made
+        run.times = RoundTimes(asyncio.get_running_loop().time, [60.0] * made)
         for name in "abc":
             stage.engine.contacts.saw(name)
         await asyncio.sleep(90)
