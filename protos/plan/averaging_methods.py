@@ -123,7 +123,10 @@ class Moon(Document):
 
 
 class FedLP(Document):
-    """Each site leaves layers out at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †"""
+    """All sites leave the same layers out at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †
+
+    One draw for all sites, not one for each as in the paper; see `KeptLayersMean`.
+    """
 
     name: Literal["fedlp"]
     keep_probability: float = Field(default=0.7, gt=0, le=1)

@@ -6,6 +6,7 @@ The rules:
 * what goes up is always a part of the manifest that was approved;
 * a layer that is not offered neither comes down nor goes up, except under FedLAMA, where a layer that is
   not due keeps its local progress and only its last shared value comes down;
+* under FedLP the plan's digest and the round draw the layers that go up, the same ones at every site;
 * an offer that the method does not allow is a MalformedMessage.
 """
 
@@ -22,7 +23,8 @@ from blake3 import blake3
 
 from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import TensorSpec
-from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.canonical import digest
+from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import Manifest, Occasion, Scalar, slices_of
 from protos.plan.plan import Plan
@@ -148,6 +150,22 @@ def is_measured(plan: Plan, round_number: int) -> bool:
     return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
+def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
+    """The layers whose changes go up in a training round, the same at every site; all, except under FedLP.
+
+    A layer is kept where a 64-bit number drawn from the plan's public draws, the round and its name, divided by
+    2**64, is below the method's probability. If no layer is, the one with the smallest number is kept.
+    """
+    rule = plan.ingredients.server_rule
+    if not isinstance(rule, KeptLayersMean):
+        return frozenset(manifest.layers)
+    key = plan.public_draws
+    drawn = {layer: digest("kept layer", key, round_number, layer)[:8] for layer in manifest.layers}
+    shares = {layer: int.from_bytes(number, "little") / 2.0**64 for layer, number in drawn.items()}
+    kept = frozenset(layer for layer in shares if shares[layer] < rule.keep_probability)
+    return kept or frozenset(sorted(shares, key=shares.__getitem__)[:1])
+
+
 def is_synchronised(plan: Plan, round_number: int) -> bool:
     """Whether all layers are aggregated in a training round; always, except under FedLAMA."""
     rule = plan.ingredients.server_rule
@@ -159,7 +177,7 @@ class Exchanges:
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
-        self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
+        self._made: dict[tuple[Stage, bytes, frozenset[Occasion], frozenset[str]], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
         """BLAKE3 of what comes down before anything was trained: the plan's first values, and zeros as controls.
@@ -207,9 +225,10 @@ class Exchanges:
             raise MalformedMessage("a round that the plan does not have")
         if not self._may_choose(round_number, stage, chosen):
             raise MalformedMessage("layers that the method does not choose")
-        key = (stage, layers, self._occasions(round_number, stage))
+        kept = kept_layers(self._plan, self._manifest, round_number)
+        key = (stage, layers, self._occasions(round_number, stage), kept)
         if key not in self._made:
-            self._made[key] = self._make(stage, layers, chosen, key[2])
+            self._made[key] = self._make(stage, layers, self._tensors(chosen), key[2], kept)
         return self._made[key]
 
     def _is_due(self, round_number: int, stage: Stage) -> bool:
@@ -265,8 +284,15 @@ class Exchanges:
             case _:
                 assert_never(stage)
 
-    def _make(self, stage: Stage, layers: bytes, chosen: tuple[bool, ...], occasions: frozenset[Occasion]) -> Exchange:
-        manifest, offered = self._manifest, self._tensors(chosen)
+    def _make(
+        self,
+        stage: Stage,
+        layers: bytes,
+        offered: tuple[TensorSpec, ...],
+        occasions: frozenset[Occasion],
+        kept: frozenset[str],
+    ) -> Exchange:
+        manifest = self._manifest
         keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
         is_training = stage is Stage.TRAINING
         down = () if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered
@@ -275,6 +301,6 @@ class Exchanges:
             layers=layers,
             down=down if self._plan.prior is None else (self._plan.prior.tensor,),
             has_controls=is_training and self._plan.ingredients.has_controls,
-            up=offered if is_training else (),
+            up=tuple(tensor for tensor in offered if tensor.layer in kept) if is_training else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
         )

@@ -170,9 +170,12 @@ class Controlled:
 
 @dataclass(frozen=True)
 class KeptLayersMean:
-    """Each site keeps each layer with this probability in each round; the mean is over those that kept it. FedLP.
+    """Each layer is kept with this probability in each round, by one draw for all sites. FedLP.
 
-    A layer that nobody kept stays as it was.
+    In the paper each site draws for itself, and the mean of a layer is over the sites that kept it. Anybody who knows
+    the draws then finds layers that one site alone has kept, whose sum is that site's change. Here a layer that is
+    kept is the mean over all contributors, and travels; one that is not kept neither travels nor moves. Each layer is
+    kept as often as in the paper, but at least one layer in each round. Sites do not differ in what they keep.
     """
 
     keep_probability: float

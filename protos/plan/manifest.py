@@ -27,7 +27,6 @@ from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, number
 from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
-    KeptLayersMean,
     LayerIntervals,
     Nothing,
     Parts,
@@ -206,7 +205,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return _prefix(network, len(_layers(network)) - 1)
         case RandomPrefix():
             number = len(_layers(network)) - 1
-            drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
+            drawn = int.from_bytes(digest("random prefix", plan.public_draws)[:8], "little") % max(1, number)
             return _prefix(network, min(number, 1 + drawn))
         case other:
             assert_never(other)
@@ -237,9 +236,6 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
             yield Scalar(ROWS, largest)
         case other:
             assert_never(other)
-    if isinstance(method.server_rule, KeptLayersMean):
-        for layer in _layers(tensors):
-            yield Scalar(f"kept {layer}", weight)
     if isinstance(method.server_rule, LayerIntervals):
         for layer in _layers(tensors):
             bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE

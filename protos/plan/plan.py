@@ -384,6 +384,14 @@ class Plan(Document):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
     @property
+    def public_draws(self) -> bytes:
+        """The key of draws that everybody can repeat, 32 bytes: of all that was agreed on, except whether it is masked.
+
+        Another study draws other numbers, also with the same seed. A masked and an unmasked run draw the same.
+        """
+        return digest("public draws", self.model_copy(update={"secure_aggregation": "required"}).canonical)
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 over the canonical bytes, 32 bytes; what a hospital approves."""
         return digest("plan", self.canonical)

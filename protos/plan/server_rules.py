@@ -27,7 +27,7 @@ from protos.plan.ingredients import (
     Moment,
     ServerRule,
 )
-from protos.plan.manifest import Manifest, largest_weight, slices_of
+from protos.plan.manifest import Manifest, largest_weight
 from protos.plan.plan import Plan
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -79,7 +79,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     rates = plan.schedule.steps_per_round * plan.optimiser.learning_rate
     pace = _Pace(rates, sums.contributors / len(plan.sites))
-    for stretch in _stretches(rule, plan, manifest, sums):
+    for stretch in _stretches(plan, manifest, sums):
         size = stretch.part.stop - stretch.part.start
         for start in range(0, size, BLOCK):
             end = min(start + BLOCK, size)
@@ -115,18 +115,10 @@ def largest_step(plan: Plan) -> float:
             assert_never(rule)
 
 
-def _stretches(rule: ServerRule, plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
-    """What of the parameters moves; one stretch where all of it does and has the same weight."""
-    up = sums.exchange.up
-    if not isinstance(rule, KeptLayersMean):
-        weight = sums.weight(plan.weighting)
-        yield from (_Stretch(place, part, weight) for place, part in spans(manifest, up))
-        return
-    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
-    for tensor, part in zip(up, slices_of(up), strict=True):
-        kept = sums.scalars[f"kept {tensor.layer}"] / largest_weight(plan)
-        if kept > 0:  # a layer that nobody kept stays as it was
-            yield _Stretch(places[tensor.name], part, kept)
+def _stretches(plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
+    """What of the parameters moves; one stretch where all of it does."""
+    weight = sums.weight(plan.weighting)
+    yield from (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:

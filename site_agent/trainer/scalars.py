@@ -46,10 +46,6 @@ class Measures:
             case _:
                 assert_never(plan.weighting)
 
-    def kept(self, layers: Mapping[str, bool]) -> dict[str, int]:
-        """FedLP: the site's weight for each layer that it kept, otherwise 0."""
-        return {f"kept {layer}": (self.rows or 1) * is_kept for layer, is_kept in layers.items()}
-
     def distances(self, layers: Mapping[str, Sequence[npt.NDArray[np.float32]]]) -> dict[str, int]:
         """FedLAMA: how far each layer has moved from its last shared value, squared."""
         return {

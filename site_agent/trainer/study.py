@@ -263,26 +263,20 @@ class Study:
         if self._trains:  # otherwise the values stay as they were received, and their change is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         self._due_before = (asked.round, asked.layers)
-        return self._contribution(exchange, self._training.flat.change(values).numpy(), draw)
+        return self._contribution(exchange, self._training.flat.change(values).numpy())
 
-    def _contribution(self, exchange: Exchange, change: Vector, draw: str) -> Answer:
+    def _contribution(self, exchange: Exchange, change: Vector) -> Answer:
         """The exchange's changes and scalars, from the change of all federated numbers."""
         rule = self.plan.ingredients.server_rule
         if not isinstance(rule, KeptLayersMean | LayerIntervals):
             return Answer(changes=change, scalars=self._scalars(exchange, {}))
         parts = {tensor.name: change[part] for tensor, part in self._placed()}
-        layers = dict.fromkeys(tensor.layer for tensor in exchange.up)
+        changes = np.concatenate([np.empty(0, np.float32), *(parts[tensor.name] for tensor in exchange.up)])
         if isinstance(rule, KeptLayersMean):
-            generator = np.random.default_rng(self._seeds.own(f"kept layers {draw}"))
-            kept = dict(zip(layers, generator.random(len(layers)) < rule.keep_probability, strict=True))
-            for tensor in exchange.up:
-                parts[tensor.name] *= kept[tensor.layer]  # in place: the change itself
-            own = self._measures.kept({layer: bool(is_kept) for layer, is_kept in kept.items()})
-            return Answer(changes=change, scalars=self._scalars(exchange, own))
-        due: dict[str, list[Vector]] = {layer: [] for layer in layers}
+            return Answer(changes=changes, scalars=self._scalars(exchange, {}))
+        due: dict[str, list[Vector]] = {tensor.layer: [] for tensor in exchange.up}
         for tensor in exchange.up:
             due[tensor.layer].append(parts[tensor.name])
-        changes = np.concatenate([parts[tensor.name] for tensor in exchange.up])
         return Answer(changes=changes, scalars=self._scalars(exchange, self._measures.distances(due)))
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
     """Only methods that cannot do without send numbers beside the changes."""
     names = [scalar.name for scalar in manifest_of(plan_of_method(method)).scalars]
 
-    assert bool(names) == (method["name"] in {"player-fl", "fedlp", "fedlama"})
+    assert bool(names) == (method["name"] in {"player-fl", "fedlama"})
 
 
 def test_what_a_plan_measures_is_in_its_manifest() -> None:
@@ -123,15 +123,13 @@ def test_the_probe_measures_every_layer_of_the_network() -> None:
     assert [scalar.name for scalar in manifest.scalars] == ["sensitivity 1", "sensitivity 2", "sensitivity 3"]
 
 
-def test_a_layer_is_kept_and_measured_by_name() -> None:
-    """FedLP and FedLAMA have one number for each layer, in the network's order."""
+def test_a_layer_is_measured_by_name() -> None:
+    """FedLAMA has one number for each layer, in the network's order."""
     network = {"name": "dense", "hidden": [4]}
     layers = ["input.layer1", "head.layer2"]
 
-    kept = manifest_of(plan_of_method({"name": "fedlp"}, architecture=network, weighting=ROWS)).scalars
     distances = manifest_of(plan_of_method({"name": "fedlama"}, architecture=network)).scalars
 
-    assert [(scalar.name, scalar.bound) for scalar in kept[1:]] == [(f"kept {layer}", 1024) for layer in layers]
     assert [scalar.name for scalar in distances] == [f"distance {layer}" for layer in layers]
     assert {scalar.occasion for scalar in distances} == {Occasion.SYNCHRONISED}
 

@@ -61,9 +61,9 @@ def test_row_weights_come_from_the_sum_of_rows_alone(rows: int) -> None:
 
 def test_a_weight_is_found_by_its_name_wherever_it_stands() -> None:
     """Scalars of the method before or behind the row count do not take its place."""
-    plan = plan_of({"name": "fedlp"}, **ROWS)
+    plan = plan_of({"name": "fedlama", "slow_factor": 3}, **ROWS)
 
-    sums = sums_of(plan, np.zeros(4), {"rows": 96, "kept first": 7, "kept second": 9})
+    sums = sums_of(plan, np.zeros(4), {"rows": 96, "distance first": 7, "distance second": 9}, number=2)
 
     assert sums.weight(plan.weighting) == 96 / 1024
 
@@ -195,30 +195,12 @@ def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
     np.testing.assert_allclose(state["control"], own.mean(axis=0), rtol=0, atol=1e-12)
 
 
-def test_a_layer_is_the_mean_of_those_that_kept_it() -> None:
-    """FedLP by hand: two of three sites kept the first layer, nobody the second, which stays as it was."""
-    plan = plan_of({"name": "fedlp"}, sites="abc")
-
-    found = after(plan, [1, 1, 1, 5], sums_of(plan, [4, 2, -2, 0], {"kept first": 2, "kept second": 0}))
-
-    np.testing.assert_array_equal(found, np.array([3, 2, 0, 5], np.float32))
-
-
-def test_a_kept_layer_is_weighed_by_the_rows_of_those_that_kept_it() -> None:
-    """FedLP by rows: 512 and 256 of 1024 kept the layers; weighted sums of 1/2 and 1/4 are mean changes of 1."""
-    plan = plan_of({"name": "fedlp"}, sites="abc", **ROWS)
-    scalars = {"rows": 768, "kept first": 512, "kept second": 256}
-
-    found = after(plan, np.zeros(4), sums_of(plan, [0.5, 0.5, 0.5, 0.25], scalars))
-
-    np.testing.assert_array_equal(found, np.ones(4, np.float32))
-
-
 def test_layers_that_are_not_due_stay() -> None:
     """FedLAMA: in a round for the second layer alone the first keeps its value, whatever sites did to it."""
-    plan = plan_of({"name": "fedlama", "slow_factor": 3}, sites="ab")
+    schedule = {"aggregate": "every-steps", "rounds": 6, "steps_per_round": 1, "batch_rows": 4}
+    plan = plan_of({"name": "fedlama", "slow_factor": 3}, sites="ab", schedule=schedule)
 
-    found = after(plan, [1, 2, 3, 4], sums_of(plan, [6.0], layers=(False, True)))
+    found = after(plan, [1, 2, 3, 4], sums_of(plan, [6.0], number=3, layers=(False, True)))
 
     np.testing.assert_array_equal(found, np.array([1, 2, 3, 7], np.float32))
 

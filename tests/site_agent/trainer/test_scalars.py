@@ -87,18 +87,6 @@ def test_the_signal_to_go_on_is_the_sites_own() -> None:
     assert Measures(without, 9, 9).validation(_choice(0.5, 0.6, 0.7, 0.8))["still improving"] == 1
 
 
-@pytest.mark.parametrize("weighting", [{"name": "equal"}, ROWS], ids=["equal", "rows"])
-def test_a_kept_layer_counts_with_the_sites_weight(weighting: dict[str, Any]) -> None:
-    """A layer that was left out counts 0."""
-    plan = tiny_plan("fedlp", weighting=weighting)
-    measures, bounds = Measures(plan, 100, 10), _bounds(plan)
-
-    found = measures.kept({"input.layer1": True, "head.layer2": False})
-
-    assert found == {"kept input.layer1": 96 if weighting == ROWS else 1, "kept head.layer2": 0}
-    assert all(value <= bounds[name] for name, value in found.items())
-
-
 def test_a_distance_is_the_squared_change_of_a_layer_by_weight() -> None:
     """3-4-5 over two tensors; what is too far or no number counts as the farthest."""
     plan = tiny_plan("fedlama", weighting=ROWS, schedule={
