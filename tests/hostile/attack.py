@@ -27,13 +27,14 @@ class Attack:
     """An attack of the wall.
 
     `name` is unique and has no spaces. `tries` is one sentence without a full stop. `without` names what the
-    weakened copy lacks: "the plan's list of identity keys".
+    weakened copy lacks: "the plan's list of identity keys". An attack that `needs_root` becomes other users.
     """
 
     name: str
     tries: str
     without: str
     run: Callable[[bool], bool]
+    needs_root: bool = False
 
 
 def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:

@@ -1,8 +1,6 @@
 """A coordinator that chooses what sites train from, to read patients' rows out of a masked sum of three sites.
 
-Real tables, real training, real gates and masks. In an imprinted layer all neurons measure the same and differ by their
-thresholds alone. Two neighbours' updates then differ by the rows between their thresholds. If that is one row, the
-quotient of the differences of weights and bias is the row. Source: Fowl et al. 2022, "Robbing the Fed", section 3.
+Real tables, real training, real gates and masks. imprinting.py has the parameters and how rows are read.
 """
 
 from __future__ import annotations
@@ -25,54 +23,17 @@ from protos.plan.plan import Plan
 from site_agent.trainer.site_network import Seeds
 from tests.hostile.attack import Attack, played
 from tests.hostile.attacks_on_starts import with_any_first_parameters
+from tests.hostile.imprinting import COLUMNS, NEURONS, PLAN, Numbers, imprint, inputs_read, rows_read
 from tests.hostile.masking_coordinator import agree, ask_for, enter, total
 from tests.hostile.masking_federation import Site
 from tests.hostile.real_trainers import RealTrainer, hospitals, plan_for
 
-Numbers = npt.NDArray[np.float64]
-COLUMNS, NEURONS = 6, 400
 _TWO_LAYERS: dict[str, Any] = {
     "architecture": {"name": "dense", "hidden": [24, NEURONS], "activation": "relu"},
     "method": {"name": "lg-fedavg"},
 }
 ENOUGH_THROUGH_PRIVATE_LAYERS = 5
 ENOUGH_ROWS = 20  # that an attacker has to read for its success; training among three has 341
-CLOSE = 0.02  # standard deviations of a column
-PLAN: dict[str, Any] = {
-    "architecture": {"name": "dense", "hidden": [NEURONS], "activation": "relu"},
-    "columns": ["mean_radius", "mean_texture", "mean_perimeter", "mean_area", "mean_smoothness", "mean_compactness"],
-    "outputs": 1,
-    "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 1},
-    "optimiser": {"name": "sgd", "learning_rate": 1.0},
-}
-
-
-def imprint(plan: Plan, layer: str, thresholds: Numbers, head: str) -> npt.NDArray[np.float32]:
-    """Parameters of which one layer bins its inputs along one direction; the coordinator knows the head as well."""
-    manifest = manifest_of(plan)
-    vector = np.zeros(manifest.parameters, np.float32)
-    values = manifest.views(vector)
-    values[f"{layer}.weight"][...] = np.linspace(0.4, 1.0, values[f"{layer}.weight"].shape[1])
-    values[f"{layer}.bias"][...] = -thresholds
-    values[f"{head}.weight"][...] = 0.01
-    values[f"{head}.bias"][...] = -0.01 * thresholds.max() * 200
-    return vector
-
-
-def inputs_read(plan: Plan, update: Numbers, layer: str) -> Numbers:
-    """What an onlooker reads out of the sum of the updates: inputs of the imprinted layer, and much that is none."""
-    views = manifest_of(plan).views(update)
-    weights, biases = np.diff(views[f"{layer}.weight"], axis=0), np.diff(views[f"{layer}.bias"])
-    is_used = np.abs(biases) > 1e-6
-    return weights[is_used] / biases[is_used][:, None]
-
-
-def rows_read(found: Numbers, rows: Numbers) -> int:
-    """How many of these rows are among what was found."""
-    if not len(found):
-        return 0
-    distances = np.abs(found[:, None, :] - rows[None, :, :]).max(axis=2)
-    return int((distances.min(axis=0) < CLOSE).sum())
 
 
 async def sum_of_updates(plan: Plan, sites: list[Site], number: int, vector: npt.NDArray[np.float32]) -> Numbers | None:
@@ -99,7 +60,7 @@ def imprint_in_the_first_round(weakened: bool) -> bool:
         sites = hospitals(plan, folder, table="breast-cancer", columns=slice(0, COLUMNS))
         await enter(sites)
         await agree(sites)
-        vector = imprint(plan, "input.layer1", np.linspace(-6.0, 6.0, NEURONS), "head.layer2")
+        vector = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
         update = await sum_of_updates(plan, sites, 0, vector)
         if update is None:
             reasons = [record["reason"] for site in sites for record in site.records("coordinator_refused")]
@@ -119,7 +80,7 @@ def imprint_in_a_later_round(weakened: bool) -> bool:
         await enter(sites)
         await agree(sites)
         assert await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed)) is not None
-        vector = imprint(plan, "input.layer1", np.linspace(-6.0, 6.0, NEURONS), "head.layer2")
+        vector = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
         update = await sum_of_updates(plan, sites, 1, vector)
         return (
             update is not None and rows_read(inputs_read(plan, update, "input.layer1"), rows_of(sites)) >= ENOUGH_ROWS
@@ -164,7 +125,7 @@ def rows_through_private_layers(weakened: bool) -> bool:
         sites = hospitals(plan, folder, table="breast-cancer", columns=slice(0, COLUMNS))
         await enter(sites)
         await agree(sites)
-        vector = imprint(plan, "body.layer2", np.linspace(0.0, 12.0, NEURONS), "head.layer3")
+        vector = imprint(plan, "body.layer2", 0.0, 12.0, "head.layer3")
         update = await sum_of_updates(plan, sites, 0, vector)
         assert update is not None
         outputs = inputs_read(plan, update, "body.layer2")

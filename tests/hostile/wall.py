@@ -96,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(options.only or ()) - set(attacks):
         parser.error(f"no attack has the name {', '.join(sorted(unknown))}. --list prints the names.")
     chosen = [attack for attack in attacks.values() if not options.only or attack.name in options.only]
+    if left_out := [attack.name for attack in chosen if attack.needs_root and os.geteuid() != 0]:
+        print(f"Left out, because they need root: {', '.join(left_out)}", file=sys.stderr)
+        chosen = [attack for attack in chosen if attack.name not in left_out]
     if options.list:
         print("\n".join(f"{attack.name}: {attack.tries}" for attack in chosen))
         return 0
