@@ -126,9 +126,14 @@ class Data(Document):
 
 
 class Training(Document):
-    """How this site computes: the thread count is part of what makes results repeatable."""
+    """How this site computes: the thread count is part of what makes results repeatable.
+
+    `draws` is published in experiments with public data only: anybody with the plan can then compute this site's
+    private starts, batches and dropout.
+    """
 
     threads: int = Field(default=1, ge=1, le=256)
+    draws: Literal["secret", "published"] = "secret"
     siloed_baseline: bool = True
     placebo_baseline: bool = False
     simple_models: bool = True

@@ -158,7 +158,7 @@ class Trained:
         return {name: outcome.test_outputs for name, outcome in federate_stack(plans, data, advice).items()}
 
     def _advised(self, name: str, seed: int) -> Advice:
-        advice = advise(self._recipe.plan([name], seed, "local"), self._sites[seed][name], Seeds(seed, name))
+        advice = advise(self._recipe.plan([name], seed, "local"), self._sites[seed][name], Seeds.published(seed, name))
         assert advice is not None
         return advice
 

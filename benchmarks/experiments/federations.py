@@ -13,6 +13,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Outcome, Study
 
 
@@ -30,7 +31,10 @@ def federate(
         OperatorError: the plan does not fit a site.
     """
     collection = Collection(plan)
-    studies = {name: Study(plan, dataset, site=name, own_module=own_module) for name, dataset in sites.items()}
+    studies = {
+        name: Study(plan, dataset, seeds=Seeds.published(plan.seed, name), own_module=own_module)
+        for name, dataset in sites.items()
+    }
     run = collection.run
     for number in count():
         if stage_at(plan, number, run.course.training_rounds) is None:

@@ -109,13 +109,13 @@ class StackedSite:
     ) -> None:
         plan, dataset = plans[0], datasets[0]
         self._plan = plan
-        seeds = [Seeds(each.seed, site) for each in plans]
+        seeds = [Seeds.published(each.seed, site) for each in plans]
         advised = advice or [advise(plan, own, seed) for own, seed in zip(datasets, seeds, strict=True)]
         columns, common = input_columns(plan, dataset.columns)
         if plan.columns:
             datasets = [align(each, columns) for each in datasets]
         read = len(columns) + added_columns(plan, dataset.outputs)
-        networks = SiteNetworks(plan=plan, columns=read, outputs=dataset.outputs, common=common)
+        networks = SiteNetworks(plan=plan, columns=read, outputs=dataset.outputs, common=common, module_seed=plan.seed)
         self._tensors = Collection(plan).run.manifest.tensors
         rows = stack_rows([rows_of(own, said) for own, said in zip(datasets, advised, strict=True)])
         self._training = begin_training(networks, plan.ingredients, self._tensors, rows, seeds)

@@ -22,12 +22,13 @@ from coordinator.rounds.prior_course import announce, fitted
 from coordinator.rounds.rollbacks import Accepted, is_below_quorum, is_within_range, refusals_in, roll_back
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
+from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
 from protos.plan.manifest import ROWS, Manifest, Scalar, manifest_of
 from protos.plan.methods import method_names
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, RowWeights
 from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
 from protos.wire.positions import parameters_digest
@@ -87,15 +88,30 @@ class Run:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every check adds up and every scalar lies within what so many honest sites can give."""
+        """Whether every check adds up and every number lies within what so many honest sites can give."""
         sums = self.running_sum
         assert self._offered is not None
         bounds = zip(sums.scalars, self._offered.exchange.scalars, strict=True)
         return (
             sums.is_consistent
-            and all(_smallest(scalar, sums.sites) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
+            and all(self._least(scalar) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
             and is_possible(self._sums(self._offered.exchange))
+            and self._is_in_range(self._sums(self._offered.exchange))
         )
+
+    def _least(self, scalar: Scalar) -> int:
+        """The least sum of a scalar: of rows, the plan's fewest of each site that trains."""
+        if scalar.name != ROWS or not isinstance(self.plan.weighting, RowWeights):
+            return self.running_sum.sites * scalar.lowest
+        return self._training_contributors * self.plan.weighting.fewest_rows
+
+    def _is_in_range(self, sums: Sums) -> bool:
+        """Whether no number is larger than the clipping range times the sum of the weights allows."""
+        if not sums.changes.size:
+            return True
+        fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
+        most = fixed_point.most(sums.weight(self.plan.weighting), sums.contributors)
+        return -most <= int(sums.changes.min()) and int(sums.changes.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
         """What a round sends down; the same at all its attempts."""
@@ -235,10 +251,6 @@ class Run:
         places = [place for place, _ in spans(self.manifest, tensors)]
         places += [slice(count + place.start, count + place.stop) for place in places if has_controls]
         return np.concatenate([self.values[place] for place in places] or [np.empty(0, np.float32)])
-
-
-def _smallest(scalar: Scalar, sites: int) -> int:
-    return 1 if scalar.name == ROWS else sites * scalar.lowest
 
 
 def new_run(plan: Plan, terms: Terms, state: State) -> Run:

@@ -136,6 +136,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
             "split": {"seed": rehearsal.seed, "test_share": 0.33, "validation_share": 0.1},
             "unaccepted_warnings": "tell",  # nobody sits at these hospitals
         },
+        "training": {"draws": "published"},  # so that equal seeds end with equal bits, masked or not
     }
 
 

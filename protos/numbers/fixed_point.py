@@ -55,7 +55,10 @@ class FixedPoint:
         return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))
 
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
-        """Write rint(clip(S * weight * values)) into `out`.
+        """Write rint(S * weight * clip(values, -C, C)) into `out`.
+
+        PROTOCOL.md, section 2, clips after weighting. Clipping before it bounds every honest sum by S * C times the sum
+        of the weights, so that whoever adds up can refuse a sum that no honest sites can have sent (`most`).
 
         Args:
             values: float32 of shape (n,).
@@ -71,7 +74,7 @@ class FixedPoint:
         if not 0 <= weight <= 1:
             raise ValueError("a weight lies between 0 and 1")
         factor = np.float32(self.scale) * np.float32(weight)  # exact: S is a power of two
-        limit = np.float32(self.scale * self.clipping_range)
+        limit = factor * np.float32(self.clipping_range)
         scratch = np.empty(min(BLOCK, values.size), np.float32)
         clipped = 0
         with np.errstate(over="ignore"):  # what overflows is infinite, and clipped like any other large value
@@ -93,6 +96,15 @@ class FixedPoint:
         outside = int(np.count_nonzero(np.abs(block) > limit))
         np.clip(block, -limit, limit, out=block)
         return outside
+
+    def most(self, weights: float, sites: int) -> float:
+        """The largest size of one number in a sum of honest contributions.
+
+        Args:
+            weights: the sum of the sites' weights.
+            sites: how many; each may have rounded up by a half.
+        """
+        return self.scale * self.clipping_range * weights + 0.5 * sites
 
     def decode(self, total: npt.NDArray[np.int32], divisor: float) -> npt.NDArray[np.float64]:
         """The mean that a sum stands for: total / (S * divisor), in float64.

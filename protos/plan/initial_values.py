@@ -1,11 +1,11 @@
-"""First values of tensors, the same on every machine, from the plan's seed and the tensor's name.
+"""First values of tensors, the same on every machine, from the plan's seed or a site's secret, and the tensor's name.
 
-Coordinator and sites compute them separately and must arrive at the same bits, which the random
+Coordinator and sites compute the shared ones separately and must arrive at the same bits, which the random
 generators of numerical libraries do not promise between kinds of CPU. The rules:
 
 * only integer arithmetic, one AES-256 keystream and one rounding to float32 are used;
-* a tensor's values depend on the seed and its own name, shape and range, on no other tensor;
-* these values are public; nothing secret may ever be drawn here.
+* a tensor's values depend on the seed or secret and its own name, shape and range, on no other tensor;
+* what follows from the plan's seed is public; what stays at a site follows from its secret, under another label.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from protos.plan.architecture import Constant, TensorSpec, Uniform
 
 _LABEL = b"global-layers initial values 1"
+_SECRET_LABEL = b"global-layers secret values 1"
 _WORDS_AT_ONCE = 2**20
 
 
@@ -42,18 +43,40 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
     """
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed lies between 0 and 2**64 - 1, not {seed}")
+    return _values(spec, _key(_LABEL, seed.to_bytes(8, "big"), spec.name))
+
+
+def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
+    """The values with which a tensor starts that never leaves its site; computed as `initial_values`.
+
+    Args:
+        spec: the tensor's name, shape and range.
+        secret: 32 bytes that nobody else has.
+
+    Returns:
+        float32 array of shape `spec.shape`, a new one, in C order.
+
+    Raises:
+        ValueError: the secret does not have 32 bytes.
+    """
+    if len(secret) != 32:
+        raise ValueError(f"a secret has 32 bytes, not {len(secret)}")
+    return _values(spec, _key(_SECRET_LABEL, secret, spec.name))
+
+
+def _values(spec: TensorSpec, key: bytes) -> NDArray[np.float32]:
     match spec.initial:
         case Constant(value=value):
             return np.full(spec.shape, value, dtype=np.float32)
         case Uniform(bound=bound):
-            return _uniform(spec.name, spec.number_count, bound, seed).reshape(spec.shape)
+            return _uniform(key, spec.number_count, bound).reshape(spec.shape)
         case _:
             assert_never(spec.initial)
 
 
-def _uniform(name: str, count: int, bound: float, seed: int) -> NDArray[np.float32]:
+def _uniform(key: bytes, count: int, bound: float) -> NDArray[np.float32]:
     # The zero counter is safe to start from because the key is used for this tensor alone.
-    keystream = Cipher(algorithms.AES256(_key(name, seed)), modes.CTR(bytes(16))).encryptor()
+    keystream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     scale = float(np.float32(bound))
     values = np.empty(count, dtype=np.float32)
     for start in range(0, count, _WORDS_AT_ONCE):
@@ -66,9 +89,9 @@ def _uniform(name: str, count: int, bound: float, seed: int) -> NDArray[np.float
     return values
 
 
-def _key(name: str, seed: int) -> bytes:
+def _key(label: bytes, origin: bytes, name: str) -> bytes:
     digest = hashlib.sha256()
-    for field in (_LABEL, seed.to_bytes(8, "big"), name.encode("ascii")):
+    for field in (label, origin, name.encode("ascii")):
         digest.update(len(field).to_bytes(4, "big"))
         digest.update(field)
     return digest.digest()

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from protos.errors import ProtocolError
-from protos.numbers.fixed_point import is_power_of_two
+from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
@@ -63,16 +63,23 @@ class RowWeights(Document):
     """A site counts by its training rows, on a grid of two significant bits.
 
     `largest_rows`, a power of two, caps a site's count; the weight is rows over the cap, so the cap
-    should be near the largest site's size.
+    should be near the largest site's size. A site with fewer training rows than `fewest_rows` takes no part, so no sum
+    of rows is smaller than that many for each contributor: a site that claims few rows cannot make the others' weights
+    vanish.
     """
 
     name: Literal["rows"]
     largest_rows: int = Field(ge=1, le=1 << 30)
+    fewest_rows: int = Field(default=1, ge=1, le=1 << 30)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not is_power_of_two(self.largest_rows):
             raise ValueError("largest_rows has to be a power of two, so that weights are exact")
+        if self.fewest_rows > self.largest_rows:
+            raise ValueError(f"fewest_rows is {self.fewest_rows}; largest_rows allows {self.largest_rows} at most")
+        if round_rows(self.fewest_rows, self.largest_rows) != self.fewest_rows:
+            raise ValueError("fewest_rows has to have two significant bits, such as 32, 48 or 64")
         return self
 
 

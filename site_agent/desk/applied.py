@@ -41,6 +41,7 @@ class AppliedModel:
             outputs=model.outputs,
             common=model.common,
             own_module=Path(training.own_module) if training.own_module else None,
+            module_seed=0,  # every value is replaced below
         )
         self._flat = networks.lay(manifest_of(model.plan).tensors)
         try:

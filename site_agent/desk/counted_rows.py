@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, RowWeights
 from protos.plan.schedules import too_few_rows
 from site_agent.hospital import Policy
 
@@ -62,4 +62,7 @@ def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tu
         found.append(
             f"this site has {rows.training} training rows, and its policy wants {policy.smallest_training_rows}"
         )
+    weighting = plan.weighting
+    if isinstance(weighting, RowWeights) and plan.tier_of(site) == "training" and rows.training < weighting.fewest_rows:
+        found.append(f"this site has {rows.training} training rows, and the plan requires {weighting.fewest_rows}")
     return tuple(found)

@@ -245,8 +245,10 @@ class Builder:
         match self._plan.weighting:
             case EqualWeights():
                 return 1.0
-            case RowWeights(largest_rows=largest):
-                fewest, most = (round_rows(self._smallest_rows, largest), largest) if self._trains else (0, 0)
+            case RowWeights(largest_rows=largest, fewest_rows=agreed):
+                fewest, most = (
+                    (max(agreed, round_rows(self._smallest_rows, largest)), largest) if self._trains else (0, 0)
+                )
                 if exchange.up and not fewest <= rows <= most:
                     raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0

@@ -15,7 +15,6 @@ from protos.plan.ingredients import Method, Nothing
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.failures import TrainingDiverged
-from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.site_training import begin_training, rows_of
 from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.study import Outcome, Study, conclude
@@ -34,7 +33,7 @@ def train_alone(study: Study) -> Outcome | None:
     if input_columns(plan, dataset.columns)[1] is not None:
         dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
-    rows, seeds = rows_of(dataset, study.advice), Seeds(plan.seed, study.site)
+    rows, seeds = rows_of(dataset, study.advice), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
     choice = Choice("latest" if plan.checkpoint == "latest" else "local")
     for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):

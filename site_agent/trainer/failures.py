@@ -46,13 +46,13 @@ class StateLost(ConfigurationError):  # names what was found
 
 
 class TooFewRows(RefusedError):  # names what was found
-    """This hospital's policy lets no model train on so few rows."""
+    """The plan or this hospital's policy lets no model train on so few rows."""
 
     def __init__(self, fewest: int) -> None:
         super().__init__(
-            what=f"This site has fewer than the {fewest} training rows that its policy wants.",
+            what=f"This site has fewer than the {fewest} training rows that the plan and its policy require.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Take part when there are more rows, or change smallest_training_rows in hospital.yaml.",
+            remedy="Take part with more rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
         )
 
 

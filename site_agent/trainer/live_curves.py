@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from host.durable import make_folder
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.comparison.gain import headline_metric
 from site_agent.trainer.data.dataset import Dataset
@@ -83,7 +84,7 @@ class LiveCurves:
     def _write(self, facts: dict[str, Any]) -> None:
         # Only a picture for people: where the disk is full, what the study itself saves says so.
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             partial = self._path.with_suffix(".partial")
             partial.unlink(missing_ok=True)
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

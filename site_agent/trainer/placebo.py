@@ -8,6 +8,7 @@ share, when to stop) have none: copies of one site would measure the same.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -46,7 +47,8 @@ def train_placebo(study: Study) -> Outcome | None:
     among_copies = {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
     plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
-    members = [Study(plan, study.own, site=name, own_module=study.own_module, advice=study.advice) for name in names]
+    draws = [replace(study.seeds, site=name) for name in names]
+    members = [Study(plan, study.own, seeds=own, own_module=study.own_module, advice=study.advice) for own in draws]
     manifest = members[0].manifest
     parameters = manifest.initial_parameters(plan.seed)
     try:

@@ -28,7 +28,6 @@ from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import simple_scores
-from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
@@ -76,7 +75,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
-    seeds = Seeds(study.plan.seed, study.site)
+    seeds = study.seeds
     if hospital.training.simple_models:
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
     keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))

@@ -1,13 +1,14 @@
 """A plan's network at this site: its tensors, its memory and its first values.
 
-Federated tensors and the body start from the plan's seed, so that they are equal at every site; all
-others start from the site's own.
+Federated tensors start from the plan's seed, so that they are equal at every site. All others start from a secret
+of the site: whoever could compute a private layer would read more out of a sum of updates.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
-from protos.plan.canonical import digest
+from protos.plan.canonical import digest, pack
 from protos.plan.manifest import Manifest, describe_difference
 from protos.plan.plan import Plan
 from site_agent.trainer.failures import NetworkDiffers
@@ -26,14 +27,48 @@ from site_agent.trainer.training.bridge import FlatNetwork
 
 @dataclass(frozen=True)
 class Seeds:
-    """What a site draws from: the plan's seed, and for itself seeds that follow from it and the site's name."""
+    """What a site draws from: the plan's seed for what all sites share, and an origin of its own for all else.
+
+    Attributes:
+        plan: the plan's seed, which is public.
+        site: the site's name.
+        origin: 32 bytes that follow from the site's secret and the plan's digest. In experiments that anybody has to be
+            able to repeat, it is the plan's seed.
+    """
 
     plan: int
     site: str
+    origin: int | bytes = field(repr=False)
+
+    @classmethod
+    def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
+        """The draws of a hospital: another plan, even with the same seed, has other ones."""
+        return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
+
+    @classmethod
+    def published(cls, seed: int, site: str) -> Seeds:
+        """The draws of an experiment with public data, which follow from the seed alone."""
+        return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
         """A seed of this site's own for one purpose."""
-        return int.from_bytes(digest(purpose, self.plan, self.site)[:7], "little")
+        return int.from_bytes(digest(purpose, self.origin, self.site)[:7], "little")
+
+    @property
+    def is_published(self) -> bool:
+        """Whether anybody can repeat these draws."""
+        return isinstance(self.origin, int)
+
+    @property
+    def private_start(self) -> int | bytes:
+        """What the first values of private layers follow from."""
+        own = "private start"
+        return self.own(own) if isinstance(self.origin, int) else digest(own, self.origin, self.site)
+
+    @property
+    def own_module(self) -> int:
+        """The seed of the first values that a hospital's own network draws itself."""
+        return self.plan if self.is_published else self.own("own module")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +81,7 @@ class SiteNetworks:
         outputs: how many outputs it has.
         common: how many of the columns are common to all sites; None where that is not told apart.
         own_module: the file of the hospital's own network, where the plan lists tensors only.
+        module_seed: of the values with which that file's network starts.
     """
 
     plan: Plan
@@ -53,6 +89,7 @@ class SiteNetworks:
     outputs: int
     common: int | None = None
     own_module: Path | None = None
+    module_seed: int
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -73,7 +110,7 @@ class SiteNetworks:
                     consequence="Nothing was trained and nothing left this site.",
                     remedy="Give the file of your network as own_module under training in hospital.yaml.",
                 )
-            return build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.plan.seed)
+            return build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)
         return network
@@ -102,17 +139,18 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """First values: public tensors and what starts equal from the plan's seed, all others from the site's own.
+        """First values: shared tensors and what the method starts equal follow from the plan's seed.
 
-        Where the plan says `start: own`, all are the site's own, as in the authors' experiment.
+        All others are the site's own. Where the plan says `start: own`, all are, as in the authors' experiment. In
+        published experiments a body starts equal also where it is private.
         """
         if self.plan.start == "own":
-            flat.start(self.tensors, seeds.own("private start"), copy)
+            flat.start(self.tensors, seeds.private_start, copy)
             return
-        equal = {Part.BODY, *self.plan.ingredients.starts_equal}
+        equal = {*self.plan.ingredients.starts_equal} | ({Part.BODY} if seeds.is_published else set())
         names = {tensor.name for tensor in public} | {tensor.name for tensor in self.tensors if tensor.part in equal}
         flat.start([tensor for tensor in self.tensors if tensor.name in names], seeds.plan, copy)
-        flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.own("private start"), copy)
+        flat.start([tensor for tensor in self.tensors if tensor.name not in names], seeds.private_start, copy)
 
     def _check(self, network: nn.Module) -> None:
         """Every tensor is in the contract's list, in its order; nothing is kept outside of it."""

@@ -9,8 +9,8 @@ same network trained alone, with the same budget and the same rule of choice (al
   this hospital's policy allows, for a set of sites that lost a member;
 * a model whose validation loss is not finite is never chosen, and none is reported where none is left.
 
-What a site draws for itself (first values of private layers, order of batches, dropout) follows from
-the plan's seed and the site's name, so that training can be repeated to the bit.
+What a site draws for itself (first values of private layers, order of batches, dropout) follows from its own
+secret and the plan, so that this site can repeat its training to the bit and nobody else can compute the draws.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Study:
         plan: Plan,
         dataset: Dataset,
         *,
-        site: str,
+        seeds: Seeds,
         redraw_budget: int = 0,
         own_module: Path | None = None,
         advice: Advice | None = None,
@@ -108,7 +108,7 @@ class Study:
         Args:
             plan: as approved.
             dataset: this site's own columns.
-            site: its name.
+            seeds: what this site draws from, with its name.
             redraw_budget: how many rounds the policy lets be drawn afresh.
             own_module: the file of the hospital's own network, where the plan wants one.
             advice: of the site's expert, where it was fitted before; otherwise it is fitted where the plan wants one.
@@ -116,7 +116,7 @@ class Study:
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
-        self.plan, self.own, self.site, self.own_module = plan, dataset, site, own_module
+        self.plan, self.own, self.seeds, self.own_module = plan, dataset, seeds, own_module
         check_fit(plan, dataset)
         self.manifest = manifest_of(plan)
         self._exchanges = Exchanges(plan, self.manifest)
@@ -124,10 +124,14 @@ class Study:
         self.dataset = align(dataset, columns) if plan.columns else dataset
         read = len(columns) + added_columns(plan, dataset.outputs)
         self.networks = SiteNetworks(
-            plan=plan, columns=read, outputs=dataset.outputs, common=common, own_module=own_module
+            plan=plan,
+            columns=read,
+            outputs=dataset.outputs,
+            common=common,
+            own_module=own_module,
+            module_seed=seeds.own_module,
         )
-        self._seeds = Seeds(plan.seed, site)
-        self.advice = advice or advise(plan, dataset, self._seeds)
+        self.advice = advice or advise(plan, dataset, self.seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
         self._layers = b""
@@ -136,11 +140,16 @@ class Study:
         self._due_before: tuple[int, bytes] | None = None
         self._rounds_taken, self._is_closed = 0, False
         self._redraw_budget = redraw_budget
-        self._trains = plan.tier_of(site) == "training"
+        self._trains = plan.tier_of(seeds.site) == "training"
         self._redrawn: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
         # Is told of each round that was measured, and changes nothing.
         self.watch: Callable[[int, SiteTraining, Choice], None] = lambda *_: None
+
+    @property
+    def site(self) -> str:
+        """The site's name."""
+        return self.seeds.site
 
     @property
     def rows(self) -> int:
@@ -259,7 +268,7 @@ class Study:
             self._check.redrawn(asked.redraw > 0)
         local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
         if asked.redraw:
-            local.draw_afresh(self._seeds.own(draw))
+            local.draw_afresh(self.seeds.own(draw))
         if self._trains:  # otherwise the values stay as they were received, and their change is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         self._due_before = (asked.round, asked.layers)
@@ -287,7 +296,7 @@ class Study:
     def _refusal_secret(self) -> int | None:
         if self._check is None or not self._check.refuses or self._check.newest is None:
             return None
-        return self._seeds.own(f"refusal in round {self._check.newest.round}")
+        return self.seeds.own(f"refusal in round {self._check.newest.round}")
 
     def _probe(self) -> Answer:
         """One local epoch, measured and undone."""
@@ -374,7 +383,7 @@ class Study:
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         rows = rows_of(self.dataset, self.advice)
-        return begin_training(self.networks, self.plan.ingredients, federated, rows, self._seeds)
+        return begin_training(self.networks, self.plan.ingredients, federated, rows, self.seeds)
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:

@@ -27,7 +27,7 @@ import structlog
 
 from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, UnavailableError, explained
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, plan_from_wire
+from protos.plan.plan import LARGEST_PLAN_BYTES, Plan, RowWeights, plan_from_wire
 from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
@@ -36,6 +36,7 @@ from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.site_secret import site_secret
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -162,7 +163,7 @@ class Worker:
     def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
         if plan.prior is not None:
             return begin_prior(self._hospital, plan)
-        study, preprocessing = begin_study(self._hospital, plan)
+        study, preprocessing = begin_study(self._hospital, plan, self._state)
         if self._rehearsal:
             study.watch = lambda *_: None  # nothing of it is kept
         return study, preprocessing
@@ -191,7 +192,9 @@ class Worker:
             self._approved(self._plan)
 
     def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
-        fewest = self._hospital.policy.smallest_training_rows
+        weighting, fewest = plan.weighting, self._hospital.policy.smallest_training_rows
+        if isinstance(weighting, RowWeights):
+            fewest = max(fewest, weighting.fewest_rows)
         if plan.tier_of(self._hospital.site) == "training" and len(study.own.training) < fewest:
             raise TooFewRows(fewest)
 
@@ -308,20 +311,25 @@ class Worker:
         return self._study
 
 
-def begin_study(hospital: Hospital, plan: Plan) -> tuple[Study, Preprocessing]:
-    """Load the libraries, the table and the network; everything that a study needs."""
+def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
+    """Load the libraries, the table and the network; everything that a study needs. `state` has the site's secret."""
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.examination.admitted_rows import admit
     from site_agent.trainer.live_curves import LiveCurves
+    from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
     dataset, preprocessing = admit(hospital)
     own_module = hospital.training.own_module
+    if hospital.training.draws == "published":
+        seeds = Seeds.published(plan.seed, hospital.site)
+    else:
+        seeds = Seeds.secret(site_secret(state / "models"), plan, hospital.site)
     study = Study(
         plan,
         dataset,
-        site=hospital.site,
+        seeds=seeds,
         redraw_budget=hospital.policy.lost_site_budget,
         own_module=Path(own_module) if own_module else None,
     )

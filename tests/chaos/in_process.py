@@ -33,6 +33,7 @@ from site_agent.gate.loop import Agent
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import AgentEnd, Check, TrainerEnd, TrainerGone
@@ -318,9 +319,10 @@ class Results:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.of: dict[str, str] = {}
 
-        def begin(hospital: Hospital, plan: Plan) -> tuple[Study, Any]:
+        def begin(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Any]:
             budget = hospital.policy.lost_site_budget
-            return Study(plan, rows_at(hospital.site), site=hospital.site, redraw_budget=budget), object()
+            seeds = Seeds.published(plan.seed, hospital.site)  # so that federations in two folders can be compared
+            return Study(plan, rows_at(hospital.site), seeds=seeds, redraw_budget=budget), object()
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> Any:
             outcome = study.conclude()

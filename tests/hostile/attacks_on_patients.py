@@ -93,7 +93,7 @@ def imprint_in_a_later_round(weakened: bool) -> bool:
 def with_public_private_starts() -> Iterator[None]:
     """A site's own first values follow from the plan's seed and the site's name, as in the first version."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Seeds, "own", lambda self, purpose: _public_seed(self.plan, self.site, purpose))
+        patch.setattr(Seeds, "secret", lambda secret, plan, site: Seeds.published(plan.seed, site))
         yield
 
 

@@ -1,7 +1,8 @@
-"""A coordinator that chooses what a site begins with, to read rows out of the sum of the first round.
+"""A coordinator that chooses or computes what a site begins with, to read rows out of a sum.
 
 With a first layer of the coordinator's choice each number of the update can stand for very few rows. The site computes
-the first values from the plan, so such a round is refused before its parameters arrive.
+the first values from the plan, so such a round is refused before its parameters arrive. Private layers, the order of
+batches and dropout follow from a secret of the site and from the plan, so nobody else can compute them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ import numpy.typing as npt
 import pytest
 
 from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
 from protos.wire.messages import Chunk
 from site_agent.gate.itinerary import Itinerary
-from tests.hostile.attack import Attack, played
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.site_secret import site_secret
+from site_agent.trainer.study import Asked, Study
+from tests.hostile.attack import Attack, in_copy, played, scratch
 from tests.hostile.attacks_on_rounds import asked, joined
 from tests.hostile.masking_federation import masked_plan, of_kind
+from tests.laws.catalogue import catalogue_plan, rows_at
+from tests.rehearsal.study import made_up_identity
+from tests.site_agent.trainer.sites import values_of
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -78,6 +86,56 @@ def first_control_variates_of_the_coordinator(weakened: bool) -> bool:
     return played(scene, weakened, with_any_first_parameters)
 
 
+@contextmanager
+def with_public_draws() -> Iterator[None]:
+    """All draws of a site follow from the plan's seed and the site's name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Seeds, "secret", lambda secret, plan, site: Seeds.published(plan.seed, site))
+        yield
+
+
+def a_study(folder: Path, plan: Plan, number: int) -> Study:
+    """A plan that begins at one of its sites, whose trainer keeps its secret in this folder."""
+    site = plan.site_names[number]
+    secret = site_secret(folder / site)
+    return Study(plan, rows_at("ahus", number), seeds=Seeds.secret(secret, plan, site))
+
+
+def a_training_plan(study: str, sites: str) -> Plan:
+    """A plan with private input layers for these sites, always with the same seed."""
+    listed = [{"name": site, "identity": made_up_identity(site)} for site in sites]
+    return catalogue_plan("global-layers", study=study, sites=listed)
+
+
+def first_private_values(weakened: bool) -> bool:
+    """Compute a site's private layers from the plan alone, to invert the first sum with them."""
+    plan = a_training_plan("heart", "abc")
+    guessed = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "a"))
+    with scratch() as folder, in_copy(weakened, with_public_draws):
+        real = values_of(a_study(folder, plan, 0))
+    shared = {tensor.name for tensor in manifest_of(plan).tensors}
+    private = [name for name, values in real.items() if name not in shared and values.any()]
+    assert private
+    assert all(np.array_equal(real[name], values_of(guessed)[name]) for name in shared)
+    return all(np.array_equal(real[name], values_of(guessed)[name]) for name in private)
+
+
+def second_study_without_a_site(weakened: bool) -> bool:
+    """Run a study again under another name without one site, and subtract the two first sums.
+
+    Where the others repeat their private layers and batches, the difference is that site's update.
+    """
+    sums, wanted = [], np.empty(0)
+    with scratch() as folder, in_copy(weakened, with_public_draws):
+        for plan in (a_training_plan("first", "abc"), a_training_plan("second", "ab")):
+            start = manifest_of(plan).initial_parameters(plan.seed)
+            numbers = range(len(plan.sites))
+            changes = [a_study(folder, plan, number).train(Asked(round=0), start).changes for number in numbers]
+            wanted = changes[2] if len(changes) == 3 else wanted
+            sums.append(np.sum(changes, axis=0))
+    return bool(np.abs(sums[0] - sums[1] - wanted).max() < 1e-6)
+
+
 ATTACKS = (
     Attack(
         name="first-parameters",
@@ -90,5 +148,17 @@ ATTACKS = (
         tries="the coordinator sends control variates before anything was trained",
         without="the check of the first parameters",
         run=first_control_variates_of_the_coordinator,
+    ),
+    Attack(
+        name="first-private-values",
+        tries="the coordinator computes a site's private layers from the plan, to invert the first sum",
+        without="the site's secret",
+        run=first_private_values,
+    ),
+    Attack(
+        name="second-study-with-the-same-draws",
+        tries="a second study with the same seed and one site fewer is subtracted from the first",
+        without="the site's secret and the plan's digest in its draws",
+        run=second_study_without_a_site,
     ),
 )

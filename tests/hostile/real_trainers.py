@@ -44,7 +44,7 @@ class RealTrainer(MadeUpTrainer):
 
     def __init__(self, site: str, folder: Path, *, table: Table, columns: slice) -> None:
         super().__init__(site)
-        self._configuration = make_site(folder / "hospital", site, table=table, columns=columns)
+        self._configuration = make_site(folder / "hospital", site, table=table, columns=columns, draws="secret")
         self.study: Study | None = None
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
@@ -52,7 +52,8 @@ class RealTrainer(MadeUpTrainer):
         match message:
             case Prepare(payload=payload):
                 plan = plan_from_wire(bytes(payload))
-                self.study, _ = begin_study(read_hospital(self._configuration), plan)
+                hospital = read_hospital(self._configuration)
+                self.study, _ = begin_study(hospital, plan, hospital.state_path)
                 return Prepared(manifest_of(plan).digest.hex())
             case Train(round=number, redraw=redraw, payload=payload) if self.study is not None:
                 layers = bytes.fromhex(message.layers)

@@ -158,7 +158,7 @@ def test_what_else_trains_in_the_process_changes_no_bit(name: str) -> None:
 def _restored(plan: Plan, study: Study) -> Study:
     """A fresh study that has of the other one only a state as a file would keep it."""
     content = save({name: tensor.contiguous() for name, tensor in _training(study).local.state().items()})
-    fresh = Study(plan, rows_at(study.site), site=study.site)
+    fresh = Study(plan, rows_at(study.site), seeds=study.seeds)
     fresh._follow_layers(Asked(round=0, layers=study._layers))
     _training(fresh).local.restore(load(content))
     fresh._due_before = study._due_before
@@ -199,11 +199,9 @@ def _equals_local_training(method: Method) -> bool:
 def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
     """Its own values come back whole, so its rounds are one uninterrupted training, dropout included."""
     plan = catalogue_plan(name, dropout=0.2)
-    study = Study(plan, rows_at("ahus"), site="ahus")
+    study = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
     flat, schedule = _training(study).flat, plan.schedule
-    local = begin_training(
-        study.networks, Method(), study.manifest.tensors, rows_of(study.dataset), Seeds(plan.seed, "ahus")
-    )
+    local = begin_training(study.networks, Method(), study.manifest.tensors, rows_of(study.dataset), study.seeds)
     own = study.manifest.initial_parameters(plan.seed)
 
     for number in range(schedule.rounds):
@@ -222,8 +220,8 @@ def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
 def test_equal_sites_are_one_site(name: str) -> None:
     """Where every site has the same rows, seed and start, the mean is each one's own: a placebo brings nothing."""
     plan = catalogue_plan(name)
-    study = Study(plan, rows_at("ahus"), site="ahus")
-    twin = Study(plan, rows_at("ahus"), site="ahus")
+    study = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
+    twin = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
     asked = Asked(round=0, stage=Stage.PROBE if plan.has_probe else Stage.TRAINING)
     down = study.exchange(asked).down_numbers
     values = study.manifest.initial_parameters(plan.seed)
@@ -265,9 +263,9 @@ def test_a_probe_leaves_no_trace(with_ditto: bool, threshold: float) -> None:
 
 def _stacked(plan: Plan) -> tuple[list[SiteTraining], SiteTraining]:
     """Three trainings of other seeds and rows, and the same three as one stack."""
-    study = Study(plan, rows_at("ahus"), site="ahus")
-    rows = [rows_of(Study(plan, rows_at("ahus", seed), site="ahus").dataset) for seed in range(3)]
-    seeds = [Seeds(seed, "ahus") for seed in (3, 4, 5)]
+    study = Study(plan, rows_at("ahus"), seeds=Seeds.published(plan.seed, "ahus"))
+    rows = [rows_of(Study(plan, rows_at("ahus", seed), seeds=study.seeds).dataset) for seed in range(3)]
+    seeds = [Seeds.published(seed, "ahus") for seed in (3, 4, 5)]
     method, federated = plan.ingredients, study.manifest.tensors
     singles = [
         begin_training(study.networks, method, federated, its, own) for its, own in zip(rows, seeds, strict=True)

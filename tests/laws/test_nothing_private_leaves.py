@@ -249,7 +249,7 @@ def test_the_search_finds_what_is_planted(tmp_path: Path) -> None:
     """A frame that did hold a cell, a prepared value or a private number would be found."""
     plan = catalogue_plan("global-layers")
     hospital = hospital_for(tmp_path, plan)
-    study, _ = begin_study(hospital, plan)
+    study, _ = begin_study(hospital, plan, hospital.state_path)
     planted = numbers(hospital, study)
     value = study.own.training.features[0, 0]
     private = next(v for n, v in study._training.flat.values().items() if n.startswith("input."))

@@ -18,7 +18,7 @@ from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan import Plan, RowWeights, plan_from_wire
 from protos.wire.messages import (
     MOST_SAVED,
     Announcement,
@@ -103,6 +103,7 @@ def contribution(
     """
     travels = exchange or Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
     layout, given = travels.layout, {"rows": 1} | dict(scalars or {})
+    weight = given["rows"] / plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1.0
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
     buffer = bytearray(layout.total_bytes)
     for index in range(layout.chunks):
@@ -111,7 +112,7 @@ def contribution(
         words[0] = 1
         words[1:] = [given.get(scalar.name, 0) for scalar in travels.scalars][: len(words) - 1]
         changes = layout.changes(body, index)
-        fixed_point.encode(np.full(changes.size, number, np.float32), 1.0, changes)
+        fixed_point.encode(np.full(changes.size, number, np.float32), weight, changes)
     return [bytes(layout.body(buffer, index)) for index in range(layout.chunks)]
 
 

@@ -39,7 +39,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         OperatorError: the rows are too few for folds, or the disk does not take what is saved.
         MalformedMessage: the announced sums are none of an honest federation.
     """
-    known, seeds = study.known_by_others(), Seeds(study.plan.seed, study.site)
+    known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
     join = joined_with(study, known, preprocessing, seeds.own("join"))
     concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)

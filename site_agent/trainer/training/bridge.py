@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.architecture import TensorSpec
-from protos.plan.initial_values import initial_values
+from protos.plan.initial_values import initial_values, secret_values
 from site_agent.trainer.training.state import State, part_of, prefixed
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -56,12 +56,19 @@ class FlatNetwork:
         """The tensors that hold numbers: one or both of `federated` and `private`."""
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
-    def start(self, tensors: Iterable[TensorSpec], seed: int, copy: int | None = None) -> None:
-        """Fill these parameters, of one copy or of all, with their first values, by name and seed."""
+    def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
+        """Fill these parameters, of one copy or of all, with their first values, by name.
+
+        Args:
+            tensors: which ones.
+            origin: a public seed, or 32 secret bytes.
+            copy: which copy of a stack.
+        """
         with torch.no_grad():
             for tensor in tensors:
+                first = initial_values(tensor, origin) if isinstance(origin, int) else secret_values(tensor, origin)
                 inner = self.network.get_parameter(tensor.name)
-                (inner if copy is None else inner[copy]).copy_(torch.from_numpy(initial_values(tensor, seed)))
+                (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
 
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""

@@ -253,10 +253,10 @@ def test_changes_have_no_place_for_an_expert(tmp_path: Path) -> None:
 def test_a_study_given_its_advice_does_not_fit_again(tmp_path: Path) -> None:
     """The same advice, the same bits, without the time."""
     plan = plan_with_expert()
-    hospital, study, _ = prepare(make_site(tmp_path), plan)
+    _, study, _ = prepare(make_site(tmp_path), plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("site_agent.trainer.soft_target_training.fit_expert", lambda *_: pytest.fail("fitted again"))
-        again = type(study)(plan, study.own, site=hospital.site, advice=study.advice)
+        again = type(study)(plan, study.own, seeds=study.seeds, advice=study.advice)
 
     outcomes = [conclude(each, run_rounds(plan, [each])) for each in (study, again)]
 

@@ -136,7 +136,7 @@ def test_a_saved_state_has_the_buffers_too(method: dict[str, Any], module: Path)
     for number in range(2):
         federation.round(number)
     study = federation.studies["ahus"]
-    fresh = Study(federation.plan, rows_at("ahus"), site="ahus", own_module=module)
+    fresh = Study(federation.plan, rows_at("ahus"), seeds=federation.studies["ahus"].seeds, own_module=module)
     fresh._training.local.restore(load(save(study._training.local.state())))
     fresh._due_before = study._due_before
 

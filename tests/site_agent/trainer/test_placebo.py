@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from site_agent.trainer import placebo as placebo_module
 from site_agent.trainer.placebo import has_placebo, train_placebo
 from site_agent.trainer.run_report import make_report
 from site_agent.trainer.worker import begin_study
@@ -18,14 +19,10 @@ def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
 ) -> None:
     """Where every copy draws the same, their mean change is each one's own: the placebo adds nothing."""
     from site_agent.hospital import read_hospital
-    from site_agent.trainer import site_network
     from site_agent.trainer.alone import train_alone
 
-    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
-    own = site_network.Seeds.own
-    monkeypatch.setattr(
-        site_network.Seeds, "own", lambda seeds, purpose: own(site_network.Seeds(seeds.plan, "ahus"), purpose)
-    )
+    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
+    monkeypatch.setattr(placebo_module, "replace", lambda seeds, site: seeds)
 
     placebo, alone = train_placebo(study), train_alone(study)
 
@@ -41,10 +38,10 @@ def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, me
     from site_agent.trainer.alone import train_alone
 
     hospital = read_hospital(make_site(tmp_path))
-    columns = begin_study(hospital, make_plan())[0].own.columns
+    columns = begin_study(hospital, make_plan(), tmp_path)[0].own.columns
     optimiser = {"name": "sgd", "learning_rate": 0.01}
     plan = make_plan(method={"name": method}, columns=list(columns), outputs=1, optimiser=optimiser)
-    study, _ = begin_study(hospital, plan)
+    study, _ = begin_study(hospital, plan, tmp_path)
 
     once, again, alone = train_placebo(study), train_placebo(study), train_alone(study)
 
@@ -60,7 +57,7 @@ def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monke
     from site_agent.hospital import read_hospital
     from site_agent.trainer.study import Answer, Asked, Study
 
-    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan())
+    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
     train = Study.train
 
     def diverging(member: Study, asked: Asked, received: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Answer:
@@ -88,7 +85,7 @@ def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path)
 
     hospital = read_hospital(make_site(tmp_path, placebo_baseline=True, simple_models=False))
     plan = make_plan()
-    study, preprocessing = begin_study(hospital, plan)
+    study, preprocessing = begin_study(hospital, plan, tmp_path)
     from site_agent.trainer.study import Asked
 
     study.close(Asked(round=plan.rounds), study.manifest.initial_parameters(plan.seed))

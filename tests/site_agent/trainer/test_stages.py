@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.site_agent.trainer.methods.tiny import (
     AHUS,
@@ -164,7 +165,8 @@ def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
     for number in range(2):
         federation.round(number, of=("ahus",))
     received = federation.down(2)
-    late, plain = (Study(each, dataset(BERLIN), site="berlin") for each in (plan, tiny_plan("fedavg")))
+    seeds = Seeds.published(5, "berlin")
+    late, plain = (Study(each, dataset(BERLIN), seeds=seeds) for each in (plan, tiny_plan("fedavg")))
 
     change = late.train(federation.asked(2), received).changes
     whole = plain.train(Asked(round=0), received).changes  # two steps at the full rate
@@ -172,7 +174,7 @@ def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
 
     quarter = Study(
         tiny_plan("fedavg", schedule=schedule(4, steps=1), optimiser={"name": "sgd", "learning_rate": RATE / 4}),
-        dataset(BERLIN), site="berlin",
+        dataset(BERLIN), seeds=seeds,
     )  # fmt: skip
     np.testing.assert_allclose(change, quarter.train(Asked(round=0), received).changes, atol=1e-7)
     assert first == RATE
@@ -214,15 +216,15 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
 def test_a_round_drawn_afresh_is_of_the_same_layers() -> None:
     """Other layers of the same steps would tell more of them than one answer does."""
     plan = tiny_plan("fedlama", architecture=DEEP, schedule=schedule(4))
-    study = Study(plan, dataset(AHUS), site="ahus", redraw_budget=3)
+    study = Study(plan, dataset(AHUS), seeds=Seeds.published(plan.seed, "ahus"), redraw_budget=3)
     received = study.manifest.initial_parameters(plan.seed)
-    study.train(Asked(round=0, layers=b"\x03"), received)
+    study.train(Asked(round=2, layers=b"\x03"), received)
 
     for layers in (b"\x04", b"\x01", b""):
         with pytest.raises(MalformedMessage, match="layers for the same round"):
-            study.train(Asked(round=0, redraw=1, layers=layers), received)
+            study.train(Asked(round=2, redraw=1, layers=layers), received)
 
-    assert study.train(Asked(round=0, redraw=1, layers=b"\x03"), received).changes.size == 15
+    assert study.train(Asked(round=2, redraw=1, layers=b"\x03"), received).changes.size == 15
 
 
 def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
@@ -230,7 +232,7 @@ def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
     federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1.0001}, architecture=DEEP))
     for number in range(4):
         federation.round(number)
-    late = Study(federation.plan, dataset(AHUS), site="ahus")
+    late = Study(federation.plan, dataset(AHUS), seeds=Seeds.published(federation.plan.seed, "ahus"))
     finish, values = federation.run.result()
 
     late.close(Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers), np.array(values))

@@ -17,6 +17,7 @@ from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
 
@@ -89,7 +90,9 @@ class Federation:
     def __init__(self, plan: Plan, datasets: Mapping[str, Dataset] | None = None, **study: Any) -> None:
         self.plan = plan
         given = {"ahus": dataset(AHUS), "berlin": dataset(BERLIN)} if datasets is None else datasets
-        self.studies = {name: Study(plan, own, site=name, **study) for name, own in given.items()}
+        self.studies = {
+            name: Study(plan, own, seeds=Seeds.published(plan.seed, name), **study) for name, own in given.items()
+        }
         self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
         # Nothing is released here, so no record is written.
         self._builder = Builder(plan, trains=True, smallest_rows=1)

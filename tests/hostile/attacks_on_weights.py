@@ -1,0 +1,86 @@
+"""A site that claims few rows and sends large numbers, so that the division by the sum of rows makes it the model.
+
+Under row weights the mean is the sum of the changes over the sum of the weights. A sum of rows that is too small, or a
+number that no honest sites of these weights can have sent, voids the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.phases import Gathering
+from coordinator.rounds.run import Run, new_run, terms_of
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.plan import Plan
+from tests.hostile.attack import Attack, in_copy
+from tests.rehearsal.study import contribution, made_up_identities, plan_with
+
+HONEST = {"a": 64, "b": 96}
+WEIGHTS = {"name": "rows", "largest_rows": 1024, "fewest_rows": 64}
+
+
+@contextmanager
+def without_bounds_on_sums() -> Iterator[None]:
+    """The coordinator asks only for one row in all, and for no bound on the sum of the changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "_least", lambda self, scalar: int(scalar.name == "rows"))
+        patch.setattr(Run, "_is_in_range", lambda self, sums: True)
+        yield
+
+
+def a_plan() -> Plan:
+    """Three sites of at least 64 rows each."""
+    return plan_with(made_up_identities("abc"), changes={"weighting": WEIGHTS})
+
+
+def moved_by(rows: int, number: float, *, sent_as: int) -> float:
+    """How far the model moves if c claims these rows and sends this change with another weight; 0 if it is void."""
+    plan = a_plan()
+    run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+    run.begin_sum(0, tuple("abc"))
+    exchange = run.offered(0).exchange
+    for site, count in HONEST.items():
+        for index, body in enumerate(contribution(plan, 0.01, exchange, {"rows": count})):
+            run.running_sum.add(site, index, body)
+    layout, buffer = exchange.layout, bytearray(exchange.layout.total_bytes)
+    body = layout.body(buffer, 0)
+    layout.words(body, 0)[:] = [1, rows]
+    changes = layout.changes(body, 0)
+    FixedPoint(plan.encoding.clipping_range, 3).encode(np.full(changes.size, number, "f4"), sent_as / 1024, changes)
+    run.running_sum.add("c", 0, bytes(body))
+    before = run.parameters.copy()
+    if run.is_consistent:
+        run.close_round(0)
+    return float(np.abs(run.parameters - before).max())
+
+
+def one_row_and_a_large_change(weakened: bool) -> bool:
+    """Claim one row, and send a change as if all rows of the cap stood behind it."""
+    with in_copy(weakened, without_bounds_on_sums):
+        return moved_by(1, 8.0, sent_as=1024) > 8.0
+
+
+def fewest_rows_and_a_large_change(weakened: bool) -> bool:
+    """Claim exactly the fewest rows, and send a change as if all rows of the cap stood behind it."""
+    with in_copy(weakened, without_bounds_on_sums):
+        return moved_by(64, 8.0, sent_as=1024) > 8.0
+
+
+ATTACKS = (
+    Attack(
+        name="one-row-and-a-large-change",
+        tries="a site claims one row under row weights and sends a change of a thousand rows",
+        without="the bounds on the sum of rows and on the sum of changes",
+        run=one_row_and_a_large_change,
+    ),
+    Attack(
+        name="fewest-rows-and-a-large-change",
+        tries="a site claims the fewest rows that the plan allows and sends a change of a thousand rows",
+        without="the bounds on the sum of rows and on the sum of changes",
+        run=fewest_rows_and_a_large_change,
+    ),
+)
