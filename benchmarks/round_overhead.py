@@ -35,7 +35,7 @@ from benchmarks.rehearsal.federation import (
     trainer_command,
     wait_for,
 )
-from benchmarks.rehearsal.observation import bytes_sent_to, memory_mib, processor_seconds
+from benchmarks.rehearsal.observation import bytes_sent_to, children_of, memory_mib, processor_seconds
 from benchmarks.rehearsal.wire_floor import floor_seconds
 
 PAUSE_SECONDS = 0.1
@@ -139,12 +139,16 @@ def _idle(setting: Setting, deadline: float) -> float:
 def _observe(programs: Processes, peaks_mib: dict[str, float], deadline: float) -> None:
     for name, program in programs.items():
         peaks_mib[name] = max(peaks_mib[name], memory_mib(program.pid, "VmHWM"))
+        for child in children_of(program.pid):  # a site's gate has started its agent
+            held = peaks_mib.get(f"{name}-agent", 0.0)
+            peaks_mib[f"{name}-agent"] = max(held, memory_mib(child, "VmHWM"))
     if time.monotonic() > deadline:
         raise Unfinished("the time was over")
 
 
 def _computed(programs: Processes) -> float:
-    return sum(processor_seconds(program.pid) for program in programs.values())
+    found = [program.pid for program in programs.values()]
+    return sum(processor_seconds(process) for parent in found for process in (parent, *children_of(parent)))
 
 
 def _expect(program: subprocess.Popen[bytes], line: bytes) -> None:

@@ -18,7 +18,8 @@ from typing import Final, TypeAlias
 from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
 from site_agent.framed_messages import Framing, unpacked
 
-WINDOW: Final = 4
+WINDOW: Final = 8
+CREDITS_AT_ONCE: Final = 4  # less than the window, so that nobody waits for credits that are held back
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
 # How a call can end, in gRPC's own words, and "ended" for a stream that the coordinator has closed in order.
@@ -130,10 +131,14 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """To the agent: one message of the coordinator is worked on, so that another one may come."""
+    """To the agent: so many messages of the coordinator are worked on, and as many may come."""
 
     stream: int
+    count: int
     payload: bytes | memoryview = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +229,14 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """To the gate: the stream has taken one message of the site."""
+    """To the gate: the stream has taken so many messages of the site."""
 
     stream: int
+    count: int
     payload: bytes | memoryview = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)

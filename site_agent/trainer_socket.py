@@ -129,12 +129,12 @@ Message: TypeAlias = Check | Prepare | Train | Conclude | Agreed | Prepared | Tr
 _KINDS: Final[tuple[type[Message], ...]] = (Check, Prepare, Train, Conclude, Agreed, Prepared, Trained, Failed)
 
 
-_FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
+FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
 
 
 def _frame(message: Message) -> bytes:
     """Header and facts; the payload follows as it is."""
-    return _FRAMING.frame(message)
+    return FRAMING.frame(message)
 
 
 class TrainerGone(OperatorError):
@@ -158,11 +158,11 @@ class TrainerEnd:
         header = self._exactly(HEADER.size)
         if header is None:
             return None
-        kind, facts_bytes, payload_bytes = _FRAMING.sizes(header, lambda _: self.largest_payload)
+        kind, facts_bytes, payload_bytes = FRAMING.sizes(header, lambda _: self.largest_payload)
         text, payload = self._exactly(facts_bytes), self._exactly(payload_bytes)
         if text is None or payload is None:
             return None
-        return _FRAMING.build(kind, text, payload)
+        return FRAMING.build(kind, text, payload)
 
     def send(self, message: Message) -> None:
         """Write one message whole."""
@@ -193,7 +193,7 @@ class AgentEnd:
     """The agent's end: asynchronous, one question at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = FramedSocket(connection, _FRAMING)
+        self._socket = FramedSocket(connection, FRAMING)
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
         """Send a message and wait for its answer.

@@ -33,6 +33,14 @@ def processor_seconds(process: int) -> float:
     return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
 
 
+def children_of(process: int) -> list[int]:
+    """The processes that a process has started and that still run; none when it is gone."""
+    try:
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def bytes_sent_to(port: int) -> dict[int, int]:
     """For each open TCP connection to a port: its local port and the bytes that the peer has received.
 

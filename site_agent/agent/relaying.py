@@ -22,6 +22,7 @@ from site_agent.agent.connection import CallEnded, Connection, call_enrol, call_
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.framed_messages import FramedSocket, unpacked
 from site_agent.gate_socket import (
+    CREDITS_AT_ONCE,
     WINDOW,
     Answer,
     Call,
@@ -120,7 +121,8 @@ class _Stream:
     def take(self, order: Up | Taken | Part) -> None:
         """Do what was ordered, in the order in which it came."""
         if isinstance(order, Taken):
-            self._room.release()
+            for _ in range(order.count):
+                self._room.release()
         elif self._up.qsize() > WINDOW:
             raise MalformedMessage("more messages than the window has")
         else:
@@ -150,12 +152,16 @@ class _Stream:
             self._report(Ended(self.number, "unknown"))
 
     async def _write(self, connection: Connection) -> None:
+        written = 0
         with suppress(CallEnded):  # the reader sees the end as well, and reports it
             while True:
                 match await self._up.get():
                     case Up(payload=payload):
                         await connection.send(bytes(payload))
-                        self._report(Sent(self.number))
+                        written += 1
+                        if written == CREDITS_AT_ONCE:
+                            self._report(Sent(self.number, written))
+                            written = 0
                     case Part():
                         await connection.part()
                     case other:

@@ -17,6 +17,7 @@ from protos.wire.messages import CoordinatorMessage, MalformedMessage, SiteMessa
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate_socket import (
+    CREDITS_AT_ONCE,
     FRAMING,
     REFUSALS,
     WINDOW,
@@ -162,7 +163,7 @@ class Stream:
         self._link, self._address, self._accepted = link, address, accepted
         self.number = 0
         self._came: asyncio.Queue[Opened | Down | OperatorError] = asyncio.Queue()
-        self._waiting, self._under_way, self._is_open = 0, 0, False
+        self._waiting, self._taken, self._under_way, self._is_open = 0, 0, 0, False
         self._room = asyncio.Semaphore(WINDOW)
         self._end: OperatorError | None = None
         self._is_over = asyncio.Event()
@@ -203,7 +204,10 @@ class Stream:
             match await self._came.get():
                 case Down(payload=payload):
                     self._waiting -= 1
-                    self._link.post(Taken(self.number))
+                    self._taken += 1
+                    if self._taken == CREDITS_AT_ONCE:
+                        self._link.post(Taken(self.number, self._taken))
+                        self._taken = 0
                     return decode_coordinator_message(payload)
                 case Opened(milliseconds=milliseconds):
                     await self._accepted(None if milliseconds < 0 else milliseconds / 1000)
@@ -223,9 +227,10 @@ class Stream:
     def take(self, report: Opened | Down | Sent | Ended) -> None:
         """A report about this stream; raises MalformedMessage where none such can come. For AgentLink alone."""
         match report:
-            case Sent() if self._under_way:
-                self._under_way -= 1
-                self._room.release()
+            case Sent(count=count) if count <= self._under_way:
+                self._under_way -= count
+                for _ in range(count):
+                    self._room.release()
             case Ended(status=status):
                 self.fail(ending(self._address(), status))
             case Opened() if not self._is_open:

@@ -47,9 +47,12 @@ from protos.wire.codec import (
 )
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import Chunk, MalformedMessage
+from site_agent.gate_socket import FRAMING as OF_GATE
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer_socket import FRAMING as OF_TRAINER
+from tests.fuzz import frames
 from tests.protos.examples import (
     COORDINATOR_MESSAGES,
     ENROLMENT_REPLIES,
@@ -327,6 +330,21 @@ def _key(raw: bytes) -> str:
     return "key"
 
 
+def _frames() -> dict[str, Target]:
+    ways = {
+        "gate-frames": (frames.gate_frame, OF_GATE, frames.GATE_MESSAGES),
+        "trainer-frames": (frames.trainer_frame, OF_TRAINER, frames.TRAINER_MESSAGES),
+    }
+    return {
+        name: Target(
+            examples=[framing.frame(message) + bytes(message.payload) for message in messages],
+            decode=decode,
+            errors=(MalformedMessage,),
+        )
+        for name, (decode, framing, messages) in ways.items()
+    }
+
+
 def targets(folder: Path) -> dict[str, Target]:
     """Every target by its name; `folder` is for the files that some decoders read."""
     places = {name: folder / name for name in ("snapshots", "checkpoints")}
@@ -334,6 +352,7 @@ def targets(folder: Path) -> dict[str, Target]:
         place.mkdir()
     return {
         **_messages(),
+        **_frames(),
         "chunk-frames": _chunk_frames(),
         "contributions": _contributions(),
         "snapshots": _snapshots(places["snapshots"]),
