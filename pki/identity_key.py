@@ -9,12 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki import store
-from pki.signatures import public_bytes
+from pki.signatures import identity_from_pem, new_identity_pem, public_bytes
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 
@@ -34,10 +32,7 @@ def has_identity_key(directory: Path) -> bool:
 def make_identity_key(directory: Path) -> Ed25519PrivateKey:
     """Make the key; a ConfigurationError where it exists."""
     store.make_private_directory(directory)
-    pem = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    store.write_secret(identity_key_path(directory), pem, replace=False)
+    store.write_secret(identity_key_path(directory), new_identity_pem(), replace=False)
     return read_identity_key(directory)
 
 
@@ -48,11 +43,8 @@ def read_identity_key(directory: Path) -> Ed25519PrivateKey:
         ConfigurationError: it is missing, open to other accounts, or no Ed25519 key.
     """
     place = identity_key_path(directory)
-    try:
-        key = serialization.load_pem_private_key(store.read_secret(place), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
-        raise _no_identity(place) from cause
-    if not isinstance(key, Ed25519PrivateKey):
+    key = identity_from_pem(store.read_secret(place))
+    if key is None:
         raise _no_identity(place)
     return key
 

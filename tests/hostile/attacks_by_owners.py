@@ -1,0 +1,175 @@
+"""A process of a site is taken over: what its owner asks the other processes for, with its files and sockets.
+
+The owner of the agent wants a site to take part without a person's word, or to fill the gate's memory. The owner of the
+gate wants a trainer to train under no approval, or to answer one round for many values of its choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import site_agent.gate.separation as separation
+from protos.errors import ConfigurationError
+from protos.plan.manifest import manifest_of
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import Announcement, Join
+from site_agent import gate_socket
+from site_agent.approvals import approve
+from site_agent.gate import agent_link
+from site_agent.gate.consent import Consent
+from site_agent.gate_socket import WINDOW
+from site_agent.hospital import read_hospital
+from site_agent.state_folders import agent_folder, approvals_folder
+from site_agent.trainer.answered_rounds import AnsweredRounds
+from site_agent.trainer.worker import Worker
+from site_agent.trainer_socket import Prepare, Prepared, Trained, TrainerEnd
+from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.masking_federation import hospital, masked_plan
+from tests.hostile.taken_over import gate_at, whole
+from tests.site_agent.trainer.asked import train
+from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site
+
+AGENT = 61002
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """One check replaced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, value)
+        yield
+
+
+def forged_approval(weakened: bool) -> bool:
+    """Write an approval as the agent's user, into a folder of its own, where the approvals have to be."""
+    plan = masked_plan("abc")
+    with scratch() as folder, in_copy(weakened, lambda: patched(separation, "require_guarded", lambda _: None)):
+        agent_folder(folder).mkdir()
+        approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
+        if os.geteuid() == 0:
+            for place in (agent_folder(folder), approvals_folder(folder), *approvals_folder(folder).rglob("*")):
+                os.chown(place, AGENT, AGENT)
+        guard = separation.guard_of(hospital("a", folder).model_copy(update={"gate_socket": "gate.sock"}))
+        consent = Consent(folder, plan, approvers=1, now=lambda: datetime.now(UTC), guard=guard)
+        try:
+            return consent.why_not() is None
+        except ConfigurationError:
+            return False
+
+
+def joining_without_an_approval(weakened: bool) -> bool:
+    """Announce a plan that nobody has approved, from the agent's end of the gate socket."""
+    plan = masked_plan("abc")
+
+    async def scene(folder: Path) -> bool:
+        async with gate_at(folder, plan, "a") as gate:
+            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            for _ in range(50):
+                await asyncio.sleep(0.005)
+                gate.read()
+            return any(isinstance(said, Join) for said in gate.said)
+
+    with scratch() as folder, in_copy(weakened, lambda: patched(Consent, "why_not", lambda _: None)):
+        return asyncio.run(scene(folder))
+
+
+def flood_of_messages(weakened: bool) -> bool:
+    """Send messages faster than the gate takes them, until they fill its memory."""
+    plan = masked_plan("abc")
+
+    async def scene(folder: Path) -> bool:
+        async with gate_at(folder, plan, "a") as gate:
+            # The gate waits for an approval meanwhile, and takes nothing more.
+            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            frame = whole(gate_socket.Down(1, bytes(1000)))
+            for _ in range(20 * WINDOW):
+                gate.write(frame)
+                await asyncio.sleep(0.001)
+            return gate.waiting > 2 * WINDOW
+
+    with scratch() as folder, in_copy(weakened, lambda: patched(agent_link, "WINDOW", 1 << 30)):
+        return asyncio.run(scene(folder))
+
+
+async def _say(sockets: list[Any], message: Announcement) -> None:
+    while not sockets:
+        await asyncio.sleep(0.001)
+    sockets[-1].send(whole(gate_socket.Down(1, encode_coordinator_message(message))))
+
+
+class _NoSocket:
+    largest_payload = 0
+
+
+def _worker(folder: Path, *, is_approved: bool) -> tuple[Worker, Any]:
+    plan, config = make_plan(), make_site(folder, simple_models=False)
+    if is_approved:
+        approve_plan(config, plan)
+    return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket())), plan
+
+
+def training_without_an_approval(weakened: bool) -> bool:
+    """Prepare a plan that nobody has approved, from the gate's end of the trainer socket."""
+    with scratch() as folder, in_copy(weakened, lambda: patched(Worker, "_approved", _whatever_leaves)):
+        one, plan = _worker(folder, is_approved=False)
+        return isinstance(one._answer(Prepare(plan.run_name, plan.canonical)), Prepared)
+
+
+def _whatever_leaves(_: Worker, plan: Any) -> str:
+    return manifest_of(plan).digest.hex()
+
+
+def one_round_for_many_values(weakened: bool) -> bool:
+    """Prepare the approved plan again and again, each time with other values for the first round."""
+    with scratch() as folder, in_copy(weakened, lambda: patched(AnsweredRounds, "admit", lambda *_: None)):
+        one, plan = _worker(folder, is_approved=True)
+        first, answered = manifest_of(plan).initial_parameters(plan.seed), 0
+        for number in range(3):
+            assert isinstance(one._answer(Prepare(plan.run_name, plan.canonical)), Prepared)
+            values = (first + np.float32(number)).astype("<f4")
+            answered += isinstance(one._answer(train(0, memoryview(values).cast("B"))), Trained)
+        assert answered >= 1
+        return answered > 1
+
+
+ATTACKS = (
+    Attack(
+        name="forged-approval",
+        tries="the owner of the agent writes an approval as its own user",
+        without="the look at who could have written an approval",
+        run=forged_approval,
+    ),
+    Attack(
+        name="agent-without-approval",
+        tries="the owner of the agent announces a plan that nobody has approved",
+        without="the gate's question for an approval",
+        run=joining_without_an_approval,
+    ),
+    Attack(
+        name="flood-through-the-agent",
+        tries="the owner of the agent sends messages until they fill the gate's memory",
+        without="the window of the gate socket",
+        run=flood_of_messages,
+    ),
+    Attack(
+        name="gate-without-approval",
+        tries="the owner of the gate asks the trainer for a plan that nobody has approved",
+        without="the trainer's own question for an approval",
+        run=training_without_an_approval,
+    ),
+    Attack(
+        name="gate-asks-one-round-often",
+        tries="the owner of the gate asks for one round with many values of its choice",
+        without="the trainer's memory of answered rounds",
+        run=one_round_for_many_values,
+    ),
+)

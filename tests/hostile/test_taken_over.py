@@ -1,0 +1,98 @@
+"""Whoever owns one process of a site gets no more than that process's power, over drawn sequences of messages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pki.enrolment_decisions import RENEWAL_LABEL
+from pki.own_enrolment import OWN_CERTIFICATE_LABEL
+from pki.signatures import public_bytes, verify
+from protos.errors import OperatorError, RefusedError
+from protos.wire.messages import Chunk, Join, KeyAdvert, Ready
+from protos.wire.upkeep_messages import RenewalAsked
+from site_agent.approvals import approve
+from site_agent.gate import loop
+from site_agent.gate_socket import WINDOW
+from tests.hostile.masking_federation import identity_key, masked_plan
+from tests.hostile.taken_over import NOW, Gate, TakenOverAgent, gate_at
+from tests.rehearsal.federation import Office
+
+STEPS = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that connects again does so at once."""
+    monkeypatch.setattr(loop, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(loop, "LONGEST_WAIT_SECONDS", 0.002)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
+    """What the agent's folder of site a holds: a certificate that is due for renewal, and a request for a new key."""
+    office = Office.found(tmp_path_factory.mktemp("office"), now=NOW - timedelta(days=40))
+    keys = office.enrol("a", now=NOW - timedelta(days=35))
+    chain, roots = keys.certificate_path.read_bytes(), keys.root_certificate_path.read_bytes()
+    return chain, roots, b"", b"", keys.next_signing_request()
+
+
+def played(folder: Path, files: tuple[bytes, ...], seed: int, *, is_approved: bool) -> tuple[Gate, TakenOverAgent]:
+    """A gate whose agent is a driver for so many turns."""
+    plan = masked_plan("abc")
+    if is_approved:
+        approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    async def scene() -> tuple[Gate, TakenOverAgent]:
+        async with gate_at(folder, plan, "a") as gate:
+            driver = TakenOverAgent(gate, plan, files, seed)
+            await driver.run(STEPS)
+            error = gate.error()
+            assert error is None or isinstance(error, OperatorError), error
+            return gate, driver
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_without_an_approval_nothing_trains_and_no_number_leaves(
+    tmp_path: Path, files: tuple[bytes, ...], seed: int
+) -> None:
+    """Announcements, offers and anything else of a hostile coordinator bring no question to the trainer."""
+    gate, driver = played(tmp_path, files, seed, is_approved=False)
+
+    assert gate.trainer.trained == []
+    assert [said for said in gate.said if isinstance(said, Chunk | Join | KeyAdvert | Ready)] == []
+    assert driver.most_waiting <= WINDOW + 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_under_an_approved_plan_no_number_leaves_without_a_set_of_sites(
+    tmp_path: Path, files: tuple[bytes, ...], seed: int
+) -> None:
+    """What an agent makes up has no signatures of other sites, so that nothing is masked and no chunk leaves."""
+    gate, driver = played(tmp_path, files, seed, is_approved=True)
+
+    assert [said for said in gate.said if isinstance(said, Chunk)] == []
+    assert driver.most_waiting <= WINDOW + 2
+
+
+def test_the_identity_key_signs_this_sites_renewals_and_nothing_else(tmp_path: Path, files: tuple[bytes, ...]) -> None:
+    """Over all draws each signature that a request carries is one for site a, under one of two labels."""
+    key, asked = public_bytes(identity_key("a")), list[RenewalAsked]()
+    for seed in range(30):
+        gate, _ = played(tmp_path / str(seed), files, seed, is_approved=False)
+        asked += [said for said in gate.said if isinstance(said, RenewalAsked)]
+
+    assert asked
+    for one in asked:
+        request = hashlib.sha256(one.signing_request).digest()
+        verify(key, one.signature, RENEWAL_LABEL, b"heart", b"a", request)
+        with pytest.raises(RefusedError):
+            verify(key, one.signature, OWN_CERTIFICATE_LABEL, b"heart", b"a", request)
+        with pytest.raises(RefusedError):
+            verify(key, one.signature, RENEWAL_LABEL, b"heart", b"b", request)
