@@ -11,22 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from protos.numbers.fixed_point import FixedPoint
 from protos.plan.architecture import network_tensors
 from protos.plan.canonical import digest
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
 from site_agent.trainer.site_network import Seeds
 from tests.hostile.attack import Attack, played
 from tests.hostile.attacks_on_starts import with_any_first_parameters
 from tests.hostile.imprinting import COLUMNS, NEURONS, PLAN, Numbers, imprint, inputs_read, rows_read
-from tests.hostile.masking_coordinator import agree, ask_for, enter, total
+from tests.hostile.masking_coordinator import agree, enter
 from tests.hostile.masking_federation import Site
-from tests.hostile.real_trainers import RealTrainer, hospitals, plan_for
+from tests.hostile.real_trainers import hospitals, plan_for, sum_of_updates, trainers_of
 
 _TWO_LAYERS: dict[str, Any] = {
     "architecture": {"name": "dense", "hidden": [24, NEURONS], "activation": "relu"},
@@ -36,20 +33,9 @@ ENOUGH_THROUGH_PRIVATE_LAYERS = 5
 ENOUGH_ROWS = 20  # that an attacker has to read for its success; training among three has 341
 
 
-async def sum_of_updates(plan: Plan, sites: list[Site], number: int, vector: npt.NDArray[np.float32]) -> Numbers | None:
-    """What a coordinator decodes of a round that begins with these parameters; None if a site refuses."""
-    uploads = [await ask_for(site, number, 0, plan.site_names, vector) for site in sites]
-    if not all(uploads):
-        return None
-    encoded, is_consistent = total(plan, uploads)
-    assert is_consistent
-    return encoded / FixedPoint(plan.encoding.clipping_range, len(sites)).scale
-
-
 def rows_of(sites: list[Site]) -> Numbers:
     """All training rows of all sites, encoded."""
-    trainers = [site.trainer for site in sites if isinstance(site.trainer, RealTrainer)]
-    return np.concatenate([trainer.rows for trainer in trainers])
+    return np.concatenate([trainer.rows for trainer in trainers_of(sites)])
 
 
 def imprint_in_the_first_round(weakened: bool) -> bool:
@@ -57,7 +43,7 @@ def imprint_in_the_first_round(weakened: bool) -> bool:
     plan = plan_for(**PLAN)
 
     async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, table="breast-cancer", columns=slice(0, COLUMNS))
+        sites = hospitals(plan, folder, slice(0, COLUMNS))
         await enter(sites)
         await agree(sites)
         vector = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
@@ -76,7 +62,7 @@ def imprint_in_a_later_round(weakened: bool) -> bool:
     plan = plan_for(**PLAN)
 
     async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, table="breast-cancer", columns=slice(0, COLUMNS))
+        sites = hospitals(plan, folder, slice(0, COLUMNS))
         await enter(sites)
         await agree(sites)
         assert await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed)) is not None
@@ -122,7 +108,7 @@ def rows_through_private_layers(weakened: bool) -> bool:
     plan = plan_for(**{key: PLAN[key] for key in PLAN if key != "columns"} | _TWO_LAYERS)
 
     async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, table="breast-cancer", columns=slice(0, COLUMNS))
+        sites = hospitals(plan, folder, slice(0, COLUMNS))
         await enter(sites)
         await agree(sites)
         vector = imprint(plan, "body.layer2", 0.0, 12.0, "head.layer3")

@@ -12,6 +12,7 @@ from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import Reason
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import (
@@ -61,11 +62,14 @@ async def ask_for(
     return of_kind(await site.tell(Bind(number, attempt, names, 0)), Chunk)
 
 
-def total(plan: Plan, uploads: Iterable[Sequence[Chunk]]) -> tuple[Integers, bool]:
-    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled."""
+def total(plan: Plan, uploads: Iterable[Sequence[Chunk]], exchange: Exchange | None = None) -> tuple[Integers, bool]:
+    """What a coordinator gets from these uploads: the sum of the changes, and whether all masks cancelled.
+
+    Without an `exchange`, everything of the manifest travels.
+    """
     manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    changes = np.zeros(manifest.parameters, np.int32)
+    layout = exchange.layout if exchange else Layout(manifest.parameters, len(manifest.scalars))
+    changes = np.zeros(layout.parameters, np.int32)
     checks = np.zeros(layout.chunks, np.int64)
     count = 0
     for upload in uploads:

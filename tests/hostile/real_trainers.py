@@ -6,12 +6,15 @@ are preparation, training and what a study hands out. Only the sockets between t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from protos.numbers.fixed_point import FixedPoint
+from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import Stage
@@ -19,10 +22,12 @@ from site_agent.hospital import read_hospital
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.worker import begin_study
 from site_agent.trainer_socket import Message, Prepare, Prepared, Train, Trained
-from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan
+from tests.hostile.masking_coordinator import ask_for, total
+from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.site_agent.trainer.sites import NAMES, Table, make_site
 
-Rows = npt.NDArray[np.float64]
+Rows: TypeAlias = npt.NDArray[np.float64]
+Sum: TypeAlias = npt.NDArray[np.float64]
 
 
 def plan_for(**changes: Any) -> Plan:
@@ -30,13 +35,34 @@ def plan_for(**changes: Any) -> Plan:
     return masked_plan(NAMES, **changes)
 
 
-def hospitals(plan: Plan, folder: Path, *, table: Table, columns: slice) -> list[Site]:
-    """A running agent for each hospital, with a real trainer behind it."""
+def hospitals(plan: Plan, folder: Path, columns: Mapping[str, slice] | slice) -> list[Site]:
+    """A running agent for each hospital, with a real trainer behind it; `columns` of the table, at each or at all."""
     found = []
     for name in plan.site_names:
-        trainer = RealTrainer(name, folder / name, table=table, columns=columns)
+        mine = columns if isinstance(columns, slice) else columns[name]
+        trainer = RealTrainer(name, folder / name, table="breast-cancer", columns=mine)
         found.append(Site(name, plan, folder / name / "state", trainer=trainer))
     return found
+
+
+def exchange_of(plan: Plan, number: int) -> Exchange:
+    """What travels in a round of training."""
+    return Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
+
+
+async def sum_of_updates(plan: Plan, sites: list[Site], number: int, vector: Vector) -> Sum | None:
+    """What a coordinator decodes of a round that begins with these parameters; None if a site refuses."""
+    uploads = [await ask_for(site, number, 0, plan.site_names, vector) for site in sites]
+    if not all(uploads):
+        return None
+    encoded, is_consistent = total(plan, uploads, exchange_of(plan, number))
+    assert is_consistent
+    return encoded / FixedPoint(plan.encoding.clipping_range, len(sites)).scale
+
+
+def trainers_of(sites: list[Site]) -> list[RealTrainer]:
+    """The trainers behind these sites."""
+    return [site.trainer for site in sites if isinstance(site.trainer, RealTrainer)]
 
 
 class RealTrainer(MadeUpTrainer):
@@ -46,6 +72,7 @@ class RealTrainer(MadeUpTrainer):
         super().__init__(site)
         self._configuration = make_site(folder / "hospital", site, table=table, columns=columns, draws="secret")
         self.study: Study | None = None
+        self.update: Vector = np.empty(0, np.float32)  # the secret: what was handed out last
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
         """Prepare or train; anything else is as at a made-up hospital."""
@@ -60,6 +87,7 @@ class RealTrainer(MadeUpTrainer):
                 best = None if message.best_round < 0 else message.best_round
                 asked = Asked(round=number, redraw=redraw, stage=Stage(message.stage), layers=layers, best_round=best)
                 answer = self.study.train(asked, np.frombuffer(payload, "<f4").copy())
+                self.update = answer.changes.astype(np.float32)
                 scalars = np.array(answer.scalars, "<i8").tobytes()
                 return Trained(number, self.study.rows, answer.changes.astype("<f4").tobytes() + scalars)
             case _:

@@ -1,0 +1,124 @@
+"""An onlooker who looks for numbers of a sum that one site alone has filled; nobody has to cheat for that.
+
+Real tables, real training, real gates and masks. The attacker wants a part of one site's update, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import protos.plan.exchange
+from protos.plan.exchange import Exchange
+from protos.plan.manifest import manifest_of, slices_of
+from site_agent.trainer.study import Answer, Study
+from tests.hostile.attack import Attack, played
+from tests.hostile.imprinting import COLUMNS, PLAN
+from tests.hostile.masking_coordinator import agree, enter
+from tests.hostile.masking_federation import Site
+from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
+from tests.site_agent.trainer.sites import NAMES
+
+ROUNDS = 4
+SMALL: dict[str, Any] = PLAN | {
+    "architecture": {"name": "dense", "hidden": [4, 4], "activation": "relu"},
+    "schedule": {"aggregate": "every-epoch", "epochs": ROUNDS, "batches_per_epoch": 1},
+}
+
+
+def is_exposed(exchange: Exchange, sites: list[Site], update: Sum) -> bool:
+    """Whether some tensor of the sum, or a column of the first layer, is the update of one site."""
+    own = [_columns(exchange, trainer.update) for trainer in trainers_of(sites)]
+    for place, column in enumerate(_columns(exchange, update)):
+        filled = [columns[place] for columns in own if np.any(columns[place])]
+        if len(filled) == 1 and np.allclose(column, filled[0], atol=1e-7):
+            return True
+    return False
+
+
+def _columns(exchange: Exchange, update: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """The tensors of an update, the first layer's weights column by column."""
+    found: list[npt.NDArray[Any]] = []
+    for tensor, place in zip(exchange.up, slices_of(exchange.up), strict=True):
+        values = update[place].reshape(tensor.shape)
+        found += list(values.T) if tensor.name == "input.layer1.weight" else [values]
+    return found
+
+
+@contextmanager
+def with_draws_of_each_site() -> Iterator[None]:
+    """Each site draws for itself which layers it leaves out, by a generator that follows from the plan's seed."""
+    honest = Study.train
+
+    def train(self: Study, asked: Any, received: Any) -> Answer:
+        answer, exchange = honest(self, asked, received), self.exchange(asked)
+        return Answer(changes=_left_out(exchange, answer.changes, self.site, asked.round), scalars=answer.scalars)
+
+    with pytest.MonkeyPatch.context() as patch:
+        every_layer = lambda plan, manifest, number: frozenset(manifest.layers)  # noqa: E731
+        patch.setattr(protos.plan.exchange, "kept_layers", every_layer)
+        patch.setattr(Study, "train", train)
+        yield
+
+
+def _left_out(exchange: Exchange, changes: npt.NDArray[np.float32], site: str, number: int) -> npt.NDArray[np.float32]:
+    draws, kept, left = np.random.default_rng([number, *site.encode()]), dict[str, bool](), changes.copy()
+    for tensor, place in zip(exchange.up, slices_of(exchange.up), strict=True):
+        left[place] *= kept.setdefault(tensor.layer, bool(draws.random() < 0.5))
+    return left
+
+
+def layer_of_one_keeper(weakened: bool) -> bool:
+    """Under FedLP, wait for a layer that one site alone has kept: its sum is that site's update."""
+    plan = plan_for(**SMALL | {"method": {"name": "fedlp", "keep_probability": 0.5}})
+
+    async def scene(folder: Path) -> bool:
+        sites = hospitals(plan, folder, slice(0, COLUMNS))
+        await enter(sites)
+        await agree(sites)
+        vector = manifest_of(plan).initial_parameters(plan.seed)
+        for number in range(ROUNDS):
+            update = await sum_of_updates(plan, sites, number, vector)
+            assert update is not None
+            if is_exposed(exchange_of(plan, number), sites, update):
+                return True
+        return False
+
+    return played(scene, weakened, with_draws_of_each_site)
+
+
+def column_of_one_site(weakened: bool) -> bool:
+    """Share the input layer of sites of which one alone records a column: its weights' sum is that site's update."""
+    plan = plan_for(**SMALL)
+    columns = {name: slice(0, COLUMNS if name == NAMES[0] else COLUMNS - 1) for name in NAMES}
+
+    async def scene(folder: Path) -> bool:
+        sites = hospitals(plan, folder, columns)
+        await enter(sites)
+        await agree(sites)
+        update = await sum_of_updates(plan, sites, 0, manifest_of(plan).initial_parameters(plan.seed))
+        return update is not None and is_exposed(exchange_of(plan, 0), sites, update)
+
+    return played(scene, weakened, nullcontext)  # nothing is there yet that could be removed
+
+
+ATTACKS = (
+    Attack(
+        name="layer-that-one-site-keeps",
+        tries="an onlooker waits until one site alone keeps a layer under FedLP, and reads its update",
+        without="one draw for all sites",
+        run=layer_of_one_keeper,
+    ),
+    Attack(
+        name="column-that-one-site-records",
+        tries="an onlooker reads the update of a column's weights that one site alone records",
+        without="the smallest set of each number",
+        run=column_of_one_site,
+    ),
+)
