@@ -152,17 +152,21 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 
     A file that cannot be read is no plan to compare with, so it is passed over.
     """
-    found: list[tuple[str, Plan, Approval]] = []
-    for path in approvals_folder(state).glob("*.json"):
+    found = [entry for entry in others_approved(state, plan) if entry[0].study == plan.study]
+    return max(found, key=lambda entry: entry[1].signatures[-1].at) if found else None
+
+
+def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
+    """Every other plan that was ever approved here, of whatever study; a file that cannot be read is passed over."""
+    found: list[tuple[Plan, Approval]] = []
+    for path in sorted(approvals_folder(state).glob("*.json")):
         try:
             approval = Approval.model_validate_json(path.read_bytes())
-            if approval.study != plan.study or approval.plan_digest == plan.digest.hex():
-                continue
-            earlier = plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes())
+            if approval.plan_digest != plan.digest.hex():
+                found.append((plan_from_wire((approvals_folder(state) / "plans" / path.name).read_bytes()), approval))
         except (OSError, ValidationError, ProtocolError):
             continue
-        found.append((approval.signatures[-1].at, earlier, approval))
-    return max(found, key=lambda entry: entry[0])[1:] if found else None
+    return found
 
 
 def newest_version(state: Path, study: str) -> int:

@@ -21,12 +21,13 @@ from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import approve as record_approval
-from site_agent.approvals import find_approval, last_approved, newest_version, why_not
+from site_agent.approvals import find_approval, last_approved, newest_version, others_approved, why_not
 from site_agent.approvals import withdraw as record_withdrawal
 from site_agent.commands.site_options import config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
 from site_agent.desk.review_page import review_page
+from site_agent.desk.sets_of_plans import compared_with_others
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.plan_differences import plan_differences
 from site_agent.state_folders import approvals_folder, audit_log_path, gate_folder
@@ -92,7 +93,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> N
     earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
     log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **facts)
     approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
-    for line in as_lines([_since(plan, earlier)] if earlier else []):
+    for line in as_lines([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)]):
         click.echo(line)
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study is not followed any more.")
@@ -162,6 +163,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
     ]
     said.append(f"Not approved at this site: {missing}." if missing else "Approved: it may train.")
     compared = [_since(plan, earlier)] if earlier else [_no_earlier()]
+    compared += _beside_others(hospital, plan)
     return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who agreed", tuple(said))]
 
 
@@ -172,6 +174,12 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
     if not found:
         return Section(heading, ("Nothing.",))
     return Section(heading, (), Table(("key", "was", "is now"), found))
+
+
+def _beside_others(hospital: Hospital, plan: Plan) -> list[Section]:
+    others = [other for other, _ in others_approved(hospital.state_path, plan)]
+    found = compared_with_others(plan, others, hospital.policy.uncounted_runs)
+    return [] if found is None else [found]
 
 
 def _no_earlier() -> Section:
