@@ -42,7 +42,7 @@ from protos.plan.methods import method_names
 @click.group()
 @click.version_option(version("global-layers"), prog_name="coordinator")
 def cli() -> None:
-    """Run rounds and sum what sites contribute.
+    """Run rounds and sum the contributions of sites.
 
     Example: coordinator start --config coordinator.yaml
     """
@@ -51,7 +51,7 @@ def cli() -> None:
 @cli.command()
 @config_option
 def start(path: Path) -> None:
-    """Run the plans of the configuration; ends when all are over.
+    """Run all plans of the configuration, and stop when they are complete.
 
     Example: coordinator start --config coordinator.yaml
     """
@@ -69,7 +69,7 @@ def start(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Read the configuration and every plan, and show their digests; nothing is started.
+    """Check the configuration and every plan, and show their digests. This starts nothing.
 
     Example: coordinator check --config coordinator.yaml
     """
@@ -87,9 +87,9 @@ def check(path: Path) -> None:
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(path: Path, as_json: bool) -> None:
-    """Ask a running coordinator where it stands.
+    """Show the state of a running coordinator.
 
     Example: coordinator status --config coordinator.yaml --json
     """
@@ -106,9 +106,9 @@ def status(path: Path, as_json: bool) -> None:
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def runs(path: Path, as_json: bool) -> None:
-    """List every run that was begun here, also while no coordinator is running.
+    """List every run that started here. No coordinator needs to be running.
 
     Example: coordinator runs --config coordinator.yaml
     """
@@ -126,7 +126,7 @@ def runs(path: Path, as_json: bool) -> None:
 @cli.command()
 @config_option
 def pause(path: Path) -> None:
-    """Let the round under way close and begin no other until `coordinator resume`; it stays so over restarts.
+    """Finish the current round and start no other until `coordinator resume`. A restart does not end the pause.
 
     Example: coordinator pause --config coordinator.yaml
     """
@@ -136,7 +136,7 @@ def pause(path: Path) -> None:
 @cli.command()
 @config_option
 def resume(path: Path) -> None:
-    """Let a paused run go on.
+    """Continue a paused run.
 
     Example: coordinator resume --config coordinator.yaml
     """
@@ -147,7 +147,7 @@ def resume(path: Path) -> None:
 @config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
-    """End the run for good; what was made is on record. To interrupt it, end the coordinator instead.
+    """End the run for good and keep its results. To interrupt a run, stop the coordinator instead.
 
     Example: coordinator stop --config coordinator.yaml --yes
     """

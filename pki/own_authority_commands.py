@@ -16,12 +16,12 @@ from pki.own_register import OwnAuthorities
 from pki.pki_options import PATH, directory_option
 from pki.register import Register
 
-_site = click.option("--site", required=True, help="The one site for which it counts.")
+_site = click.option("--site", required=True, help="The site that the authority may certify.")
 
 
 @click.group("own-authority", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
 def own_authority() -> None:
-    """Let a hospital's own authority issue the certificate of its site, and of no other."""
+    """Manage the authorities of hospitals that issue the certificate of their own site."""
 
 
 @own_authority.command(
@@ -31,12 +31,12 @@ def own_authority() -> None:
 @click.argument("certificate", type=PATH)
 @_site
 @directory_option
-@click.option("--fingerprint", required=True, help="The fingerprint of CERTIFICATE that the hospital read to you.")
+@click.option("--fingerprint", required=True, help="Fingerprint of CERTIFICATE, as the hospital read it to you.")
 def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
-    """Let the authority in CERTIFICATE count for one site, a member, from now on; nothing is restarted.
+    """Trust the authority in CERTIFICATE for one site. The site must be a member. No restart is needed.
 
-    What the hospital has to read aloud is shown there by `pki inspect CERTIFICATE`. The site's present certificate
-    counts until it has connected with one of its own authority.
+    The hospital runs `pki inspect CERTIFICATE` and reads its fingerprint to you. The site's current certificate stays
+    valid until the site connects with a certificate of its own authority.
     """
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
@@ -58,12 +58,15 @@ def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None
 )
 @_site
 @directory_option
-@click.option("--fingerprint", help="The one of two that goes; without it, all of the site go.")
+@click.option(
+    "--fingerprint",
+    help="Remove only the authority with this fingerprint. Without it, remove all of the site.",
+)
 def remove(site: str, directory: Path, fingerprint: str | None) -> None:
-    """Let a site's own authority count no more, at once; a running coordinator notices within a second.
+    """Stop trusting a site's own authority. A running coordinator applies this within a second.
 
-    What it has issued is not accepted any more, and a stream that was opened with it ends. The site stays a member and
-    gets a certificate of the federation with `site-agent renew`.
+    Its certificates are no longer accepted, and a stream that uses one is closed. The site stays a member. With
+    `site-agent renew` it receives a certificate of the federation.
     """
     with Register(Authority.load(directory).register_path) as register:
         gone = OwnAuthorities(register).remove(site_name(site), fingerprint)
@@ -73,9 +76,9 @@ def remove(site: str, directory: Path, fingerprint: str | None) -> None:
 
 @own_authority.command(name="list", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
 @directory_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_authorities(directory: Path, as_json: bool) -> None:
-    """Show which hospitals' authorities count, for which site, until when."""
+    """List the trusted authorities of hospitals, with site and expiry."""
     with Register(Authority.load(directory).register_path) as register:
         own = OwnAuthorities(register)
         found, in_use = own.all(), own.sites_in_use()

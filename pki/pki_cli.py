@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="global-layers")
 def commands() -> None:
-    """Who is who in a federation: its authority, its invitations and its register of sites."""
+    """Manage a federation's authority, its invitations and its register of sites."""
 
 
 @commands.command(
@@ -56,7 +56,7 @@ def commands() -> None:
     "--enrolment-address coordinator.example.org:8444 --directory /var/lib/coordinator/pki"
 )
 @click.option("--federation", required=True, help="Lowercase letters, digits and hyphens.")
-@click.option("--address", required=True, help="HOST:PORT where sites call during runs.")
+@click.option("--address", required=True, help="HOST:PORT to which sites connect during runs.")
 @click.option("--enrolment-address", required=True, help="HOST:PORT where sites enrol.")
 @click.option("--host", "hosts", multiple=True, help="A further name or IP address of the coordinator; repeatable.")
 @_directory
@@ -69,10 +69,10 @@ def init(
     directory: Path,
     passphrase_file: Path | None,
 ) -> None:
-    """Make the authority, the coordinator's certificate and an empty register.
+    """Create the authority, the coordinator's certificate and an empty register.
 
-    Without --passphrase-file the passphrase of the root key is asked for; where it is left empty,
-    or where there is no terminal, one is made and printed once.
+    Without --passphrase-file, you type the passphrase of the root key. If you leave it empty, or without a terminal,
+    the program makes one and prints it once.
     """
     record = FederationRecord(
         federation=federation_name(federation),
@@ -100,11 +100,13 @@ def init(
 @commands.command(epilog="Example: pki invite st-mary --directory /var/lib/coordinator/pki --output st-mary.invitation")
 @click.argument("site")
 @_directory
-@click.option("--output", type=_PATH, required=True, help="Where the invitation is written, mode 0600.")
+@click.option("--output", type=_PATH, required=True, help="Output file for the invitation, mode 0600.")
 @click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
-@click.option("--pre-approved", is_flag=True, help="Enrol whoever holds the file, without `pki approve`.")
+@click.option(
+    "--pre-approved", is_flag=True, help="Issue a certificate to anyone with this file, without `pki approve`."
+)
 def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
-    """Invite SITE: write the one file that its operator needs, and note it in the register."""
+    """Invite SITE: write the invitation file for its operator, and record it in the register."""
     if output.exists():
         raise ConfigurationError(
             what=f"{output} exists already.",
@@ -144,9 +146,11 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
 )
 @click.argument("site")
 @_directory
-@click.option("--fingerprint", required=True, help="The fingerprint of its identity key that the site read to you.")
+@click.option(
+    "--fingerprint", required=True, help="Fingerprint of the site's identity key, as the site read it to you."
+)
 def approve(site: str, directory: Path, fingerprint: str) -> None:
-    """Allow SITE its certificate, after its operator read its fingerprint to you."""
+    """Approve the certificate of SITE, after its operator read the fingerprint to you."""
     with Register(Authority.load(directory).register_path) as register:
         register.approve(site_name(site), fingerprint, _now())
     click.echo(f"Approved site {site}; it fetches its certificate when it asks next.")
@@ -154,8 +158,10 @@ def approve(site: str, directory: Path, fingerprint: str) -> None:
 
 @commands.command(name="list", epilog="Example: pki list --directory /var/lib/coordinator/pki --plan")
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@click.option("--plan", "as_plan", is_flag=True, help="The `sites:` of a plan: active and approved sites.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@click.option(
+    "--plan", "as_plan", is_flag=True, help="Print the `sites:` section of a plan, with active and approved sites."
+)
 def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
     """Show every site with its state and the fingerprint of its identity key."""
     if as_json and as_plan:
@@ -178,7 +184,7 @@ def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
 @click.argument("site")
 @_directory
 def revoke(site: str, directory: Path) -> None:
-    """Take SITE out of the federation, at once; a running coordinator notices within a second."""
+    """Remove SITE from the federation. A running coordinator applies this within a second."""
     with Register(Authority.load(directory).register_path) as register:
         register.revoke(site_name(site), _now())
     click.echo(f"Revoked site {site}: none of its certificates is accepted any more.")
@@ -187,7 +193,7 @@ def revoke(site: str, directory: Path) -> None:
 @commands.command(epilog="Example: pki renew --directory /var/lib/coordinator/pki --authority")
 @_directory
 @click.option(
-    "--authority", "with_authority", is_flag=True, help="The issuing certificate as well; needs the root key."
+    "--authority", "with_authority", is_flag=True, help="Also renew the issuing certificate. This needs the root key."
 )
 @_passphrase_file
 def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -> None:
@@ -205,9 +211,9 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
 
 @commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
 @_directory
-@click.option("--output", type=_PATH, required=True, help="Where the public keys are written.")
+@click.option("--output", type=_PATH, required=True, help="Output file for the public keys.")
 def keys(directory: Path, output: Path) -> None:
-    """Write the public identity keys of coordinator and sites, for whoever verifies an audit log."""
+    """Write the public identity keys of coordinator and sites. A verifier of audit logs needs this file."""
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
         found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
@@ -220,14 +226,14 @@ def keys(directory: Path, output: Path) -> None:
 @commands.command(epilog="Example: pki inspect st-mary.invitation")
 @click.argument("file", type=_PATH)
 def inspect(file: Path) -> None:
-    """Say in plain words what a certificate or an invitation is; its token is not shown."""
+    """Explain a certificate or an invitation in plain words. The token of an invitation is not shown."""
     for line in inspection.describe(store.read_public(file), _now()):
         click.echo(line)
 
 
 @commands.group(epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
 def rotate() -> None:
-    """Change the authority's root while the federation works: begin, complete, end."""
+    """Replace the authority's root key in three steps, without interruption: begin, complete, end."""
 
 
 @rotate.command(name="begin", epilog="Example: pki rotate begin --directory /var/lib/coordinator/pki")
@@ -235,7 +241,7 @@ def rotate() -> None:
 @_passphrase_file
 @click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
 def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
-    """Make the next root, for which the present one vouches; sites hear of it when they are connected."""
+    """Create the next root and sign it with the current one. Sites receive it when they connect."""
     authority = Authority.load(directory)
     following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
     made = "" if following else sealed_key.new_passphrase()
@@ -248,7 +254,7 @@ def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_
 @rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_complete(directory: Path) -> None:
-    """Issue under the next root from now on; both are trusted."""
+    """Issue certificates under the next root from now on. Both roots are trusted."""
     rotation.complete(Authority.load(directory), _now())
     click.echo("The next authority issues from now on; sites get its certificates as they renew.")
 
@@ -256,7 +262,7 @@ def rotate_complete(directory: Path) -> None:
 @rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_end(directory: Path) -> None:
-    """Trust the old root no more, once every site has a certificate of the new authority."""
+    """Stop trusting the old root. Every site must have a certificate of the new authority."""
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
         rotation.end(authority, register)
@@ -266,7 +272,7 @@ def rotate_end(directory: Path) -> None:
 @rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_status(directory: Path) -> None:
-    """Say which step is next, and which sites have yet to renew."""
+    """Show the next step, and the sites that still have to renew."""
     authority = Authority.load(directory)
     if authority.next_root_path.exists():
         click.echo("Begun: when every site has been connected once since then, run `pki rotate complete`.")
@@ -280,11 +286,11 @@ def rotate_status(directory: Path) -> None:
 
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(directory: Path, as_json: bool) -> None:
-    """Look at the authority, its keys, and the days that every certificate has left; nothing is changed.
+    """Check the authority, its keys and the remaining days of every certificate. This changes nothing.
 
-    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
     for finding in () if as_json else found:

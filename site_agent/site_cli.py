@@ -46,7 +46,7 @@ from site_agent.log_lines import set_up_log
 @click.group()
 @click.version_option(version("global-layers"), prog_name="site-agent")
 def cli() -> None:
-    """Take part in a federation; data, private layers and predictions stay here.
+    """Take part in a federation. Data, private layers and predictions stay here.
 
     Example: site-agent join --config hospital.yaml
     """
@@ -55,10 +55,10 @@ def cli() -> None:
 @cli.command()
 @config_option
 def join(path: Path) -> None:
-    """Join the federation and train until its studies are over.
+    """Join the federation and train until its studies are complete.
 
-    This process becomes the gate, which has the keys. It starts the agent, which has the network, and the trainer,
-    which has the patients, unless hospital.yaml names gate_socket or trainer_socket: then they are services.
+    This process becomes the gate, which has the keys. It starts the agent (network) and the trainer (patients). If
+    hospital.yaml names gate_socket or trainer_socket, that process is a service, and this command does not start it.
 
     Example: site-agent join --config hospital.yaml
     """
@@ -79,10 +79,10 @@ def join(path: Path) -> None:
 @cli.command()
 @config_option
 def identity(path: Path) -> None:
-    """Show the fingerprint of this site's identity key, which is made where there is none.
+    """Show the fingerprint of this site's identity key. If there is no key, create it.
 
-    The federation office writes it into the plan. Read it to them over the telephone. Run this as the gate's user or
-    as root.
+    Read the fingerprint to the federation office over the telephone. They add it to the plan. Run this as the gate's
+    user or as root.
 
     Example: site-agent identity --config hospital.yaml
     """
@@ -98,7 +98,7 @@ def identity(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Read the configuration and check the table against its contract; nothing is sent.
+    """Check the configuration, and check the table against its contract. This sends nothing.
 
     Example: site-agent check --config hospital.yaml
     """

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _config = click.option("--config", "path", type=_PATH, help="The file coordinator.yaml.")
-_log = click.option("--log", "log_path", type=_PATH, help="A copy of audit.log, its full files beside it.")
-_since = click.option("--since", help="From this day or time on, UTC.")
-_until = click.option("--until", help="Before this day or time, UTC.")
+_log = click.option(
+    "--log", "log_path", type=_PATH, help="A copy of audit.log, with its older files in the same folder."
+)
+_since = click.option("--since", help="Show records from this day or time, UTC.")
+_until = click.option("--until", help="Show records before this day or time, UTC.")
 
 
 @click.group()
@@ -31,14 +33,14 @@ def audit() -> None:
 @audit.command()
 @_config
 @_log
-@click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
+@click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
 @click.option(
     "--checkpoints",
     type=_PATH,
-    help="Checkpoints of this log that a site kept: a file of `site-agent audit checkpoints`.",
+    help="Checkpoints of this log that a site kept, written by `site-agent audit checkpoints`.",
 )
 def verify(path: Path | None, log_path: Path | None, keys: Path | None, checkpoints: Path | None) -> None:
-    """Check every record of the log, every signed checkpoint in it, and every checkpoint that was kept elsewhere.
+    """Check all records and signed checkpoints of the log, and compare it with checkpoints kept elsewhere.
 
     Example: coordinator audit verify --config coordinator.yaml
     """
@@ -51,11 +53,11 @@ def verify(path: Path | None, log_path: Path | None, keys: Path | None, checkpoi
 @audit.command()
 @_config
 @_log
-@click.option("--event", help="Only this kind of record, such as round_offered.")
-@click.option("--run", help="Only this run.")
+@click.option("--event", help="Show only this kind of record, such as round_offered.")
+@click.option("--run", help="Show only this run.")
 @_since
 @_until
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with all facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
 def show(
     path: Path | None,
     log_path: Path | None,
@@ -80,14 +82,14 @@ def show(
 @audit.command()
 @_config
 @_log
-@click.option("--study", help="Only the runs of this study.")
+@click.option("--study", help="Include only the runs of this study.")
 @_since
 @_until
-@click.option("--output", type=_PATH, required=True, help="A file that ends with .csv or .html.")
+@click.option("--output", type=_PATH, required=True, help="Output file. Its name ends with .csv or .html.")
 def export(
     path: Path | None, log_path: Path | None, study: str | None, since: str | None, until: str | None, output: Path
 ) -> None:
-    """Write a report of one study and period.
+    """Write a report about one study and period.
 
     Example: coordinator audit export --config coordinator.yaml --study heart --output heart.html
     """
@@ -101,9 +103,9 @@ def export(
 
 @audit.command()
 @_config
-@click.option("--output", type=_PATH, required=True, help="Where the checkpoints are written.")
+@click.option("--output", type=_PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path | None, output: Path) -> None:
-    """Write the checkpoint of each site's log that was cosigned last, for whoever verifies such a log.
+    """Write the last cosigned checkpoint of each site's log. A verifier needs this file.
 
     Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """

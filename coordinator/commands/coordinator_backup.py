@@ -27,7 +27,7 @@ PROGRAM: Final = "coordinator"
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Put authority and state of a coordinator that is not running into one file, which holds secret keys.
+    """Write authority and state of a stopped coordinator to one file. The file contains secret keys.
 
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
     """
@@ -52,7 +52,7 @@ def backup(file: Path, path: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
 def restore(file: Path, path: Path) -> None:
-    """Check a backup and bring it back; never over something newer, and never over an authority that is there.
+    """Check a backup and restore it. It never replaces newer state or an existing authority.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """

@@ -19,17 +19,17 @@ from protos.errors import OperatorError
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--bundle",
     "place",
     type=click.Path(path_type=Path),
-    help="Also write a file for support, without any text of yours.",
+    help="Also write a support file. It contains no names, paths or values.",
 )
 def doctor(path: Path, as_json: bool, place: Path | None) -> None:
-    """Look at everything that the coordinator needs; safe at any time, nothing is changed or sent.
+    """Check everything that the coordinator needs. This is safe at any time: it changes and sends nothing.
 
-    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 
     Example: coordinator doctor --config coordinator.yaml
     """

@@ -12,7 +12,7 @@ from host.message_catalogue import ERRORS, explained
 @click.command()
 @click.argument("identifier", required=False)
 def explain(identifier: str | None) -> None:
-    """Say what IDENTIFIER means and what to do; without one, list all.
+    """Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
 
     Example: coordinator explain E020
     """

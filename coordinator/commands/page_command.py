@@ -14,9 +14,14 @@ from host.listening import check_local, until_ended
 
 @click.command()
 @config_option
-@click.option("--listen", default="127.0.0.1:8480", show_default=True, help="Loopback HOST:PORT, or unix:/path.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8480",
+    show_default=True,
+    help="Address to listen on: HOST:PORT of this computer, or unix:/path.",
+)
 def page(path: Path, listen: str) -> None:
-    """Serve the status page to this computer's own browsers, until it is ended; nothing can be changed there.
+    """Serve a read-only status page for browsers on this computer, until you stop the command.
 
     Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
     """

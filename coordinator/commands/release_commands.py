@@ -21,18 +21,18 @@ _PARTS = ("parameters.safetensors", "plan.json", "record.json")
 
 @click.command()
 @config_option
-@click.option("--run", "name", required=True, help="The run, as `coordinator runs` names it.")
+@click.option("--run", "name", required=True, help="Name of the run, as in `coordinator runs`.")
 @click.option(
     "--approval",
     "files",
     required=True,
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file that a site made with `site-agent release approve`; once for each site.",
+    help="Approval file of a site, written by `site-agent release approve`. Repeat the option for each site.",
 )
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="A new folder for the recipient.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
 def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> None:
-    """Write the final parameters for the recipient whom every site of the run has approved.
+    """Write the final parameters for a recipient that every site of the run approved.
 
     Example: coordinator release --config coordinator.yaml --run RUN --approval st-mary.release --output release
     """

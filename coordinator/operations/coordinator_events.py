@@ -209,7 +209,7 @@ EVENTS: Final = (
         "E188",
         "authority_ends_soon",
         "The coordinator's certificate is due, but the issuing certificate above it ends no later.",
-        "Fetch the root key and run `pki renew --authority`.",
+        "Fetch the root key and run `pki renew` with `--authority`.",
     ),
     Entry(
         "E190",

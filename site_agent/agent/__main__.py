@@ -35,7 +35,7 @@ _PULSE_SECONDS: Final = 1.0
 @click.option("--socket", "descriptor", type=int, help="An inherited socket to the gate.")
 @click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
 def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
-    """Connect this site to its coordinator; the gate orders, this process relays.
+    """Connect this site to its coordinator, and relay messages for the gate.
 
     Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --gate /run/site-gate/gate.sock
     """

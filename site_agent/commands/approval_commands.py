@@ -35,18 +35,20 @@ from site_agent.state_folders import approvals_folder, audit_log_path, gate_fold
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
 
-_by_option = click.option("--by", required=True, help="The name of the person, as the audit log shall have it.")
+_by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
 
 
 @click.command()
 @config_option
 @plan_option
-@click.option("--html", "page", type=click.Path(path_type=Path), help="Write the page to print and sign here as well.")
-@click.option("--dry-run", is_flag=True, help="Train one round here, without network, and show what would have left.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), help="Also write the review as a page for printing and signing."
+)
+@click.option("--dry-run", is_flag=True, help="Train one round without network, and show what would be sent.")
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
-    """Show what a plan would make this site send, and what this hospital's own policy says about it.
+    """Show what this site would send under a plan, and whether this hospital's policy allows it.
 
-    The exit status is 77 where the policy refuses the plan, and 78 where this site's table has too few rows for it.
+    The exit status is 77 if the policy refuses the plan. It is 78 if this site's table has too few rows.
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
@@ -72,9 +74,9 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
-@click.option("--until", help="A day or a time, in UTC where it names no zone, at whose end this approval ends.")
+@click.option("--until", help="Day or time when this approval ends, in UTC if no time zone is given.")
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> None:
-    """Record that a person agrees to a plan; without this nothing trains.
+    """Record that a person approves a plan. Without an approval nothing trains.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
     """
@@ -108,7 +110,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> N
 @plan_option
 @_by_option
 def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
-    """Take this site out of a plan at once, also while it trains; the other sites go on or wait, as the plan says.
+    """Remove this site from a plan at once, even during training. The other sites continue or wait, as the plan sets.
 
     Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "A. Jones"
     """

@@ -22,21 +22,25 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _config = click.option("--config", "path", type=_PATH, help="The file hospital.yaml.")
-_log = click.option("--log", "log_path", type=_PATH, help="A copy of audit.log, its full files beside it.")
-_site = click.option("--site", help="Whose log the copy is.")
-_keys = click.option("--keys", type=_PATH, help="Public keys, as `pki keys` writes them.")
-_heads = click.option(
-    "--checkpoints", type=_PATH, help="Checkpoints that the coordinator kept, as `coordinator audit checkpoints` tells."
+_log = click.option(
+    "--log", "log_path", type=_PATH, help="A copy of audit.log, with its older files in the same folder."
 )
-_since = click.option("--since", help="From this day or time on, UTC.")
-_until = click.option("--until", help="Before this day or time, UTC.")
+_site = click.option("--site", help="Name of the site that wrote the log.")
+_keys = click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
+_heads = click.option(
+    "--checkpoints",
+    type=_PATH,
+    help="Checkpoints that the coordinator kept, written by `coordinator audit checkpoints`.",
+)
+_since = click.option("--since", help="Show records from this day or time, UTC.")
+_until = click.option("--until", help="Show records before this day or time, UTC.")
 
 
 @click.group()
 def audit() -> None:
-    """Check, read and export the log of all that crossed this site's boundary.
+    """Check, read and export the log of everything that this site sent and received.
 
-    With --config run this as the gate's user or as root. With --log anybody may check a copy.
+    With --config, run this as the gate's user or as root. With --log, any user can check a copy.
     """
 
 
@@ -49,7 +53,7 @@ def audit() -> None:
 def verify(
     path: Path | None, log_path: Path | None, site: str | None, keys: Path | None, checkpoints: Path | None
 ) -> None:
-    """Check every record of the audit log, every signed checkpoint in it, and every checkpoint that was kept elsewhere.
+    """Check all records and signed checkpoints of the audit log, and compare it with checkpoints kept elsewhere.
 
     Example: site-agent audit verify --config hospital.yaml
     """
@@ -63,11 +67,11 @@ def verify(
 @_config
 @_log
 @_site
-@click.option("--event", help="Only this kind of record, such as contribution_released.")
-@click.option("--run", help="Only this run.")
+@click.option("--event", help="Show only this kind of record, such as contribution_released.")
+@click.option("--run", help="Show only this run.")
 @_since
 @_until
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with all facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
 def show(
     path: Path | None,
     log_path: Path | None,
@@ -94,10 +98,10 @@ def show(
 @_config
 @_log
 @_site
-@click.option("--study", help="Only the runs of this study, and what concerns its plans.")
+@click.option("--study", help="Include only the runs and plans of this study.")
 @_since
 @_until
-@click.option("--output", type=_PATH, required=True, help="A file that ends with .csv or .html.")
+@click.option("--output", type=_PATH, required=True, help="Output file. Its name ends with .csv or .html.")
 def export(
     path: Path | None,
     log_path: Path | None,
@@ -107,7 +111,7 @@ def export(
     until: str | None,
     output: Path,
 ) -> None:
-    """Write a report for the data protection officer, of one study and period.
+    """Write a report about one study and period for the data protection officer.
 
     Example: site-agent audit export --config hospital.yaml --study heart --output heart.html
     """
@@ -122,9 +126,9 @@ def export(
 
 @audit.command()
 @_config
-@click.option("--output", type=_PATH, required=True, help="Where the checkpoints are written.")
+@click.option("--output", type=_PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path | None, output: Path) -> None:
-    """Write the checkpoint of the coordinator's log that this site has cosigned last, for whoever verifies that log.
+    """Write the last checkpoint of the coordinator's log that this site cosigned. A verifier needs this file.
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
@@ -139,10 +143,10 @@ def checkpoints(path: Path | None, output: Path) -> None:
 
 @audit.command(name="begin-anew")
 @config_option
-@click.option("--by", required=True, help="The name of the person who decides this.")
-@click.option("--because", required=True, help="Why, in a few words; it stays on record.")
+@click.option("--by", required=True, help="Name of the person who decided this.")
+@click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def begin_anew(path: Path, by: str, because: str) -> None:
-    """Put a lost or damaged log aside and begin the next one; the coordinator and every reader will see that.
+    """Rename a lost or damaged log and start a new one. The coordinator and every reader can see this.
 
     Example: site-agent audit begin-anew --config hospital.yaml --by "A. Jones" --because "disk failed"
     """

@@ -25,7 +25,7 @@ PROGRAM: Final = "site agent"
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Put the state of a site whose agent is not running into one file, to be kept as patient data are.
+    """Write the state of a stopped site to one file. Protect this file like patient data.
 
     Example: site-agent backup /mnt/safe/st-mary.backup --config hospital.yaml
     """
@@ -58,7 +58,7 @@ def backup(file: Path, path: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
 def restore(file: Path, path: Path) -> None:
-    """Check a backup and bring it back; never over something newer.
+    """Check a backup and restore it. It never replaces newer state.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """

@@ -15,12 +15,17 @@ from site_agent.hospital import Hospital, read_hospital
 
 @click.command()
 @config_option
-@click.option("--listen", default="127.0.0.1:8482", show_default=True, help="Loopback HOST:PORT, or unix:/path.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8482",
+    show_default=True,
+    help="Address to listen on: HOST:PORT of this computer, or unix:/path.",
+)
 def curves(path: Path, listen: str) -> None:
-    """Serve a live page of this site's own losses and metric in each round, until it is ended.
+    """Serve a live page with this site's losses and metric in each round, until you stop the command.
 
-    Run it as the trainer's user, whose reports it reads: the agent has no part in it, and nothing leaves this computer.
-    On a port every user of this computer may ask for it meanwhile; on a Unix socket only who may open that.
+    Run it as the trainer's user. Nothing leaves this computer. Every user of this computer can open a port. Only
+    permitted users can open a Unix socket.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """

@@ -23,16 +23,16 @@ from site_agent.trainer.isolation import give_up_network
 
 @click.group()
 def data() -> None:
-    """Connect this hospital's table: describe, check, accept, invent; everything stays here."""
+    """Prepare this hospital's table: describe, check, accept, invent. Nothing leaves this computer."""
 
 
 @data.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="Where the draft goes; without it, to the terminal.")
-@click.option("--sheet", help="Of a workbook; without it, the first.")
-@click.option("--query", type=click.Path(path_type=Path), help="A file with the query, where TABLE is a database.")
+@click.option("--output", type=click.Path(path_type=Path), help="Output file. Without this option, print the draft.")
+@click.option("--sheet", help="Name of the sheet in a workbook. Without this option, the first sheet.")
+@click.option("--query", type=click.Path(path_type=Path), help="File with the SQL query, if TABLE is a database.")
 def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None) -> None:
-    """Draft a contract from a table, for a person to correct.
+    """Write a draft contract for a table. A person must correct it.
 
     Example: site-agent data describe patients.csv --output contract.yaml
     """
@@ -51,11 +51,15 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 
 @data.command()
 @config_option
-@click.option("--html", type=click.Path(path_type=Path), help="Where the page goes; without it, below `state`.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="Output file for the page. Without this option, a file below `state`.",
+)
 def check(path: Path, html: Path | None) -> None:
-    """Hold the table against its contract and tell everything that is found, before the first round.
+    """Compare the table with its contract and list every finding. Do this before the first round.
 
-    The exit status is 78 where an error, or a warning that nobody has accepted, keeps the table from training.
+    The exit status is 78 if an error, or a warning that nobody accepted, prevents training.
 
     Example: site-agent data check --config hospital.yaml
     """
@@ -87,10 +91,12 @@ def check(path: Path, html: Path | None) -> None:
 
 @data.command()
 @config_option
-@click.option("--by", required=True, help="The name of the person who accepts the warnings.")
-@click.option("--digest", required=True, help="Of the examination that the person has read, as `data check` told it.")
+@click.option("--by", required=True, help="Name of the person who accepts the warnings.")
+@click.option(
+    "--digest", required=True, help="Digest of the examination that the person read, as printed by `data check`."
+)
 def accept(path: Path, by: str, digest: str) -> None:
-    """Record that a person has read the warnings about this table and agrees to its use as it is.
+    """Record that a person read the warnings about this table and accepts them.
 
     Example: site-agent data accept --config hospital.yaml --by "A. Jones" --digest 0123456789abcdef
     """
@@ -125,11 +131,11 @@ def accept(path: Path, by: str, digest: str) -> None:
 
 @data.command()
 @click.option("--contract", "contract_path", required=True, type=click.Path(path_type=Path), help="The contract.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the made-up table goes.")
-@click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="How many patients.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of all draws.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the made-up table.")
+@click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of patients.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the random numbers.")
 def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
-    """Make up a table that satisfies a contract, for a rehearsal without anybody's data.
+    """Write a made-up table that matches a contract, for a rehearsal without patient data.
 
     Example: site-agent data invent --contract contract.yaml --output invented.csv
     """

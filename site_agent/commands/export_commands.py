@@ -13,11 +13,13 @@ from site_agent.hospital import read_hospital
 
 @click.command()
 @config_option
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="A new folder.")
-@click.option("--onnx", "has_onnx", is_flag=True, help="Write model.onnx too; needs the extra onnx.")
-@click.option("--run", "run_name", help="The run whose model is exported; without it, the latest.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
+@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This needs the extra `onnx`.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
 def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
-    """Write the chosen model with a loader that needs PyTorch alone; compared with the model before it is written.
+    """Write the chosen model with a loader that needs only PyTorch.
+
+    The loader's predictions are compared with the model's first.
 
     Example: site-agent export --config hospital.yaml --output model --onnx
     """
@@ -39,11 +41,11 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="The run whose model is described; without it, the latest.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="A file for the card as text.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="A file for the card as values.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
-    """Describe the chosen model for people who were not there; counts below 10 are not told.
+    """Write a model card of the chosen model. Counts below 10 are not shown.
 
     Example: site-agent card --config hospital.yaml --markdown card.md
     """

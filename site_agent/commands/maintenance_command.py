@@ -14,11 +14,11 @@ from site_agent.state_folders import audit_log_path, gate_folder
 
 @click.command()
 @config_option
-@click.option("--from", "begins", help="When it begins, such as 2026-05-01T22:00; this computer's time zone.")
-@click.option("--until", "ends", help="When it ends.")
-@click.option("--cancel", is_flag=True, help="There is no window any more.")
+@click.option("--from", "begins", help="Start of the absence, such as 2026-05-01T22:00, in this computer's time zone.")
+@click.option("--until", "ends", help="End of the absence.")
+@click.option("--cancel", is_flag=True, help="Cancel the announced absence.")
 def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
-    """Announce a window in which this site may be away; the coordinator waits and does not count it as lost.
+    """Announce a time in which this site may be absent. The coordinator waits and does not treat it as lost.
 
     Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
     """

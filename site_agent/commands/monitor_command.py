@@ -14,14 +14,14 @@ from site_agent.hospital import read_hospital
 @click.command()
 @config_option
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--run", "run_name", help="The run whose model is watched; without it, the latest.")
-@click.option("--html", type=click.Path(path_type=Path), help="A file for the page.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="A file for all figures.")
-@click.option("--metrics", type=click.Path(path_type=Path), help="A file for Prometheus, such as drift.prom.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
+@click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")
 def monitor(
     path: Path, table: Path, run_name: str | None, html: Path | None, json_path: Path | None, metrics: Path | None
 ) -> None:
-    """Compare TABLE with the training rows and, where it has the outcome, the model with its test.
+    """Compare TABLE with the training rows. If TABLE has the outcome, also compare the model's figures with its test.
 
     Example: site-agent monitor --config hospital.yaml new.csv --html drift.html
     """

@@ -12,13 +12,13 @@ from site_agent.hospital import read_hospital
 
 @click.command("move-state")
 @config_option
-@click.option("--give-up-run", "gives_up", is_flag=True, help="Give up a run that is under way; needs --by.")
-@click.option("--by", help="The name of the person who gives the run up, as the audit log has it.")
+@click.option("--give-up-run", "gives_up", is_flag=True, help="Give up the current run. This needs --by.")
+@click.option("--by", help="Name of the person who gives up the run, for the audit log.")
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
-    """Give each of the three programs its own folder, in a state that version 0.1 has written.
+    """Divide a state of version 0.1 into one folder for each of the three programs.
 
-    At a terminal `site-agent join` does this by itself. Where the programs run as services, run this as root after the
-    services of 0.1 have stopped and the packages have made the folders `agent` and `gate`.
+    At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the services of 0.1
+    and install the packages first. Then run this as root.
 
     Example: site-agent move-state --config hospital.yaml
     """

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 @click.command("request-certificate")
 @config_option
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Where the signing request is written.")
-@click.option("--anew", is_flag=True, help="With another key; what was requested before is forgotten.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Output file for the certificate request."
+)
+@click.option("--anew", is_flag=True, help="Use a new key and drop the earlier request.")
 def request_certificate(path: Path, output: Path, anew: bool) -> None:
-    """Write a signing request for the hospital's own authority; the private key stays here.
+    """Write a certificate request for the hospital's own authority. The private key stays here.
 
-    The key and certificate in force are not touched. Asked again, it writes the request for the same key. Run this as
-    the agent's user or as root.
+    The current key and certificate do not change. A second request uses the same key. Run this as the agent's user or
+    as root.
 
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
@@ -57,10 +59,10 @@ def request_certificate(path: Path, output: Path, anew: bool) -> None:
 @config_option
 @click.argument("chain", type=click.Path(path_type=Path))
 def install_certificate(path: Path, chain: Path) -> None:
-    """Take CHAIN, what the hospital's authority has issued: the certificate first, its authority last, as PEM.
+    """Install CHAIN from the hospital's authority, a PEM file with the certificate first and the authority last.
 
-    The agent shows it to the coordinator and changes over to it by itself, without an interruption of a study; where
-    no agent runs, `site-agent renew` does. Until then the certificate in force stays.
+    The agent starts to use it by itself, without interrupting a study. If no agent runs, use `site-agent renew`.
+    Until then, the current certificate stays in use.
 
     Example: site-agent install-certificate --config hospital.yaml st-mary.chain
     """

@@ -12,13 +12,14 @@ from site_agent.hospital import read_hospital
 
 @click.command()
 @config_option
-@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="A table with new rows.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Where the predictions go.")
-@click.option("--run", "run_name", help="The run whose model is used; without it, the latest.")
+@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
-    """Apply the chosen model to new rows; everything stays here.
+    """Apply the chosen model to new rows. Nothing leaves this computer.
 
-    The input may be of the contract's form, CSV or Parquet, the output CSV or, where it ends in .parquet, Parquet.
+    The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
+    .parquet.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
@@ -46,11 +47,14 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 @click.command()
 @config_option
 @click.option(
-    "--kind", required=True, type=click.Choice(["platt", "isotonic", "none"]), help="The map; none forgets it."
+    "--kind",
+    required=True,
+    type=click.Choice(["platt", "isotonic", "none"]),
+    help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
-@click.option("--run", "run_name", help="The run whose model is meant; without it, the latest.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
 def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
-    """Fit the model's probabilities to this site's validation rows; the model itself stays as it is.
+    """Fit the model's probabilities to this site's validation rows. The model itself does not change.
 
     Example: site-agent recalibrate --config hospital.yaml --kind platt
     """

@@ -14,10 +14,10 @@ from site_agent.hospital import read_hospital
 @click.command()
 @config_option
 def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now, while its gate does not run. It also happens by itself.
+    """Replace this site's TLS key and certificate now. Stop its gate first. Certificates also renew by themselves.
 
-    A request to the coordinator's enrolment port, signed with the identity key, which stays the same. Run this as root
-    where the programs run as services.
+    The request goes to the coordinator's enrolment port. The identity key does not change. If the programs run as
+    services, run this as root.
 
     Example: site-agent renew --config hospital.yaml
     """

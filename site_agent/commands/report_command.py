@@ -13,14 +13,23 @@ from site_agent.hospital import read_hospital
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="The run that is reported; without it, the latest.")
-@click.option("--group", "groups", multiple=True, help="A feature by which results are told apart; may be repeated.")
-@click.option("--html", type=click.Path(path_type=Path), help="A file for the page, which needs nothing but itself.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="A file for all figures and curves.")
+@click.option("--run", "run_name", help="Run to report. Without this option, the latest run.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="Column that divides the results into groups. Repeat the option for more columns.",
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Output file for the page, one file without links to others."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures and curves, as JSON."
+)
 def report(
     path: Path, run_name: str | None, groups: tuple[str, ...], html: Path | None, json_path: Path | None
 ) -> None:
-    """Show what a run brought this site; everything stays here.
+    """Show what this site gained from a run. Nothing leaves this computer.
 
     Example: site-agent report --config hospital.yaml --html report.html
     """

@@ -25,24 +25,24 @@ _TRAINER_SECONDS = 600.0
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--side",
     type=click.Choice(("all", "agent", "gate", "trainer")),
     default="all",
     show_default=True,
-    help="Which process to look at. As services they run as three users; run each side as its user, or all as root.",
+    help="Process to check. Services run as three users: run each check as its user, or all as root.",
 )
 @click.option(
     "--bundle",
     "place",
     type=click.Path(path_type=Path),
-    help="Also write a file for support, without any text of yours.",
+    help="Also write a support file. It contains no names, paths or values.",
 )
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
-    """Look at everything that this site needs; safe at any time, nothing is changed or sent.
+    """Check everything that this site needs. This is safe at any time: it changes and sends nothing.
 
-    The exit status is 0 where all is well, 3 with warnings, 1 with a failure.
+    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 
     Example: site-agent doctor --config hospital.yaml
     """

@@ -12,7 +12,7 @@ from site_agent.site_events import EVENTS
 @click.command()
 @click.argument("identifier", required=False)
 def explain(identifier: str | None) -> None:
-    """Say what IDENTIFIER means and what to do; without one, list all.
+    """Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
 
     Example: site-agent explain E020
     """

@@ -10,5 +10,8 @@ config_option = click.option(
     "--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml."
 )
 plan_option = click.option(
-    "--plan", "plan_path", type=click.Path(path_type=Path), help="A plan's YAML; without it, the one announced last."
+    "--plan",
+    "plan_path",
+    type=click.Path(path_type=Path),
+    help="File of the plan. Without this option, the plan that was announced last.",
 )

@@ -14,11 +14,16 @@ from site_agent.hospital import Hospital, read_hospital
 
 @click.command()
 @config_option
-@click.option("--listen", default="127.0.0.1:8481", show_default=True, help="Loopback HOST:PORT, or unix:/path.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:8481",
+    show_default=True,
+    help="Address to listen on: HOST:PORT of this computer, or unix:/path.",
+)
 def page(path: Path, listen: str) -> None:
-    """Serve this site's page to this computer's own browsers, until it is ended; nothing can be changed there.
+    """Serve a read-only page about this site for browsers on this computer, until you stop the command.
 
-    It shows what has left, by the audit log. What the site gained is on the page of `site-agent report`.
+    It shows what left this site, from the audit log. `site-agent report` shows what the site gained.
 
     Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
     """

@@ -20,23 +20,25 @@ from site_agent.state_folders import audit_log_path, gate_folder
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
 
-_run_option = click.option("--run", required=True, help="The run, as the audit log names it.")
-_by_option = click.option("--by", required=True, help="The name of the person, as the audit log shall have it.")
+_run_option = click.option("--run", required=True, help="Name of the run, as in the audit log.")
+_by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
 
 
 @click.group()
 def release() -> None:
-    """Say who may have what a study came to, or that data of this site is withdrawn from it."""
+    """Approve a recipient of a study's result, or withdraw this site's data from it."""
 
 
 @release.command()
 @config_option
 @_run_option
 @_by_option
-@click.option("--to", "recipient", required=True, help="Who may have the parameters, and for what, in one line.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file to send to the office.")
+@click.option("--to", "recipient", required=True, help="Recipient of the parameters and the purpose, in one line.")
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="Output file. Send it to the federation office."
+)
 def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
-    """Sign that the final shared parameters of a run may go to one recipient; every site has to.
+    """Approve that a recipient receives the final shared parameters of a run. Every site must approve.
 
     Example: site-agent release approve --config hospital.yaml --run RUN --by "A. Jones" --to "B. Lee" --output a.txt
     """
@@ -74,9 +76,9 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @config_option
 @_run_option
 @_by_option
-@click.option("--reason", required=True, help="Why, in one line, without naming a patient.")
+@click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
-    """Record that data of this site is withdrawn after training, and say what can be undone and what cannot.
+    """Record that this site withdraws data after training. It shows which effects can be undone.
 
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "A. Jones" --reason "no consent"
     """

@@ -25,9 +25,9 @@ _SEPARATION: Final = {
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(path: Path, as_json: bool) -> None:
-    """Ask the running agent where it stands, and what has left this site.
+    """Show the state of the running agent, and what left this site.
 
     Example: site-agent status --config hospital.yaml --json
     """

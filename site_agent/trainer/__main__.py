@@ -31,11 +31,16 @@ _IDLE_SECONDS: Final = 1.0
 @click.command()
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The file hospital.yaml.")
 @click.option(
-    "--socket", "descriptor", type=int, help="An inherited socket; without it, trainer_socket is listened on."
+    "--socket",
+    "descriptor",
+    type=int,
+    help="Inherited socket. Without this option, the process listens on trainer_socket.",
 )
-@click.option("--rehearse", is_flag=True, help="Make one round without approval and keep nothing; needs --socket.")
+@click.option(
+    "--rehearse", is_flag=True, help="Train one round without approval and keep nothing. This needs --socket."
+)
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
-    """Train for this site; the agent asks, this process answers.
+    """Train for this site, on requests of the gate.
 
     Example: python -m site_agent.trainer --config hospital.yaml
     """
