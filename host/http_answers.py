@@ -11,7 +11,11 @@ from typing import Final
 
 LONGEST_REQUEST_BYTES: Final = 8192
 PATIENCE_SECONDS: Final = 5.0
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Not Ready"}
+_REASONS: Final = {
+    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request",
+    503: "Not Ready",
+}  # fmt: skip
+_OTHER_HOST: Final = "This address answers only if it is asked as localhost, 127.0.0.1 or [::1]."
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,35 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
         f"Content-Length: {len(page.content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + page.content
+
+
+def is_asked_here(request: bytes) -> bool:
+    """Whether a request names this computer, and nothing else, as its host.
+
+    A page elsewhere can have a name that is made to point here. A browser then sends that name along.
+    """
+    hosts = _hosts(request)
+    return bool(hosts) and all(map(_is_loopback, hosts))
+
+
+def refuse_other_hosts(request: bytes) -> bytes | None:
+    """Return the answer to a request that names another computer as its host, otherwise None.
+
+    A monitoring system may leave the header out; a browser never does.
+    """
+    if all(map(_is_loopback, _hosts(request))):
+        return None
+    return answer(b"GET / HTTP/1.1", {"/": lambda: text(421, _OTHER_HOST)})
+
+
+def _hosts(request: bytes) -> list[bytes]:
+    fields = (line.partition(b":") for line in request.split(b"\r\n")[1:])
+    return [value.strip().lower() for name, _, value in fields if name.strip().lower() == b"host"]
+
+
+def _is_loopback(host: bytes) -> bool:
+    name = host if host.endswith(b"]") else host.rpartition(b":")[0] or host
+    return name in (b"localhost", b"127.0.0.1", b"[::1]")
 
 
 def _page(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> Page:

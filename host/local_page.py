@@ -105,19 +105,6 @@ def document(title: str, main: str) -> bytes:
     return text.encode()
 
 
-def is_asked_here(request: bytes) -> bool:
-    """Whether a request names this computer as its host.
-
-    A page elsewhere can have a name that is made to point here; a browser then sends that name along.
-    """
-    for line in request.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"host":
-            host = value.strip().lower().rsplit(b":", 1)[0] if not value.strip().endswith(b"]") else value.strip()
-            return host in (b"localhost", b"127.0.0.1", b"[::1]")
-    return False
-
-
 def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
     """A line over rounds as SVG, with its lowest point marked; empty where there are fewer than two points.
 

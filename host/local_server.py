@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer
+from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, refuse_other_hosts
 from protos.errors import ConfigurationError
 
 
@@ -34,7 +34,9 @@ async def serving_pages(
         return
 
     async def respond(request: bytes) -> bytes:
-        return answer(request, pages)
+        # Another user's browser reaches no Unix socket; to a port any web page can make a name of its own point.
+        refusal = None if listen.startswith("unix:") else refuse_other_hosts(request)
+        return refusal or answer(request, pages)
 
     try:
         server = await serve_locally(listen, respond)

@@ -1,7 +1,8 @@
 """gRPC's usual health check, for this computer's own monitoring: on loopback or a Unix socket, without TLS.
 
 It is not answered on the public port: a stranger there learns nothing, and an accepted site needs no
-answer to it. The one reply is that this program serves; where it does not, nothing answers.
+answer to it. The one reply is that this program serves; where it does not, nothing answers. It speaks HTTP/2 without
+TLS, which no browser does, so no web page reaches it under a name of its own.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.page_facts import JournalView, PageFacts, checkpoints_in, site_rows
 from coordinator.serve import read_status
 from coordinator.storage.known_runs import KnownRun, known_runs
-from host.http_answers import Page, answer, text
-from host.local_page import curve, document, is_asked_here
+from host.http_answers import Page, answer, is_asked_here, text
+from host.local_page import curve, document
 from host.local_server import serve_locally
 from pki.authority import Authority
 from pki.expiries import certificate_ends

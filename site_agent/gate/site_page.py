@@ -17,8 +17,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from audit.log_files import all_files
-from host.http_answers import Page, answer
-from host.local_page import document, is_asked_here
+from host.http_answers import Page, answer, is_asked_here
+from host.local_page import document
 from host.local_server import serve_locally
 from protos.errors import ConfigurationError
 from site_agent.gate.status_socket import read_status

@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from host.http_answers import Page, answer
-from host.local_page import curves, document, is_asked_here
+from host.http_answers import Page, answer, is_asked_here
+from host.local_page import curves, document
 
 Points: TypeAlias = list[tuple[int, float]]
 _HTML: Final = "text/html; charset=utf-8"

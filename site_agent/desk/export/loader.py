@@ -5,6 +5,7 @@
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
+Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
 A row has what the table has, by the columns' names. A date is text as model.json says how it is written (`pattern`), a
 datetime.date, or a number: days since 1970-01-01.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
@@ -57,19 +58,40 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def load(folder: str | Path) -> Exported:
+def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
     """The model in a folder with model.json and model.safetensors.
 
-    Where the network is a hospital's own, its file is run, if it is the one that the model was exported with.
+    Args:
+        folder: of the export.
+        allow_code: whether a network of a hospital's own may run: Python code from a file in the folder. Its SHA-256
+            stands in model.json, which shows that the file belongs to this export and not that it does no harm. Allow
+            it only if you trust whoever gave you the folder.
 
     Raises:
-        ValueError: it is another file.
+        ValueError: the model has code and `allow_code` is False, or a file is not in the folder itself or not the one
+            that was exported.
     """
-    facts = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
-    tensors = _tensors((Path(folder) / "model.safetensors").read_bytes())
+    facts = json.loads(_content(folder, "model.json"))
+    tensors = _tensors(_content(folder, "model.safetensors"))
     said = facts.get("module")
-    module = None if said is None else module_of(said, (Path(folder) / said["file"]).read_bytes(), tensors)
-    return Exported(facts, tensors, module)
+    if said is None:
+        return Exported(facts, tensors, None)
+    if not allow_code:
+        raise ValueError(
+            f"the model needs the Python code in {said['file']}, and nothing was run; if you trust whoever made this "
+            "folder, read that file and call load(folder, allow_code=True)"
+        )
+    return Exported(facts, tensors, module_of(said, _content(folder, said["file"]), tensors))
+
+
+def _content(folder: str | Path, name: str) -> bytes:
+    """The bytes of a file that lies in the folder itself, by its own name and not by a link."""
+    if name != Path(name).name or name in ("", ".", "..") or "\\" in name or ":" in name:
+        raise ValueError(f"{name!r} is not the name of a file in the folder of the export")
+    path = Path(folder) / name
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{name} is a link or no regular file; an export has its files in its own folder")
+    return path.read_bytes()
 
 
 def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -> torch.nn.Module:
