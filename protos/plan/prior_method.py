@@ -75,7 +75,8 @@ class FederatedPrior(Document):
         concepts: the names of those that are used; None for all of the plan.
         ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
         rounds: the most Newton rounds; they stop when no coefficient moves by 1e-8.
-        fewest_sites: that record a concept. With three, each of the three can compute the sum of the two others.
+        fewest_sites: that record a concept, by the plan. With three, each of the three can compute the sum of the two
+            others. Of four or more, one may turn out to have too few different values.
         largest_rows: training rows of all sites together, for the bounds of sums.
         rows_per_unknown: how many rows of other sites there are at least for each number that a reader could solve
             for: this times rounds times (columns + 3) / 2.

@@ -62,7 +62,7 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "study": plan.study,
         "plan_digest": plan.digest.hex(),
         "method": described(plan.method),
-        "architecture": plan.architecture.name,
+        "architecture": plan.architecture.name if plan.prior is None else "regression, forest and the others' score",
         "rounds": plan.rounds,
         "sites": len(names),
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,

@@ -31,12 +31,12 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
     ):
         value = graph.columns(INPUT, place, place + 1)
         if isinstance(feature, DateFeature):
-            value = _counted(graph, preprocessing.contract, feature, value)
+            value = interval_of_date(graph, preprocessing.contract, feature, value)
         parts.append(graph.apply("cast", _feature(graph, feature, encoding, value), to="float32"))
     return parts[0] if len(parts) == 1 else graph.apply("concatenate", *parts, axis=1)
 
 
-def _counted(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:
+def interval_of_date(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:
     """The interval of a date, from days since 1970-01-01; see `intervals.interval_of`."""
     one = interval(contract, feature)
     if one.column is None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
-import numpy as np
-
 from site_agent.desk.export.exported_encoding import encoded
+from site_agent.desk.export.exported_forest import forest_answers, scores_of_outputs, shares_on_scale
+from site_agent.desk.export.exported_join import joined_outputs
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Expert
-from site_agent.trainer.data.contract import Task
 from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
 
-_DISTANCE = 0.005  # as in experts.py, which says why
 _TINIEST = 1e-8  # as in calibration.py
 
 
@@ -24,6 +20,23 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
     """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
+    if model.joined is not None and model.concepts is not None:
+        outputs = joined_outputs(graph, model.joined, model.concepts, model.preprocessing.contract, own)
+    else:
+        outputs = graph.apply("cast", _of_network(graph, model, own), to="float64")
+    scores = scores_of_outputs(graph, task, outputs)
+    scale = model.preprocessing.target_scale
+    if scale is not None:
+        wide = graph.apply("multiply", scores, graph.constant([[scale.deviation]], "float64"))
+        scores = graph.apply("add", wide, graph.constant([[scale.mean]], "float64"))
+    if recalibration is not None:
+        scores = _recalibrated(graph, recalibration, scores, model.outputs)
+    graph.finish(scores)
+    return graph
+
+
+def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
+    """What the network says, joined with the expert where there is one; float32 of shape (rows, outputs)."""
     rows = _placed(graph, model, own)
     said = None if model.expert is None else _opinions(graph, model.expert, own)
     use = model.plan.expert
@@ -36,15 +49,7 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
     if said is not None and use is not None:
         network = layers.scaled(outputs, 1.0 - use.result_share)
         outputs = graph.apply("add", network, layers.scaled(graph.apply("cast", said, to="float32"), use.result_share))
-    scores = _scores(graph, task, graph.apply("cast", outputs, to="float64"))
-    scale = model.preprocessing.target_scale
-    if scale is not None:
-        wide = graph.apply("multiply", scores, graph.constant([[scale.deviation]], "float64"))
-        scores = graph.apply("add", wide, graph.constant([[scale.mean]], "float64"))
-    if recalibration is not None:
-        scores = _recalibrated(graph, recalibration, scores, model.outputs)
-    graph.finish(scores)
-    return graph
+    return outputs
 
 
 def _placed(graph: Graph, model: SavedModel, own: str) -> str:
@@ -63,20 +68,9 @@ def _opinions(graph: Graph, expert: Expert, features: str) -> str:
     wide = graph.apply("cast", features, to="float64")
     lines = graph.apply("matmul", wide, graph.constant(expert.coefficients.T, "float64"))
     lines = graph.apply("add", lines, graph.constant(expert.intercepts[None], "float64"))
-    linear = _on_scale(graph, expert.task, _scores(graph, expert.task, lines), len(expert.intercepts))
-    trees = expert.forest
-    # Columns are float32: not above a float64 threshold is not above the next float32 below it.
-    thresholds = trees.thresholds.astype(np.float32)
-    above = thresholds.astype(np.float64) > trees.thresholds
-    thresholds[above] = np.nextafter(thresholds[above], np.float32(-np.inf))
-    names = [
-        graph.constant(trees.roots, "int64"),
-        graph.constant(trees.columns, "int64"),
-        graph.constant(thresholds, "float32"),
-        graph.constant(trees.children, "int64"),
-        graph.constant(trees.values, "float64"),
-    ]
-    grown = _on_scale(graph, expert.task, graph.apply("forest", features, *names), len(expert.intercepts))
+    linear = shares_on_scale(graph, expert.task, scores_of_outputs(graph, expert.task, lines), len(expert.intercepts))
+    answers = forest_answers(graph, expert.forest, features)
+    grown = shares_on_scale(graph, expert.task, answers, len(expert.intercepts))
     share = expert.forest_share
     both = graph.apply("add", graph.apply("multiply", linear, graph.constant([[1.0 - share]], "float64")),
                        graph.apply("multiply", grown, graph.constant([[share]], "float64")))  # fmt: skip
@@ -84,30 +78,6 @@ def _opinions(graph: Graph, expert: Expert, features: str) -> str:
         return both
     total = graph.apply("log", graph.apply("sum", graph.apply("exp", both)))
     return graph.apply("subtract", both, total)
-
-
-def _scores(graph: Graph, task: Task, outputs: str) -> str:
-    match task:
-        case "binary":
-            return graph.apply("sigmoid", outputs)
-        case "multi-class":
-            return graph.apply("softmax", outputs)
-        case "regression":
-            return outputs
-        case _:
-            assert_never(task)
-
-
-def _on_scale(graph: Graph, task: Task, answers: str, outputs: int) -> str:
-    """See `experts._on_scale`."""
-    if task == "regression":
-        return answers
-    raised = graph.apply("add", answers, graph.constant([[_DISTANCE]], "float64"))
-    if task == "binary":
-        rest = graph.apply("subtract", graph.constant([[1.0 + _DISTANCE]], "float64"), answers)
-    else:
-        rest = graph.constant([[1.0 + outputs * _DISTANCE]], "float64")
-    return graph.apply("log", graph.apply("divide", raised, rest))
 
 
 def _recalibrated(graph: Graph, recalibration: Recalibration, scores: str, outputs: int) -> str:

@@ -63,6 +63,7 @@ def report_page(facts: Facts) -> str:
     """The whole document, from what `site_facts` gave."""
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
+        *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
             "Everything on this page was computed at this site and stays here. Research software: not a medical"

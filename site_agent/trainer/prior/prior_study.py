@@ -57,7 +57,8 @@ class KnownByOthers:
 
     Attributes:
         standard: how columns are standardised.
-        mapped: this site's own column for each column of the regression; a rare one is left out here too.
+        mapped: this site's own column for each column of the regression. A rare one takes no part in the sums, but
+            what the others know of it is of use here.
         joint: coefficients of all sites, float64 of shape (outputs, columns), with their standard errors.
         errors: of `joint`.
         others: coefficients without this site's own rows.
@@ -106,8 +107,8 @@ class PriorStudy:
             {"training": rows.training, "validation": rows.validation, "test": rows.test},
         )
         self._features = self.part("training")
-        mapped = mapped_columns(plan.prior, table.contract, site)
-        self.mapped = without_rare(mapped, self._features, max(fewest, FEWEST_ROWS))
+        self.recorded = mapped_columns(plan.prior, table.contract, site)
+        self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
         self._outcomes = outcomes_of(plan.prior, table.contract, table.target[rows.training])
@@ -165,7 +166,7 @@ class PriorStudy:
             path = self._path(found, rounds)
             return KnownByOthers(
                 standard=found.standard,
-                mapped=self.mapped,
+                mapped=self.recorded,
                 joint=path[-1],
                 errors=found.newton(rounds).standard_errors(self.prior.method.ridge),
                 others=self._others(found, path),
@@ -245,11 +246,12 @@ class PriorStudy:
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """By how much the others' score lowers this site's loss against its intercept alone, as a bounded integer."""
         rows, total = self._rows(found.standard), 0.0
+        design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):
             targets = rows.targets[:, output]
             if not len(targets) or targets.min() == targets.max():
                 continue
-            line = rows.design @ slopes
+            line = design @ slopes
             total += _loss(np.zeros_like(line), targets, rows.is_number) - _loss(line, targets, rows.is_number)
         largest = LARGEST_ROW_LOSS * len(rows.targets)
         return round(min(max(total, -largest), largest) * GUARD_SCALE)

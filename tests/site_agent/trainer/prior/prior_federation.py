@@ -14,10 +14,12 @@ import numpy as np
 import yaml
 
 from benchmarks.experiments.contributions import Collection, Part
+from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.study import Asked
@@ -108,7 +110,7 @@ def prior_plan(table: Table, *, concepts: list[dict[str, Any]] | None = None, **
 class Member:
     """One site in work."""
 
-    hospital: Hospital
+    hospital: Hospital | None
     study: PriorStudy
     preprocessing: Preprocessing
 
@@ -141,3 +143,14 @@ def federate(plan: Plan, members: Mapping[str, Member]) -> Collection:
     for member in members.values():
         member.study.close(Asked(round=finish.round, stage=Stage.REPORT), np.array(values))
     return collection
+
+
+def heart_members(rows: int = 0, seed: int = 0) -> tuple[Plan, dict[str, Member]]:
+    """The four UCI heart clinics with a plan on their concepts; studies without a state folder."""
+    tables = uci_tables(CONCEPTS.parent)
+    plan, members = plan_of_tables(tables, 3), {}
+    for name, table in tables.items():
+        split = split_of(table, rows, seed)
+        dataset, preprocessing = prepare_rows(table, split)
+        members[name] = Member(None, PriorStudy(plan, dataset, table, split, site=name), preprocessing)
+    return plan, members
