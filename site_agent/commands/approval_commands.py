@@ -25,6 +25,7 @@ from site_agent.approvals import find_approval, last_approved, newest_version, o
 from site_agent.approvals import withdraw as record_withdrawal
 from site_agent.commands.site_options import config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
+from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
 from site_agent.desk.review_page import review_page
 from site_agent.desk.sets_of_plans import compared_with_others
@@ -55,7 +56,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     hospital = read_hospital(path)
     plan = read_plan(hospital, plan_path)
     refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
-    sections = [*review_sections(plan, manifest_of(plan)), *_here(hospital, plan, refused), lacking.section]
+    title_section, *exact = review_sections(plan, manifest_of(plan))
+    sections = [title_section, _in_words(hospital, plan), *exact, *_here(hospital, plan, refused), lacking.section]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     for line in as_lines(sections):
@@ -74,9 +76,12 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
+@click.option("--yes", is_flag=True, help="Approve without the question at a terminal. For scripts.")
 @click.option("--until", help="Day or time when this approval ends, in UTC if no time zone is given.")
-def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> None:
+def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. Without an approval nothing trains.
+
+    At a terminal this command first shows the plan in short and asks y or n.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
     """
@@ -92,6 +97,8 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> N
             consequence="Nothing was approved; nothing left this site.",
             remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
         )
+    if sys.stdin.isatty() and not yes:
+        _ask(hospital, plan, by)
     earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
     log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **facts)
     approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
@@ -103,6 +110,27 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None) -> N
     missing = why_not(approval, approvers=hospital.policy.approvers, now=now)
     if missing is not None:
         click.echo(f"Nothing trains yet: {missing}.")
+
+
+def _ask(hospital: Hospital, plan: Plan, by: str) -> None:
+    """Show the plan in short and require a yes.
+
+    Raises:
+        UsageError: the answer was another one.
+    """
+    for line in as_lines([_in_words(hospital, plan)]):
+        click.echo(line)
+    if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}?", default=False):
+        raise UsageError(
+            what="The answer was not y.",
+            consequence="Nothing was approved; nothing left this site.",
+            remedy="Read the whole plan with `site-agent review`, and run `site-agent approve` again to agree.",
+        )
+
+
+def _in_words(hospital: Hospital, plan: Plan) -> Section:
+    rows = find_counted_rows(hospital.state_path)
+    return in_words(plan, manifest_of(plan), None if rows is None else rows.training)
 
 
 @click.command()

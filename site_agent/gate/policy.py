@@ -36,8 +36,12 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
         site: this site's name.
         identity: the fingerprint of this site's identity key; None leaves out whether the plan lists it.
     """
-    is_listed = identity is None or {entry.name: entry.identity for entry in plan.sites}.get(site) == identity
-    listing = () if is_listed else ("the plan does not list this site with this identity key",)
+    listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
+    listing: tuple[str, ...] = ()
+    if identity is not None and listed is None:
+        listing = (f"the plan does not list {site}, with whatever identity key",)
+    elif identity is not None and listed != identity:
+        listing = (f"the plan lists {site} with the identity key {listed}; this site's own is {identity}",)
     return tuple(dict.fromkeys((*listing, *_reasons(policy, plan, manifest, site))))
 
 
@@ -53,19 +57,21 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if plan.two_sites is not None and policy.two_sites is None:
         yield "each of the plan's two sites would see the other's change, and the policy does not allow it"
     if training < policy.smallest_sites:
-        yield f"the plan adds up {training} sites, the policy wants more"
+        yield f"the plan adds up {training} sites, and the policy requires at least {policy.smallest_sites}"
     if plan.rounds > policy.largest_rounds:
-        yield "the plan has more rounds than the policy allows"
+        yield f"the plan has {plan.rounds} rounds, and the policy allows {policy.largest_rounds}"
     megabytes = most_bytes(plan, manifest) / 1e6
     if megabytes > policy.largest_megabytes:
-        yield f"{megabytes:.1f} MB would leave, more than the policy allows"
+        yield f"{megabytes:.3g} MB would leave, and the policy allows {policy.largest_megabytes:g} MB"
     if plan.encoding.clipping_range > policy.largest_clipping_range:
-        yield "the plan's clipping range is wider than the policy allows"
+        asked, allowed = plan.encoding.clipping_range, policy.largest_clipping_range
+        yield f"the plan's clipping range is {asked:g}, and the policy allows {allowed:g}"
     if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
         fewest = plan.prior.method.fewest_sites
         yield f"a concept is added up over {fewest} sites or more, the policy wants {policy.smallest_sites}"
     if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
-        yield f"the plan's smallest cell is {plan.statistics.smallest_cell}, the policy wants {policy.smallest_cell}"
+        cell = plan.statistics.smallest_cell
+        yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     yield from _of_tensors(policy, plan, manifest)
     yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
 

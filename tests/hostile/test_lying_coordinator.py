@@ -71,7 +71,7 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
 
 def test_a_plan_against_the_policy_is_refused_even_if_approved(tmp_path: Path, office: Office, plan: Plan) -> None:
     """The plan is refused, the trainer receives nothing of it, the log has the reason, and the exit status is 77."""
-    reason = "more rounds than the policy allows"
+    reason = "rounds, and the policy allows 2"
 
     async def announce(stream: Stream) -> None:
         await stream.send(Announcement(plan.run_name, plan.canonical))

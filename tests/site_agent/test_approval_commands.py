@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -90,10 +91,10 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     site.allow(largest_rounds=2, largest_clipping_range=0.5)
 
     assert site("review") == 77
-    assert "It refuses this plan: the plan has more rounds than the policy allows." in site.out
-    assert "It refuses this plan: the plan's clipping range is wider than the policy allows." in site.out
+    assert "It refuses this plan: the plan has 3 rounds, and the policy allows 2." in site.out
+    assert "It refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
     assert site("approve", "--by", "A. Jones") == 77
-    assert "more rounds than the policy allows; the plan's clipping range is wider" in site.err
+    assert "has 3 rounds, and the policy allows 2; the plan's clipping range is 8" in site.err
     assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
     assert find_approval(site.folder / "state", plan) is None
 
@@ -121,7 +122,36 @@ def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
     site.plan()
 
     assert site("approve", "--by", "A. Jones") == 77
-    assert "does not list this site with this identity key" in site.err
+    own = SiteKeys.load(site.folder / "state" / "gate").identity_fingerprint()
+    assert f"lists a with the identity key {site.identities['a']}; this site's own is {own}" in site.err
+
+
+@pytest.mark.parametrize("typed", ["n", "", "yes please"])
+def test_a_terminal_is_asked_before_a_plan_is_approved(site: Site, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    """The plan is shown in short, with what could be learnt at worst; without a y nothing is approved."""
+    plan = site.plan()
+    terminal = io.StringIO(f"{typed}\n" + "n\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+    assert site("approve", "--by", "A. Jones") == 2
+    for words in ("In short", "Asked: 3 hospitals (a, b, c)", "An example", "At worst", "approve study version 1?"):
+        assert words in site.out
+    assert "Nothing was approved" in site.err
+    assert find_approval(site.folder / "state", plan) is None
+
+
+@pytest.mark.parametrize("words", [("--yes",), ()])
+def test_a_yes_approves(site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    """Typed at the terminal, or given to a script as an option, which then is not asked."""
+    plan = site.plan()
+    terminal = io.StringIO("y\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+    assert site("approve", "--by", "A. Jones", *words) == 0
+    assert ("Does A. Jones approve" in site.out) == (not words)
+    assert find_approval(site.folder / "state", plan) is not None
 
 
 def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:

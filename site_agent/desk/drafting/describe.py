@@ -24,11 +24,11 @@ from site_agent.desk.drafting.column_draft import (
     suspicious_numbers,
     target_line,
 )
-from site_agent.desk.drafting.guess import guess_format
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.trainer.data.codes import check_distinct
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.sources.format_guess import guess_format
 from site_agent.trainer.data.sources.opening import open_records
 
 MOST_ROWS: Final = 100_000
@@ -66,7 +66,7 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
         form = guess_format(path, sheet=sheet, query=query)
     except OSError as cause:
         raise DataError(
-            what=f"The table cannot be read: {cause.strerror}.",
+            what=f"The table {path} cannot be read: {cause.strerror}.",
             consequence="Nothing was drafted and nothing left this site.",
             remedy="Give the path of an existing file that this user may read.",
         ) from cause

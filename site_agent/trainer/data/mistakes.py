@@ -6,11 +6,12 @@ told in as little memory as one with five.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from protos.errors import DataError
+from protos.plan.nearest import nearest_name
 
 KEPT_ROWS: Final = 20
 _SHOWN_ROWS: Final = 5
@@ -60,6 +61,11 @@ class Mistakes:
         kept.extend(rows[: self._kept_rows - len(kept)])
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
+    def add_hint(self, hint: str | None) -> None:
+        """Note in one sentence what mends these mistakes, if that is known."""
+        if hint is not None:
+            self.add(hint.removesuffix("."))
+
     @property
     def found(self) -> tuple[Mistake, ...]:
         """All kinds, in the order in which they were met."""
@@ -92,3 +98,12 @@ def refuse(lines: Sequence[str]) -> NoReturn:
         consequence="The table was not used and nothing left this site.",
         remedy="Correct the table, or its contract where the table is right, and start again.",
     )
+
+
+def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
+    """Where a column of nearly this name stands; an undeclared name itself may be a patient's, and is not repeated."""
+    near = nearest_name(name, [other for other in found if other and other not in declared])
+    if near is None:
+        return ""
+    how = "the same name but for capitals" if near.lower() == name.lower() else "nearly the same name"
+    return f"; column number {found.index(near) + 1} has {how}: rename one of them, in the table or in the contract"

@@ -26,7 +26,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data.cell_rules import ABSENT, UNKNOWN_POSITION
+from protos.errors import DataError
+from site_agent.trainer.data.cell_rules import ABSENT, NOT_A_NUMBER, UNKNOWN_POSITION
 from site_agent.trainer.data.cells import (
     BlockParser,
     Numbers,
@@ -46,8 +47,9 @@ from site_agent.trainer.data.contract_columns import (
     GroupColumn,
     MeasuredFeature,
 )
-from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, refuse
-from site_agent.trainer.data.sources.blocks import Block, blocks_of, texts_of
+from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
+from site_agent.trainer.data.sources.blocks import Block, blocks_of
+from site_agent.trainer.data.sources.format_guess import format_hint
 from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.data.value_intervals import interval_of
 from site_agent.trainer.trainer_files import array_digest
@@ -55,6 +57,7 @@ from site_agent.trainer.trainer_files import array_digest
 __all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
+_DELIMITER: Final = "is the delimiter the declared one?"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -197,6 +200,14 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
 
     def run(self, path: Path) -> Table:
+        try:
+            return self._run(path)
+        except DataError as error:
+            if hint := format_hint(path, self.contract.format):
+                raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None
+            raise
+
+    def _run(self, path: Path) -> Table:
         with open_blocks(path, self.contract.format) as opened:
             first = opened.first
             if first is None:
@@ -215,6 +226,8 @@ class _Reading:
             own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
             for block in itertools.chain(own, opened.rest(width, places)):
                 self._take(block, width, positions, parsers)
+        if any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(_DELIMITER) for one in self.mistakes.found):
+            self.mistakes.add_hint(format_hint(path, self.contract.format))
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -235,7 +248,7 @@ class _Reading:
             if not counts[name] and self.for_prediction and column.role == "feature" and name not in needed:
                 self.absent += [] if may_be_absent else [name]
             elif not counts[name] and not may_be_absent:
-                self.mistakes.add(ABSENT.words, column=name)
+                self.mistakes.add(f"{ABSENT.words}{like_column(name, found, declared)}", column=name)
         if self.for_prediction:
             self._find_others(header, declared)
         else:
@@ -285,7 +298,7 @@ class _Reading:
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         """Parse a block of rows, column by column."""
         if block.ragged:
-            words = f"not the expected {width} columns; is the delimiter the declared one?"
+            words = f"not the expected {width} columns; {_DELIMITER}"
             self.mistakes.add(words, block.ragged)
         rows, dates = block.rows, self.dates
         self.rows.append(rows)
@@ -303,15 +316,15 @@ class _Reading:
                 found = np.asarray(places, dtype=np.int64)
                 self.mistakes.add(words, rows[found].tolist(), column=name)
                 if self.for_prediction:
-                    cells = _texts(block, positions[name])
+                    cells = block.texts_at(positions[name])
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values)
         patient = self.contract.patient
         if patient and patient.name in positions:
-            self.patients += [cell.strip() for cell in _texts(block, positions[patient.name])]
+            self.patients += [cell.strip() for cell in block.texts_at(positions[patient.name])]
         for name, place in self.other_places.items():
-            self.others[name] += _texts(block, place)
+            self.others[name] += block.texts_at(place)
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
         # One column after the other, so that the blocks of only one of them are in memory twice.
@@ -380,11 +393,3 @@ class _Reading:
                 self.mistakes.add(f"no row is of the class {name}", column=target.name)
         if np.count_nonzero(counts) == 1:
             self.mistakes.add("all rows are of one class, so there is nothing to learn", column=target.name)
-
-
-def _texts(block: Block, place: int) -> list[str]:
-    texts = texts_of(block.columns[place])
-    if texts is None:
-        refuse([f"the column number {place + 1} has a value that cannot be written as text"])
-    found: list[str] = texts.to_pylist()
-    return found

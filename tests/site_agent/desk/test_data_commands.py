@@ -254,3 +254,70 @@ def test_the_figures_of_an_examination_are_json(hospital: Hospital) -> None:
     assert facts["rows"] == facts["patients"] == 200
     assert [finding["key"] for finding in facts["findings"]] == ["predicts-alone:stay"]
     assert "Zebra" not in json.dumps(facts)
+
+
+def _as_semicolons(text: str) -> bytes:
+    return text.replace(",", ";").encode()
+
+
+def _as_utf_16(text: str) -> bytes:
+    return text.encode("utf-16")
+
+
+def _with_decimal_commas(text: str) -> bytes:
+    lines = [line.split(",") for line in text.splitlines()]
+    return "\n".join(";".join(cell.replace(".", ",") for cell in line) for line in lines).encode()
+
+
+def _renamed(name: str) -> Callable[[str], bytes]:
+    return lambda text: text.replace("pressure", name, 1).encode()
+
+
+def _in_another_unit(text: str) -> bytes:
+    head, *rows = (line.split(",") for line in text.splitlines())
+    place = head.index("age")
+    changed = [[*row[:place], str(round(float(row[place]) * 365.25)), *row[place + 1 :]] for row in rows[::3]]
+    kept = [row for number, row in enumerate(rows) if number % 3]
+    return "\n".join(",".join(row) for row in [head, *changed, *kept]).encode()
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (_as_semicolons, 'write delimiter: ";" under `format` in the contract'),
+        (_as_utf_16, 'write encoding: "utf-16" under `format` in the contract'),
+        (_with_decimal_commas, 'write delimiter: ";", decimal: "," under `format` in the contract'),
+        (_renamed("Pressure"), "column pressure: it is missing; column number 4 has the same name but for capitals"),
+        (_renamed("presure"), "column pressure: it is missing; column number 4 has nearly the same name"),
+        (_in_another_unit, "as years and days differ; convert them to the unit of the others"),
+    ],
+    ids=["semicolons", "utf-16", "decimal commas", "capitals", "renamed", "another unit"],
+)
+def test_a_table_that_is_written_otherwise_is_told_the_one_step(
+    run: Run, tmp_path: Path, written: Callable[[str], bytes], words: str
+) -> None:
+    """The command ends with 78, names the cause and the key or column that mends it, once, and no patient."""
+    table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
+    run("data", "describe", table, "--output", contract)
+    contract.write_text(re.sub(r"(name: age, [^}]*?), range: \[[^]]*\]", r"\1", contract.read_text()))
+    table.write_bytes(written(table.read_text()))
+
+    done = run("data", "check", "--config", config)
+
+    assert done.returncode == 78
+    assert words in done.stdout + done.stderr
+    assert done.stderr.count(words) <= 1
+    assert "Zebra" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_path_that_does_not_exist_is_named(run: Run, tmp_path: Path) -> None:
+    """Of the table that hospital.yaml names, and of one that is described."""
+    table, config = write_patients(tmp_path), write_hospital(tmp_path, table="patient.csv")
+    run("data", "describe", table, "--output", tmp_path / "contract.yaml")
+
+    checked, described = run("data", "check", "--config", config), run("data", "describe", tmp_path / "nowhere.csv")
+
+    assert (checked.returncode, described.returncode) == (78, 78)
+    assert f"{tmp_path / 'patient.csv'} cannot be read: No such file or directory" in checked.stderr
+    assert "nowhere.csv cannot be read: No such file or directory" in described.stderr

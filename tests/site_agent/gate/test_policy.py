@@ -63,7 +63,7 @@ def test_rounds_that_measure_count_as_rounds(largest: int, is_refused: bool) -> 
     """Three rounds of training, a validation and a report are five."""
     reason = asked(MEASURING, largest_rounds=largest)
 
-    assert (reason == "the plan has more rounds than the policy allows") is is_refused
+    assert (reason == f"the plan has 5 rounds, and the policy allows {largest}") is is_refused
 
 
 @pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])
@@ -81,8 +81,12 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
     ("changes", "policy", "reason"),
     [
         ({}, {"secure_aggregation": "required"}, "the policy requires secure aggregation, and the plan has it off"),
-        ({"quorum": 2}, {}, "the plan adds up 2 sites, the policy wants more"),
-        ({"encoding": {"clipping_range": 16.0}}, {}, "the plan's clipping range is wider than the policy allows"),
+        ({"quorum": 2}, {}, "the plan adds up 2 sites, and the policy requires at least 3"),
+        (
+            {"encoding": {"clipping_range": 16.0}},
+            {},
+            "the plan's clipping range is 16, and the policy allows 8",
+        ),
     ],
 )
 def test_the_first_rule_that_a_plan_breaks_is_the_answer(
@@ -96,4 +100,5 @@ def test_another_key_under_this_sites_name_is_refused_first() -> None:
     """A plan that lists this site with another identity key is none that it takes part in."""
     plan = plan_with(made_up_identities("abd") | {"a": IDENTITIES["b"], "b": IDENTITIES["a"]})
 
-    assert answer(plan) == "the plan does not list this site with this identity key"
+    wrong, own = IDENTITIES["b"], IDENTITIES["a"]
+    assert answer(plan) == f"the plan lists a with the identity key {wrong}; this site's own is {own}"

@@ -32,6 +32,18 @@ class Block:
     columns: Mapping[int, arrow.Array]
     ragged: Sequence[int] = ()
 
+    def texts_at(self, place: int) -> list[str]:
+        """The cells of a column as texts.
+
+        Raises:
+            DataError: a value cannot be written as text.
+        """
+        texts = texts_of(self.columns[place])
+        if texts is None:
+            refuse([f"the column number {place + 1} has a value that cannot be written as text"])
+        found: list[str] = texts.to_pylist()
+        return found
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Opened:

@@ -21,7 +21,7 @@ def open_records(path: Path, form: Format) -> Iterator[Iterator[Record]]:
         DataError: the source cannot be read or is damaged.
         ConfigurationError: it is not of the declared kind.
     """
-    with _telling(), closing(_records(path, form)) as records:
+    with _telling(path), closing(_records(path, form)) as records:
         yield records
 
 
@@ -32,7 +32,7 @@ def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
     Raises:
         DataError, ConfigurationError: as `open_records`.
     """
-    with _telling():
+    with _telling(path):
         match form:
             case TableFormat():
                 from site_agent.trainer.data.sources.text import opened_text
@@ -52,12 +52,12 @@ def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
         raise DataError(
-            what=f"The table cannot be read: {cause.strerror or type(cause).__name__}.",
+            what=f"The table {path} cannot be read: {cause.strerror or type(cause).__name__}.",
             consequence="The table was not used and nothing left this site.",
             remedy="Give the path of an existing file that the trainer's user may read.",
         ) from cause

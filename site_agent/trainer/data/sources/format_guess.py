@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -32,6 +33,36 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
     return guess_text(start)
+
+
+def format_hint(path: Path, declared: Format) -> str | None:
+    """The key of the contract that makes a text file readable, where another one is declared; None where none is.
+
+    Args:
+        path: a table in which mistakes were found.
+        declared: how the contract says that it is written.
+    """
+    if not isinstance(declared, TableFormat):
+        return None
+    try:
+        with path.open("rb") as file:
+            seems = guess_text(file.read(_LOOKED_AT))
+    except (OSError, csv.Error):  # damaged in another way, which the reader itself reports
+        return None
+    # Every file is text in the two encodings of one byte, so a guess says nothing against one that is declared.
+    is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
+    is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
+    wrong = {
+        "delimiter": seems.delimiter != declared.delimiter,
+        "encoding": is_other,
+        "decimal": seems.decimal != declared.decimal and seems.decimal == ",",
+    }
+    keys = [f"{key}: {json.dumps(getattr(seems, key))}" for key, is_wrong in wrong.items() if is_wrong]
+    was = [f"{key}: {json.dumps(getattr(declared, key))}" for key, is_wrong in wrong.items() if is_wrong]
+    if not keys:
+        return None
+    seen, said = ", ".join(keys), ", ".join(was)
+    return f"The file seems to have {seen} where the contract says {said}: write {seen} under `format` in the contract."
 
 
 def guess_text(start: bytes) -> TableFormat:

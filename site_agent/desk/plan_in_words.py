@@ -1,0 +1,89 @@
+"""A plan in the words of a person who decides and does not program: the first section of `site-agent review`; pure.
+
+What is asked, in whom, what leaves with an example, what masking protects and what it does not, and what others could
+learn at worst. The sections behind it are exact; nothing here says less than is true of what leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
+from site_agent.desk.plan_review import Section
+
+
+def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
+    """The section.
+
+    Args:
+        plan: as announced.
+        manifest: computed from it.
+        rows: training rows of this hospital's table, None if they were not counted.
+    """
+    sentences = (*_asked(plan), *_patients(rows), *_leaves(manifest), *_masking(plan), *_worst(plan))
+    return Section("In short, for whoever decides", tuple(sentences))
+
+
+def _asked(plan: Plan) -> Iterator[str]:
+    names = ", ".join(plan.site_names)
+    if plan.statistics is not None:
+        yield f"Asked: {len(plan.sites)} hospitals ({names}) count their patients once. Nothing is trained."
+        return
+    yield (
+        f"Asked: {len(plan.sites)} hospitals ({names}) compute together in {plan.rounds} rounds at most. Each computes "
+        "on its own patients, on its own computer."
+    )
+
+
+def _patients(rows: int | None) -> Iterator[str]:
+    counted = "" if rows is None else f" These are {rows} rows for training; other rows are kept aside for tests."
+    yield f"In whom: the patients in the table that hospital.yaml names, as its contract describes them.{counted}"
+
+
+def _leaves(manifest: Manifest) -> Iterator[str]:
+    yield "What stays: every row, every name, every date and every identifier of a patient."
+    if manifest.parameters:
+        yield (
+            f"What leaves: in each round of training, by how much {manifest.parameters} numbers of the shared model "
+            "changed here. An example of one of them: the weight between the third input and the first unit rose by "
+            "0.013. Such a number follows from all rows together and describes no single patient."
+        )
+    if manifest.scalars:
+        yield (
+            f"Beside them {len(manifest.scalars)} kinds of counts and measurements of all rows together leave, such as "
+            "how well the model fits. Each is listed below under Numbers."
+        )
+    if not manifest.parameters and not manifest.scalars:
+        yield "What leaves: only the fact that this hospital takes part."
+
+
+def _masking(plan: Plan) -> Iterator[str]:
+    if plan.secure_aggregation == "off":
+        yield "Masking is off: the coordinator reads this hospital's numbers themselves."
+        return
+    if plan.two_sites is not None:
+        yield "Masking hides this hospital's numbers from the coordinator. The other hospital can compute them."
+        return
+    yield (
+        "Masking protects this hospital's numbers on their way: the coordinator reads only the sum over at least "
+        f"{plan.quorum} hospitals. It fails if more than {plan.assumed_colluders} of them work together with the "
+        "coordinator."
+    )
+    yield "Masking does not protect the sum itself. The coordinator and all these hospitals see it and the result."
+
+
+def _worst(plan: Plan) -> Iterator[str]:
+    yield "Differential privacy is not used: no random noise is added to what leaves."
+    if plan.secure_aggregation == "off" or plan.two_sites is not None:
+        whose = "the coordinator" if plan.two_sites is None else "the other hospital"
+        yield (
+            f"At worst: {whose} can compute properties of single patients from these numbers, above all if few rows "
+            "take part in a round."
+        )
+        return
+    yield (
+        "At worst: somebody who already has a patient's values could test with the result whether this patient "
+        "probably was in one of the tables. He could not tell in which hospital."
+    )
+    yield "At worst: hospitals that break the agreement together could compute this hospital's numbers as well."
