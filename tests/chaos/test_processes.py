@@ -133,20 +133,20 @@ class Services:
                 )
 
     def _trainers_of(self, name: str) -> list[int]:
-        """The trainer of a hospital, if it is there."""
+        """The trainer of a hospital, and the agent that its gate has started, if they are there."""
         if name == "coordinator":
             return []
         return [self.trainers[name]] if self.nursery else children(self.running[name].pid)
 
     def strike(self) -> None:
-        """Kill one of the coordinator, the agents and the trainers, if it is there."""
+        """Kill one of the coordinator, the gates, the agents and the trainers, if it is there."""
         name = self.luck.choice(self.names)
         victim = self.running[name].pid
         if self.running[name].poll() is not None:
             return
         trainers = self._trainers_of(name)
         if trainers and self.luck.random() < 0.5:
-            victim, name = trainers[0], f"{name}'s trainer"
+            victim, name = self.luck.choice(trainers), f"{name}'s agent or trainer"
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -197,7 +198,7 @@ def test_sigterm_ends_an_agent_and_its_trainer(tmp_path: Path) -> None:
     with federation.coordinator(), federation.agent("hospital-1") as agent:
         wait_until(says(federation.log("coordinator"), '"event": "site_joined"'))
         trainers = children(agent.pid)
-        assert len(trainers) == 1
+        assert len(trainers) == 2  # agent and trainer
 
         began = time.monotonic()
         agent.send_signal(signal.SIGTERM)
@@ -207,6 +208,28 @@ def test_sigterm_ends_an_agent_and_its_trainer(tmp_path: Path) -> None:
         assert not any(Path(f"/proc/{trainer}").exists() for trainer in trainers)
         wait_until(says(federation.log("coordinator"), '"event": "site_disconnected"'))
     assert "Traceback" not in federation.log("hospital-1").read_text()
+
+
+def test_an_agent_that_is_killed_is_started_again(tmp_path: Path, expected: str) -> None:
+    """The process with the network dies in the middle, its gate starts another one, and the same bits come out."""
+    federation = federation_in(tmp_path / "f", is_masked=True)
+
+    with ExitStack() as stack:
+        programs = [stack.enter_context(federation.coordinator())]
+        programs += [stack.enter_context(federation.agent(name)) for name in federation.names]
+        gate = programs[1].pid
+        wait_until(says(federation.log("coordinator"), '"event": "site_joined"'))
+        (agent,) = (child for child in children(gate) if b"site_agent.agent" in command_of(child))
+        os.kill(agent, signal.SIGKILL)
+        statuses = [program.wait(150) for program in programs]
+
+    assert statuses == [0] * len(statuses)
+    assert federation.record()["shared_parameters_sha256"] == expected
+
+
+def command_of(process: int) -> bytes:
+    """The words of a process."""
+    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 BROKEN_TABLES: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
