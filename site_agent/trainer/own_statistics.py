@@ -3,6 +3,7 @@
 Rows of all parts of the split count. The rules:
 
 * a cell with fewer rows than the larger of plan and policy says is 0, and so is all that is about it;
+* of a number, only rows within the declared range count towards the smallest cell;
 * a column that this site does not have, or has as another kind, is 0: its absence is not told apart from few rows;
 * only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
 * one version of the data answers each column once: for one run, however often that run asks again.
@@ -102,11 +103,17 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
         return
     values = table.features[column.name] if isinstance(feature, NumericFeature) else np.empty(0)
     present = values[~np.isnan(values)][:LARGEST_COUNT]
-    if _if_enough(present.size, smallest_cell) == 0:
+    # Rows that the range clips hide nobody: with one row within it, the sum would be that row's value.
+    if _if_enough(within(present, column).size, smallest_cell) == 0:
         yield from (0, 0, 0)
         return
     scaled = np.clip((present - column.low) / (column.high - column.low), 0.0, 1.0)
     yield from (present.size, _integer(scaled), _integer(scaled * scaled))
+
+
+def within(values: Numbers, column: NumericColumn) -> Numbers:
+    """The values that the declared range of a column does not clip."""
+    return values[(column.low <= values) & (values <= column.high)]
 
 
 def _integer(values: Numbers) -> int:

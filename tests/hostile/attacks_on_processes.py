@@ -131,7 +131,7 @@ def taken_over_agent(weakened: bool) -> bool:
         if "asked the trainer" not in found:
             assert found == {}, found
             return False
-        study, _ = begin_study(hospital, plan)
+        study, _ = begin_study(hospital, plan, folder / "onlooker")
         rows = np.asarray(study._training.rows.training.features, np.float64)
         update = np.array(found["asked the trainer"])
         return rows_read(inputs_read(plan, update, "input.layer1"), rows) >= ENOUGH_ROWS
