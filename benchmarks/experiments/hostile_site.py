@@ -22,6 +22,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Finish, Offer, Stage
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Outcome, Study
 
 Float32 = npt.NDArray[np.float32]
@@ -70,7 +71,7 @@ def attacked(
         OperatorError: the plan does not fit a site.
     """
     given = {name: _flipped(own) if _flips(attack) and name == hostile else own for name, own in sites.items()}
-    studies = {name: Study(plan, own, site=name) for name, own in given.items()}
+    studies = {name: Study(plan, own, seeds=Seeds.published(plan.seed, name)) for name, own in given.items()}
     evil = _trained_alone(plan, given[hostile], hostile) if attack in (Attack.REPLACE, Attack.HIDE) else None
     collection, generator = Collection(plan), np.random.default_rng(plan.seed)
     run = collection.run
@@ -123,7 +124,7 @@ def _flips(attack: Attack | None) -> bool:
 def _trained_alone(plan: Plan, own: Dataset, site: str) -> Float32:
     """What the shared parameters become if only the hostile site trains them, for all rounds of the plan."""
     alone = plan.model_copy(update={"acceptance": None, "early_stopping": None})
-    study = Study(alone, own, site=site)
+    study = Study(alone, own, seeds=Seeds.published(plan.seed, site))
     values = study.manifest.initial_parameters(plan.seed)
     for number in range(plan.schedule.rounds):
         values = values + study.train(Asked(round=number), values.copy()).changes

@@ -17,10 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from coordinator.rounds.course import Course, Rollback
-from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.refusals import count_refusals
 from protos.numbers.round_sums import Sums
 from protos.plan.manifest import refusal_numbers
@@ -68,15 +65,6 @@ def refusals_in(plan: Plan, sums: Sums, *, redraw: int) -> int | None:
 def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
     """Whether fewer sites than the plan's quorum accepted; `contributors` are all whose numbers are in the sum."""
     return plan.acceptance is not None and contributors - refusals < plan.acceptance.quorum
-
-
-def is_within_range(plan: Plan, sums: Sums, contributors: int) -> bool:
-    """Whether so many clipped changes can add up to this sum."""
-    if not sums.changes.size:
-        return True
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
-    limit = contributors * int(fixed_point.scale * fixed_point.clipping_range)
-    return int(np.max(sums.changes)) <= limit and int(np.min(sums.changes)) >= -limit
 
 
 def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:

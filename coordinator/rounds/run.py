@@ -19,7 +19,7 @@ from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
 from coordinator.rounds.phases import State, Terms
 from coordinator.rounds.prior_course import announce, fitted
-from coordinator.rounds.rollbacks import Accepted, is_below_quorum, is_within_range, refusals_in, roll_back
+from coordinator.rounds.rollbacks import Accepted, is_below_quorum, refusals_in, roll_back
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
@@ -96,7 +96,8 @@ class Run:
             sums.is_consistent
             and all(self._least(scalar) <= total <= sums.sites * scalar.bound for total, scalar in bounds)
             and is_possible(self._sums(self._offered.exchange))
-            and self._is_in_range(self._sums(self._offered.exchange))
+            # Where sites may refuse, the run is rolled back for such a sum.
+            and (self.plan.acceptance is not None or self._is_in_range(self._sums(self._offered.exchange)))
         )
 
     def _least(self, scalar: Scalar) -> int:
@@ -185,7 +186,7 @@ class Run:
         if refusals is not None or round_number == self.plan.has_probe:
             here = Accepted(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
             self.accepted = here.copied()
-        return None if is_within_range(self.plan, sums, contributors) else 0
+        return None if self._is_in_range(sums) else 0
 
     def result(self) -> tuple[Finish, Float32]:
         """The last message of the run, and what follows it."""

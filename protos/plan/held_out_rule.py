@@ -16,14 +16,15 @@ from protos.plan.documents import Document
 class HeldOutLoss(Document):
     """A site refuses if its loss on its own validation rows rises, beyond noise and by more than a share.
 
-    Both have to hold for the step from the parameters accepted last to the received ones: the mean difference of the
-    rows' losses is at least `standard_errors` of its standard errors, by Student's distribution for the number of rows;
-    and it is more than `largest_rise` of the loss of a network whose outputs are all 0.
+    Both have to hold for the step from the parameters accepted last to the received ones: the sum of the rows' rises is
+    at least `standard_errors` times the root of the sum of their squares, and their mean is more than `largest_rise` of
+    the loss of a network whose outputs are all 0. So a site with fewer rows than the square of `standard_errors` never
+    refuses for its loss.
     It also refuses parameters that moved further than the plan's clipping range lets a server rule move them.
 
     Attributes:
         quorum: the fewest sites that have to accept; with fewer the run goes back to what was accepted last.
-        standard_errors: of a normal distribution; with few rows more are needed for the same certainty.
+        standard_errors: how far beyond noise a rise has to be.
         largest_rise: a share of the loss of a network that has learned nothing.
     """
 

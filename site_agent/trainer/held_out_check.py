@@ -67,6 +67,7 @@ class HeldOutCheck:
         self.newest: Received | None = None
         self._before: State = {}  # the site's own state before it took in what is not accepted yet
         self.refuses = False
+        self.returns: list[tuple[int, int]] = []  # of each rollback the round that began again, and whose parameters
 
     def is_measured(self, round_number: int) -> bool:
         """Whether rows are measured at a round's start: the agreed start, and whenever sites answer."""
@@ -107,6 +108,8 @@ class HeldOutCheck:
             self.accepted = None
         if returned_to is not None and self.accepted is not None and not torch.equal(self.accepted.values, values):
             raise MalformedMessage("other parameters than those that the sites accepted last")
+        if returned_to is not None and (round_number, returned_to) not in self.returns:
+            self.returns.append((round_number, returned_to))
         if self.accepted is not accepted or before:
             self._before = {}
         return before
@@ -148,13 +151,15 @@ class HeldOutCheck:
         """Everything that the next decision depends on."""
         accepted = {} if self.accepted is None else self.accepted.state()
         newest = {} if self.newest is None else self.newest.state()
-        return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before)
+        returns = {"returns": torch.tensor(self.returns, dtype=torch.int64).reshape(-1, 2)}
+        return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before) | returns
 
     def restore(self, state: State) -> None:
         """Go back to what `state` gave."""
         self.accepted = Received.from_state(part_of(state, "accepted"))
         self.newest = Received.from_state(part_of(state, "newest"))
         self._before, self.refuses = part_of(state, "before"), False
+        self.returns = [(number, returned_to) for number, returned_to in state["returns"].tolist()]
 
     def _moved_too_far(self, before: Tensor, after: Tensor, rounds: int) -> bool:
         limit = rounds * largest_step(self._plan)
@@ -175,25 +180,20 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
         return False  # there is no worse than what was accepted
     if not bool(torch.isfinite(after).all()):
         return True
-    rise, standard_errors = paired_rise(before, after, scale)
-    return rise > rule.largest_rise * scale and standard_errors >= rule.standard_errors
+    rises = after.double() - before.double()
+    # A few rows of which a model is certain and wrong can be all of the mean and most of its error. So the rises count
+    # as they are, and again with none above the loss of knowing nothing: either may show the harm.
+    tests = [(float(part.mean()), standard_errors(part)) for part in (rises, rises.clamp(-scale, scale))]
+    return any(mean > rule.largest_rise * scale and errors >= rule.standard_errors for mean, errors in tests)
 
 
-def paired_rise(before: Tensor, after: Tensor, scale: float) -> tuple[float, float]:
-    """The mean rise of the rows' losses, and how many standard errors of a normal distribution that is.
+def standard_errors(rises: Tensor) -> float:
+    """How far the sum of paired differences lies above 0: sum / sqrt(sum of squares), at most sqrt(rows).
 
-    The rows are paired, so what makes a row difficult for both models cancels. A row's rise counts as `scale` at most,
-    and its fall too: a few rows of which a model is certain and wrong would else be all of the mean and most of its
-    error. The t statistic of the mean becomes
-    standard errors by Wallace 1959: z = (8 v + 1) / (8 v + 3) * sqrt(v * log(1 + t^2 / v)) with v = rows - 1. One row
-    alone proves nothing.
+    The rows are paired, so what makes a row difficult for both models cancels. This is Student's t with the spread
+    around 0 in place of the spread around the mean. Where a row is as likely to rise as to fall by the same amount, x
+    or more is as rare as exp(-x^2 / 2), for any number of rows and any distribution (Efron 1969). So few rows give no
+    false alarm: fewer than x^2 rows never reach x.
     """
-    rises = (after.double() - before.double()).clamp(-scale, scale)
-    mean, freedom = float(rises.mean()), len(rises) - 1
-    if freedom < 1 or mean <= 0:
-        return mean, 0.0
-    error = float(rises.std()) / math.sqrt(len(rises))
-    if error == 0:
-        return mean, math.inf
-    squared = (mean / error) ** 2
-    return mean, (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(squared / freedom))
+    squares = float(rises.square().sum())
+    return float(rises.sum()) / math.sqrt(squares) if squares > 0 else 0.0

@@ -119,6 +119,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),
+        "rollbacks": [list(rollback) for rollback in study.rollbacks] if isinstance(study, Study) else [],
     }
 
 

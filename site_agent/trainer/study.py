@@ -156,6 +156,11 @@ class Study:
         """Training rows on the public grid where the plan weighs by them and this site trains, otherwise 0."""
         return self._measures.rows if self._trains else 0
 
+    @property
+    def rollbacks(self) -> tuple[tuple[int, int], ...]:
+        """Of each rollback that this site saw: the round that began again, and the round whose parameters it had."""
+        return () if self._check is None else tuple(self._check.returns)
+
     def exchange(self, asked: Asked) -> Exchange:
         """What travels in a round.
 

@@ -28,7 +28,7 @@ prepare_arithmetic(1)
 
 HOSTILE: Final = "espoo"
 BEGINS: Final = 3
-ACCEPTANCE: Final = {"rule": "held-out-loss", "quorum": 4, "standard_errors": 2.5, "largest_rise": 0.1}
+ACCEPTANCE: Final = {"rule": "held-out-loss", "quorum": 4, "standard_errors": 2.0, "largest_rise": 0.2}
 
 
 @cache
@@ -59,7 +59,7 @@ def with_votes_ignored() -> Iterator[None]:
     """The coordinator counts refusals and goes on all the same."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator.rounds.run, "is_below_quorum", lambda *_: False)
-        patch.setattr(coordinator.rounds.run, "is_within_range", lambda *_: True)
+        patch.setattr(coordinator.rounds.run.Run, "_is_in_range", lambda *_: True)
         yield
 
 

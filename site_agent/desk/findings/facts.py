@@ -190,6 +190,11 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
             f"The checkpoint was chosen on {len(kept.validation)} validation rows: another few would perhaps have"
             f" chosen another one (fewer than {FEWEST_TO_CHOOSE})."
         )
+    if rollbacks := len(cast(Sequence[Json], facts.get("rollbacks", ()))):
+        warnings.append(
+            f"The run was rolled back {rollbacks} times, because too few sites accepted the shared parameters. Compare"
+            " labels, units and software with the other hospitals."
+        )
     small = [f"{one.group} {one.value}" for one in found if one.is_small]
     if small:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
