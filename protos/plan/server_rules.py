@@ -28,7 +28,7 @@ from protos.plan.ingredients import (
     ServerRule,
 )
 from protos.plan.manifest import Manifest, largest_weight
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, RowWeights
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -98,7 +98,8 @@ def largest_step(plan: Plan) -> float:
     m / sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b)
     (1 - a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded alike with v = sum of d^2.
     """
-    rule, reach = plan.ingredients.server_rule, plan.encoding.clipping_range * largest_weight(plan)
+    fewest = plan.weighting.fewest_rows if isinstance(plan.weighting, RowWeights) else 1
+    rule, reach = plan.ingredients.server_rule, plan.encoding.clipping_range * largest_weight(plan) / fewest
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return reach
