@@ -321,3 +321,30 @@ def test_a_path_that_does_not_exist_is_named(run: Run, tmp_path: Path) -> None:
     assert (checked.returncode, described.returncode) == (78, 78)
     assert f"{tmp_path / 'patient.csv'} cannot be read: No such file or directory" in checked.stderr
     assert "nowhere.csv cannot be read: No such file or directory" in described.stderr
+
+
+@pytest.mark.parametrize("policy", ["strict", "usual", "open"])
+def test_init_writes_the_files_of_a_new_hospital(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """One command writes hospital.yaml and a draft that the table meets; a second one replaces nothing."""
+    monkeypatch.setattr("site_agent.commands.init_command.give_up_network", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    write_patients(tmp_path)
+
+    made = run("init", "--site", "st-mary", "--table", "patients.csv", "--policy", policy)
+    checked = run("data", "check", "--config", "hospital.yaml")
+    before = (tmp_path / "hospital.yaml").read_bytes()
+    again = run("init", "--site", "other", "--table", "patients.csv", "--policy", "open")
+
+    assert made.returncode == 0, made.stderr
+    hospital = read_hospital(tmp_path / "hospital.yaml")
+    assert (hospital.site, hospital.policy.approvers) == ("st-mary", 2 if policy == "strict" else 1)
+    assert (hospital.policy.secure_aggregation == "required") == (policy != "open")
+    assert checked.returncode == 78
+    assert "WARNING: column stay" in checked.stdout
+    assert "ERROR" not in checked.stdout
+    assert again.returncode == 2
+    assert "hospital.yaml exists already" in again.stderr
+    assert (tmp_path / "hospital.yaml").read_bytes() == before
+    assert "Zebra" not in made.stdout + (tmp_path / "contract.yaml").read_text()

@@ -1,0 +1,94 @@
+"""`site-agent init`: the files of a new hospital: hospital.yaml with a ready policy, and a draft of the contract."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+
+from protos.errors import UsageError
+from protos.plan.documents import parse_document
+from protos.plan.methods import METHOD_NAMES
+from site_agent.hospital import Hospital
+from site_agent.trainer.isolation import give_up_network
+
+# By name what the policy is for, and its keys.
+POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
+    "strict": (
+        "Masked sums over five hospitals or more, one method, two persons approve each plan.",
+        {"methods": ["global-layers"], "secure_aggregation": "required", "smallest_sites": 5, "largest_rounds": 200,
+         "largest_megabytes": 200.0, "largest_clipping_range": 8.0, "smallest_training_rows": 100, "approvers": 2},
+    ),
+    "usual": (
+        "Masked sums over three hospitals or more, one person approves each plan.",
+        {"methods": ["global-layers", "fedavg", "local"], "secure_aggregation": "required", "smallest_sites": 3,
+         "largest_rounds": 1000, "largest_megabytes": 2000.0, "largest_clipping_range": 8.0},
+    ),
+    "open": (
+        "For rehearsals without real patients: every method, masked or not, two hospitals or more.",
+        {"methods": list(METHOD_NAMES), "secure_aggregation": "not-required", "smallest_sites": 2,
+         "largest_rounds": 20000, "largest_megabytes": 20000.0, "largest_clipping_range": 64.0},
+    ),
+}  # fmt: skip
+
+
+@click.command()
+@click.option("--site", prompt="Name of this hospital", help="Name of this hospital, as the invitation has it.")
+@click.option("--table", prompt="Path of the table", type=click.Path(path_type=Path), help="The table with patients.")
+@click.option(
+    "--policy",
+    prompt="Policy (strict, usual, open)",
+    default="usual",
+    type=click.Choice(list(POLICIES)),
+    help=" ".join(f"{name}: {words}" for name, (words, _) in POLICIES.items()),
+)
+@click.option("--invitation", type=click.Path(path_type=Path), help="File of the invitation, if it is here already.")
+def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
+    """Write hospital.yaml and a draft of contract.yaml for a new hospital into this folder.
+
+    Options that are left out are asked for at the terminal. No existing file is replaced.
+
+    Example: site-agent init --site st-mary --table patients.csv --policy usual
+    """
+    give_up_network()  # before anything starts a thread
+
+    from site_agent.desk.drafting.describe import describe
+
+    files = (Path("hospital.yaml"), Path("contract.yaml"))
+    for file in files:
+        if file.exists():
+            raise _refused(f"{file} exists already.", f"Move {file} away, or run this command in another folder.")
+    draft = describe(table)
+    text = hospital_text(site, table, policy, invitation)
+    parse_document(text.encode(), Hospital, source="hospital.yaml", consequence="No file was written.")
+    files[0].write_text(text)
+    files[1].write_text(draft.text)
+    click.echo(f"Wrote hospital.yaml with the policy {policy}: {POLICIES[policy][0]}")
+    click.echo(f"Wrote contract.yaml, drafted from {draft.rows} rows. Every line is a guess: correct this file.")
+    click.echo("Then run `site-agent data check --config hospital.yaml`.")
+
+
+def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) -> str:
+    """hospital.yaml with a ready policy, as a person would write it."""
+    words, keys = POLICIES[policy]
+    invited = [] if invitation is None else [f"invitation: {json.dumps(str(invitation))}"]
+    lines = [
+        "# Written by `site-agent init`. All keys are explained in deploy/examples/hospital.yaml.",
+        f"site: {json.dumps(site)}",
+        *invited,
+        "state: state",
+        f"# {policy}: {words} Whatever a plan says, this wins.",
+        "policy:",
+        *(f"  {key}: {json.dumps(value)}" for key, value in keys.items()),
+        "data:",
+        f"  table: {json.dumps(str(table))}",
+        "  contract: contract.yaml",
+        "  split: {seed: 0}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _refused(what: str, remedy: str) -> UsageError:
+    return UsageError(what=what, consequence="No file was written, and nothing left this site.", remedy=remedy)
