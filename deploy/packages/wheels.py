@@ -28,7 +28,7 @@ INTERPRETER: Final = "/usr/bin/python3.11"
 LIBRARY: Final = "lib/python3.11/site-packages"
 OWN: Final = "global_layers"
 WORK: Final = "work"
-ROOMS: Final = ("protos", "pki", "coordinator", "site_agent")
+ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 
 
 @contextmanager
