@@ -6,39 +6,23 @@ Rows of all parts of the split count. The rules:
 * of a number, only rows within the declared range count towards the smallest cell;
 * a column that this site does not have, or has as another kind, is 0: its absence is not told apart from few rows;
 * only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
-* one version of the data answers each column once: for one run, however often that run asks again.
+* a column's rows answer for one run, however often that run asks again (released_columns.py).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
-from protos.errors import RefusedError
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.examination.admitted_rows import admitted
-from site_agent.trainer.trainer_files import array_digest, write_whole
-
-_FILE: Final = "statistics.json"
-
-
-class ReleasedBefore(RefusedError):
-    """These rows have answered for another run; two sums over different sites would tell one site's own."""
-
-    def __init__(self, columns: list[str]) -> None:
-        super().__init__(
-            what=f"Statistics of {', '.join(columns[:5])} of this very table have left for another study.",
-            consequence="Nothing was counted and nothing left this site.",
-            remedy="Use the sums of that study, or agree on these columns again when the table has a new version.",
-        )
+from site_agent.trainer.released_columns import remember
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
@@ -54,8 +38,9 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     """
     assert plan.statistics is not None
     table = admitted(hospital).table
-    remember(folder, plan, table)
-    return count(plan.statistics, table, max(plan.statistics.smallest_cell, hospital.policy.smallest_cell))
+    smallest_cell = max(plan.statistics.smallest_cell, hospital.policy.smallest_cell)
+    remember(folder, plan, table, smallest_cell)
+    return count(plan.statistics, table, smallest_cell)
 
 
 def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int, ...]:
@@ -67,30 +52,6 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
         smallest_cell: the larger of the plan's and the policy's.
     """
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
-
-
-def remember(folder: Path, plan: Plan, table: Table) -> None:
-    """Put on disk, before anything is handed out, that these rows answer for this run.
-
-    Args:
-        folder: the trainer's own.
-        plan: with statistics.
-        table: as it is now.
-
-    Raises:
-        ReleasedBefore: they have answered for another run.
-        UnavailableError: the disk does not take it.
-    """
-    assert plan.statistics is not None
-    path = folder / _FILE
-    known: dict[str, dict[str, str]] = json.loads(path.read_bytes()) if path.exists() else {}
-    runs = known.setdefault(_version(table), {})
-    names = [column.name for column in plan.statistics.columns]
-    again = [name for name in names if runs.get(name, plan.run_name) != plan.run_name]
-    if again:
-        raise ReleasedBefore(again)
-    runs |= dict.fromkeys(names, plan.run_name)
-    write_whole(path, json.dumps(known, indent=1).encode())
 
 
 def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell: int) -> Iterator[int]:
@@ -123,9 +84,3 @@ def _integer(values: Numbers) -> int:
 
 def _if_enough(rows: int, smallest_cell: int) -> int:
     return min(rows, LARGEST_COUNT) if rows >= smallest_cell else 0
-
-
-def _version(table: Table) -> str:
-    columns = [(name, table.features[name]) for name in sorted(table.features)]
-    target = () if table.target is None else (("target", table.target),)
-    return array_digest("global-layers table 1", [*columns, *target])

@@ -14,7 +14,8 @@ from protos.errors import DataError
 from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.own_statistics import ReleasedBefore, own_numbers
+from site_agent.trainer.own_statistics import own_numbers
+from site_agent.trainer.released_columns import FILE, ReleasedBefore
 from tests.site_agent.trainer.sites import make_plan
 
 AGES = [20.0, 30.0, 40.0, None, 50.0, 60.0, 70.0, 80.0, 90.0, 200.0, 25.0, 35.0]
@@ -121,12 +122,74 @@ def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text((tmp_path / "table.csv").read_text().replace("20.0,F", "Zebra,F", 1))
     with pytest.raises(DataError, match="column age: text where a number is declared in row 2"):
         own_numbers(hospital, asking(AGE), tmp_path)
-    assert not (tmp_path / "statistics.json").exists()
+    assert not (tmp_path / FILE).exists()
 
 
 def test_the_memory_holds_no_value(tmp_path: Path) -> None:
-    """On disk there are a digest, declared names and runs."""
+    """On disk there are declared names, runs, and keyed digests with their numbers of rows."""
+    own_numbers(site(tmp_path / "one"), asking(AGE), tmp_path / "one")
+    own_numbers(site(tmp_path / "other"), asking(AGE), tmp_path / "other")
+
+    one, other = (json.loads((tmp_path / name / FILE).read_text()) for name in ("one", "other"))
+
+    (run,) = one["age"]
+    assert run == asking(AGE).run_name
+    assert sorted(one["age"][run].values()) == [1] * 11
+    assert not one["age"][run].keys() & other["age"][run].keys()  # another site's secret
+
+
+@pytest.mark.parametrize("smallest_cell", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_column_is_released_again_only_if_enough_rows_differ(tmp_path: Path, seed: int, smallest_cell: int) -> None:
+    """Any number of changed rows below the smallest cell is refused, any from it on is answered."""
+    generator = np.random.default_rng(seed)
+    changed = int(generator.integers(0, 8))
+    ages = [float(age) for age in generator.choice(np.arange(20, 90), 12, replace=False)]
+    later = [age + 0.5 if place < changed else age for place, age in enumerate(ages)]
+    own_numbers(site(tmp_path, ages), asking(AGE, smallest_cell=smallest_cell), tmp_path)
+    again = site(tmp_path, list(generator.permutation(later)))
+    plan = asking(AGE, smallest_cell=smallest_cell, version=2)
+
+    if changed >= smallest_cell:
+        assert own_numbers(again, plan, tmp_path)[0] == 12
+    else:
+        with pytest.raises(ReleasedBefore, match=f"at least {smallest_cell} rows"):
+            own_numbers(again, plan, tmp_path)
+
+
+def test_every_earlier_release_counts(tmp_path: Path) -> None:
+    """Going back to the rows of the first release is as small a difference from it as none."""
+    ages = [float(age) for age in range(20, 32)]
+    other = [age + 0.5 for age in ages]
+    own_numbers(site(tmp_path, ages), asking(AGE, smallest_cell=3), tmp_path)
+    own_numbers(site(tmp_path, other), asking(AGE, smallest_cell=3, version=2), tmp_path)
+
+    with pytest.raises(ReleasedBefore):
+        own_numbers(site(tmp_path, [*ages[:-1], 99.0]), asking(AGE, smallest_cell=3, version=3), tmp_path)
+
+
+def test_the_run_that_asks_again_gets_the_same_rows_or_nothing(tmp_path: Path) -> None:
+    """Between two attempts of one run a changed table is refused, however much of it changed."""
     own_numbers(site(tmp_path), asking(AGE), tmp_path)
 
-    (content,) = json.loads((tmp_path / "statistics.json").read_text()).values()
-    assert content == {"age": asking(AGE).run_name}
+    with pytest.raises(ReleasedBefore):
+        own_numbers(site(tmp_path, [age and age + 0.5 for age in AGES]), asking(AGE), tmp_path)
+
+
+def test_what_an_earlier_version_released_stays_released(tmp_path: Path) -> None:
+    """That version kept no rows, so no difference can be counted and the column is refused."""
+    (tmp_path / "statistics.json").write_text(json.dumps({"digest": {"age": "an-earlier-run"}}))
+
+    with pytest.raises(ReleasedBefore):
+        own_numbers(site(tmp_path), asking(AGE), tmp_path)
+    assert own_numbers(site(tmp_path), asking(SEX), tmp_path) == (9, 3, 0)
+
+
+def test_new_rows_that_the_range_clips_hide_nobody(tmp_path: Path) -> None:
+    """Five rows are new, one of them within the range: the others' part of the difference is known."""
+    ages = [float(age) for age in range(20, 32)]
+    far = [*ages[:7], 40.5, 201.0, 202.0, 203.0, 204.0]
+    own_numbers(site(tmp_path, ages), asking(AGE, smallest_cell=3), tmp_path)
+
+    with pytest.raises(ReleasedBefore):
+        own_numbers(site(tmp_path, far), asking(AGE, smallest_cell=3, version=2), tmp_path)

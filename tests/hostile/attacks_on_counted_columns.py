@@ -1,0 +1,80 @@
+"""A coordinator that has a column counted twice, before and after one patient came, and subtracts the two sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import site_agent.trainer.own_statistics
+from protos.plan.federated_statistics import MOMENT_SCALE
+from protos.plan.plan import Plan
+from site_agent.hospital import read_hospital
+from site_agent.trainer.own_statistics import own_numbers
+from site_agent.trainer.released_columns import ReleasedBefore
+from tests.hostile.attack import Attack, in_copy, scratch
+from tests.site_agent.trainer.sites import make_plan, make_site
+
+AGE = {"name": "mean_radius", "low": 0.0, "high": 40.0}
+OF_THE_PATIENT = 17.25
+
+
+@contextmanager
+def with_a_memory_of_tables() -> Iterator[None]:
+    """A site remembers which table has answered, so that a table with one more row or column is another one."""
+    answered: dict[tuple[str, int, tuple[str, ...]], str] = {}
+
+    def remember(folder: Path, plan: Plan, table: Any, smallest_cell: int) -> None:
+        rows = len(next(iter(table.features.values())))
+        key = (AGE["name"], rows, tuple(table.features))
+        if answered.setdefault(key, plan.run_name) != plan.run_name:  # type: ignore[arg-type]
+            raise ReleasedBefore([str(AGE["name"])], smallest_cell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_agent.trainer.own_statistics, "remember", remember)
+        yield
+
+
+def counting(version: int) -> Plan:
+    """A plan that counts one column."""
+    return make_plan(method={"name": "local"}, statistics={"smallest_cell": 5, "columns": [AGE]}, version=version)
+
+
+def add_patient(folder: Path) -> None:
+    """A patient and an unrelated column come into the hospital's table and contract."""
+    lines = (folder / "table.csv").read_text().splitlines()
+    cells = lines[1].split(",")
+    cells[0], cells[1] = "P9999", str(OF_THE_PATIENT)
+    lines = [f"{line},{1 + number % 3}" for number, line in enumerate([*lines, ",".join(cells)])]
+    lines[0] = lines[0].rsplit(",", 1)[0] + ",unrelated"
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    contract = yaml.safe_load((folder / "contract.yaml").read_text())
+    contract["columns"].append({"name": "unrelated", "role": "feature", "type": "numeric"})
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+
+
+def one_added_patient(weakened: bool) -> bool:
+    """Count a column, wait for a patient, count it again after an unrelated column has joined, and subtract."""
+    with scratch() as folder, in_copy(weakened, with_a_memory_of_tables):
+        config = make_site(folder)
+        rows, total, _ = own_numbers(read_hospital(config), counting(1), folder / "models")
+        add_patient(folder)
+        try:
+            more, later, _ = own_numbers(read_hospital(config), counting(2), folder / "models")
+        except ReleasedBefore:
+            return False
+    return more == rows + 1 and abs((later - total) / MOMENT_SCALE * 40.0 - OF_THE_PATIENT) < 1e-3
+
+
+ATTACKS = (
+    Attack(
+        name="statistics-of-one-added-patient",
+        tries="the coordinator has a column counted before and after a patient came, and subtracts",
+        without="the memory of each column's rows",
+        run=one_added_patient,
+    ),
+)
