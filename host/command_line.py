@@ -31,6 +31,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
     try:
         status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
+        print(f"{program}: interrupted. Files that were finished are kept. Run the command again.", file=sys.stderr)
         return 130
     except click.ClickException as error:
         told = usage(program, error)

@@ -73,8 +73,10 @@ def join(path: Path) -> None:
 
     try:
         asyncio.run(run_gate(hospital, path.resolve(), drawn_on(Console(stderr=True))))
-    except asyncio.CancelledError:
-        sys.exit(0)  # asked to stop by a signal
+    except asyncio.CancelledError:  # asked to stop by a signal
+        kept = "Keys, approvals, saved models and the audit log are kept in the state folder."
+        click.echo(f"site-agent: stopped. {kept} `site-agent join` continues the run.", err=True)
+        sys.exit(0)
 
 
 @cli.command()

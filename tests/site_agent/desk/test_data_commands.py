@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -348,3 +349,24 @@ def test_init_writes_the_files_of_a_new_hospital(
     assert "hospital.yaml exists already" in again.stderr
     assert (tmp_path / "hospital.yaml").read_bytes() == before
     assert "Zebra" not in made.stdout + (tmp_path / "contract.yaml").read_text()
+
+
+def test_an_interrupted_command_says_what_is_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in any command ends with 130 and a line; a stopped agent names what it keeps and how it goes on."""
+    write_patients(tmp_path)
+    config = write_hospital(tmp_path)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def stopped(task: Coroutine[object, object, object]) -> None:
+        task.close()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("site_agent.desk.drafting.describe.describe", interrupted)
+    monkeypatch.setattr("asyncio.run", stopped)
+    described, joined = run("data", "describe", tmp_path / "patients.csv"), run("join", "--config", config)
+
+    assert (described.returncode, joined.returncode) == (130, 0)
+    assert "interrupted. Files that were finished are kept" in described.stderr
+    assert "`site-agent join` continues the run" in joined.stderr
