@@ -29,6 +29,7 @@ from protos.plan.methods import MethodChoice, described
 from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
+from protos.plan.question import Answers, Question
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.soft_targets import ExpertUse
 
@@ -45,12 +46,14 @@ Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=20
 class ListedSite(Document):
     """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
 
+    `answers` says how its outcome answers the plan's question.
     A site of the tier `evaluation` measures what it receives; its change is nothing but zeros.
     """
 
     name: Name
     identity: Fingerprint
     tier: Literal["evaluation", "training"] = "training"
+    answers: Answers = "same"
 
 
 class EqualWeights(Document):
@@ -138,6 +141,7 @@ class Plan(Document):
     method: MethodChoice
     architecture: Architecture = DenseNetwork(name="dense", hidden=())
     columns: tuple[Column, ...] = ()
+    question: Question | None = None
     concepts: tuple[Concept, ...] = Field(default=(), max_length=500)
     outputs: int | None = Field(default=None, ge=1, le=10_000)
     schedule: Schedule = EpochSchedule(aggregate="every-round", epochs=1, batches_per_epoch=1)
@@ -177,6 +181,8 @@ class Plan(Document):
         yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
 
     def _of_concepts(self) -> Iterator[str]:
+        if self.question is None and any(site.answers != "same" for site in self.sites):
+            yield "answers says how a site's outcome answers the question, and the plan has none"
         names = [concept.name for concept in self.concepts]
         if len(set(names)) != len(names):
             yield "a concept is listed twice"

@@ -9,6 +9,7 @@ import asyncio
 import os
 import pwd
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from protos.errors import DataError, OperatorError, RefusedError, UsageError
+from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
@@ -57,7 +58,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     plan = read_plan(hospital, plan_path)
     refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
     title_section, *exact = review_sections(plan, manifest_of(plan))
-    sections = [title_section, _in_words(hospital, plan), *exact, *_here(hospital, plan, refused), lacking.section]
+    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused), lacking.section]
+    sections = [title_section, _in_words(hospital, plan), *exact, *own]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     for line in as_lines(sections):
@@ -229,6 +231,18 @@ class _Table:
 
     section: Section
     is_lacking: bool
+
+
+def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
+    """The plan's question and concepts, beside this site's contract where this user can read it."""
+    from site_agent.desk.mapped_concepts import concept_sections
+    from site_agent.trainer.data.contract import read_contract
+
+    try:
+        contract = read_contract(Path(hospital.data.contract))
+    except ConfigurationError:
+        contract = None
+    return concept_sections(plan, contract, hospital.site)
 
 
 def _table(hospital: Hospital, plan: Plan) -> _Table:

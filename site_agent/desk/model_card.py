@@ -62,6 +62,7 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "study": plan.study,
         "plan_digest": plan.digest.hex(),
         "method": described(plan.method),
+        "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": plan.architecture.name if plan.prior is None else "regression, forest and the others' score",
         "rounds": plan.rounds,
         "sites": len(names),
@@ -109,6 +110,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
         f"**Not for.** {facts['not_for']}",
+        *_asked(facts),
         "## Training",
         _list(
             {
@@ -140,6 +142,13 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         _list(_evidence(facts)),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _asked(facts: Mapping[str, Any]) -> list[str]:
+    """The plan's question, where it has one."""
+    if facts["question"] is None:
+        return []
+    return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
 
 
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:

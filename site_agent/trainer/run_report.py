@@ -115,6 +115,8 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "run": run,
         "plan_digest": study.plan.digest.hex(),
         "method": described(study.plan.method),
+        "question": None if study.plan.question is None else study.plan.question.model_dump(mode="json"),
+        "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "columns": list(dataset.columns),

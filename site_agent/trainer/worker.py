@@ -133,6 +133,7 @@ class Worker:
             return _tell_defect(error)
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
+        from site_agent.trainer.question_check import require_answer
         from site_agent.trainer.saved_model import is_run_name
         from site_agent.trainer.saves import Saves
 
@@ -146,6 +147,7 @@ class Worker:
             self._plan, self._run, self._report = plan, run, None
             return Prepared(approved)
         study, self._preprocessing = self._begin(plan)
+        require_answer(plan, self._preprocessing.contract, self._hospital.site)
         self._check_rows(plan, study)
         found = study.manifest.digest.hex()
         if found != approved:

@@ -49,6 +49,7 @@ OTHER_VALUES: dict[str, Any] = {
     "acceptance": {"rule": "held-out-loss", "quorum": 2, "standard_errors": 3.0, "largest_rise": 0.2},
     "gain": "sums",
     "expert": {"path_start": 0.0},
+    "question": dict.fromkeys(("outcome", "population", "time", "use", "responsible", "approval_number"), "as agreed"),
     "concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}],
     "statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 0.0, "high": 9.0}]},
 }

@@ -119,6 +119,7 @@ def _compared(facts: Facts) -> str:
         ["site", facts["site"]],
         ["run", facts["run"]],
         ["method", facts["method"]],
+        *([[name.replace("_", " "), text] for name, text in (facts.get("question") or {}).items()]),
         ["plan digest", facts["plan_digest"]],
         ["task", facts["task"]],
         ["rows", f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"],

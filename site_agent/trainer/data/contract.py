@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from protos.plan.documents import Document, read_document
+from protos.plan.question import Answers
 from site_agent.trainer.data.codes import (
     UNKNOWN,
     Code,
@@ -80,6 +81,7 @@ class BinaryTarget(Document):
     negative: tuple[Code, ...] | None = None
     positive_name: Words = "positive"
     negative_name: Words = "negative"
+    answers: Answers = "same"
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -105,6 +107,7 @@ class MultiClassTarget(Document):
     task: Literal["multi-class"]
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
+    answers: Answers = "same"
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -127,6 +130,7 @@ class RegressionTarget(Document):
     task: Literal["regression"]
     unit: str | None = None
     range: tuple[float, float] | None = None
+    answers: Answers = "same"
     note: Words | None = None
 
     @model_validator(mode="after")

@@ -1,0 +1,32 @@
+"""The question that a study answers, in words that a clinician and an ethics board read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import StringConstraints
+
+from protos.plan.documents import Document
+
+Sentence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
+Answers: TypeAlias = Literal["same", "related", "other"]  # how a site's outcome answers the question
+
+
+class Question(Document):
+    """What is predicted, in whom, when, and for what; who is responsible.
+
+    Attributes:
+        outcome: what is predicted.
+        population: in whom.
+        time: at what time, and how far ahead.
+        use: what a prediction would be used for.
+        responsible: the person, with the institution.
+        approval_number: of the ethics board or authority.
+    """
+
+    outcome: Sentence
+    population: Sentence
+    time: Sentence
+    use: Sentence
+    responsible: Sentence
+    approval_number: Sentence

@@ -1,0 +1,90 @@
+"""Which of a plan's concepts this site's contract maps, and what question the plan answers; for review, pure.
+
+The mapping is the contract's, so nothing is read of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protos.errors import ConfigurationError
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.plan.plan import Plan
+from site_agent.desk.plan_review import Section, Table
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
+from site_agent.trainer.prior.concept_mapping import mapped_columns
+from site_agent.trainer.question_check import other_answer
+
+
+def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
+    """The question and the concepts, where the plan has them.
+
+    Args:
+        plan: as announced.
+        contract: this site's; None where this user cannot read it.
+        site: its name.
+    """
+    if plan.question is not None:
+        yield _question(plan, contract, site)
+    if plan.concepts:
+        yield _concepts(plan, contract, site)
+
+
+def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
+    asked = plan.question
+    assert asked is not None
+    sentences = [
+        f"Predicted: {asked.outcome}",
+        f"In whom: {asked.population}",
+        f"At what time: {asked.time}",
+        f"For what use: {asked.use}",
+        f"Responsible: {asked.responsible}; approval number {asked.approval_number}",
+    ]
+    others = [f"{one.name} ({one.answers} outcome)" for one in plan.sites if one.answers != "same"]
+    if others:
+        sentences.append(f"These sites do not predict this outcome itself: {', '.join(others)}.")
+    reason = None if contract is None else other_answer(plan, contract, site)
+    return Section("The question", (*sentences, *([] if reason is None else [f"Not possible as it is: {reason}."])))
+
+
+def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
+    heading = "Columns with a common meaning"
+    if contract is None:
+        return Section(heading, ("This user cannot read the contract, so the mapping is not shown.",))
+    own = {feature.concept: feature for feature in contract.features if feature.concept is not None}
+    sentences = [f"This site maps {sum(one.name in own for one in plan.concepts)} of {len(plan.concepts)} concepts."]
+    if plan.prior is not None:
+        try:
+            mapped_columns(plan.prior, contract, site)
+        except ConfigurationError as wrong:
+            sentences.append(f"Not possible as it is: {wrong.what}")
+    unused = sorted(set(own) - {one.name for one in plan.concepts})
+    if unused:
+        sentences.append(f"The plan does not have these concepts of the contract: {', '.join(unused)}.")
+    rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
+    return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
+
+
+def _row(concept: Concept, feature: Feature | None) -> tuple[str, str, str, str]:
+    if isinstance(concept, CodedConcept):
+        unit = ", ".join(concept.codes)
+    else:
+        unit = f"{concept.unit or 'no unit'}, {concept.low:g} to {concept.high:g}"
+    return concept.name, concept.definition, unit, "-" if feature is None else _own(concept, feature)
+
+
+def _own(concept: Concept, feature: Feature) -> str:
+    if isinstance(feature, CategoricalFeature):
+        means = feature.concept_codes
+        if means is None:
+            return feature.name
+        told = (f"{own} is {code}" for own, code in zip(feature.codes, means, strict=True) if code is not None)
+        return f"{feature.name} ({', '.join(told)})"
+    if not isinstance(concept, NumberConcept) or feature.unit == concept.unit:
+        return feature.name
+    factors = {one.unit: one for one in concept.conversions}
+    if feature.unit not in factors:
+        return f"{feature.name} in {feature.unit or 'no unit'}"
+    one = factors[feature.unit]
+    return f"{feature.name} in {feature.unit}, times {one.factor:g}" + (f" plus {one.offset:g}" if one.offset else "")

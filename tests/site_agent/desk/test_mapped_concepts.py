@@ -1,0 +1,96 @@
+"""What review says of the question and of columns with a common meaning, from plan and contract alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from protos.errors import ConfigurationError
+from protos.plan.plan import Plan
+from site_agent.desk.mapped_concepts import concept_sections
+from site_agent.desk.plan_review import as_lines
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.question_check import require_answer
+from tests.site_agent.trainer.prior.prior_federation import SITES, prior_plan
+
+CONCEPTS: list[dict[str, Any]] = [
+    {
+        "kind": "number", "name": "total-cholesterol", "definition": "Total cholesterol.", "unit": "mg/dl",
+        "low": 50.0, "high": 800.0, "conversions": [{"unit": "mmol/l", "factor": 38.67}],
+    },
+    {"kind": "codes", "name": "sex", "definition": "Sex.", "codes": ["female", "male"]},
+    {"kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0},
+]  # fmt: skip
+QUESTION = {
+    "outcome": "Death within 30 days.",
+    "population": "Adults with pneumonia.",
+    "time": "At admission.",
+    "use": "Choice of the ward.",
+    "responsible": "A. Jones, Ahus",
+    "approval_number": "2026-17",
+}
+
+
+def _plan(**answers: str) -> Plan:
+    document = prior_plan("breast-cancer", concepts=CONCEPTS).model_dump(mode="json") | {"question": QUESTION}
+    document["sites"] = [one | {"answers": answers.get(one["name"], "same")} for one in document["sites"]]
+    return Plan.model_validate_json(json.dumps(document))
+
+
+def _contract(unit: str = "mmol/l", answers: str = "same") -> Contract:
+    columns = [
+        {"name": "chol", "role": "feature", "type": "numeric", "unit": unit, "concept": "total-cholesterol"},
+        {
+            "name": "sex", "role": "feature", "type": "binary", "codes": ["0", "1"], "concept": "sex",
+            "concept_codes": ["male", "female"],
+        },
+        {"name": "weight", "role": "feature", "type": "numeric", "concept": "body-weight"},
+        {"name": "died", "role": "target", "task": "binary", "positive": ["1"], "answers": answers},
+    ]  # fmt: skip
+    return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+
+
+def test_the_mapping_is_shown_with_units_and_codes() -> None:
+    """Each concept stands beside this site's column, its factor and its codes; what is not mapped is named."""
+    lines = "\n".join(as_lines(concept_sections(_plan(), _contract(), "ahus")))
+
+    assert "This site maps 2 of 3 concepts." in lines
+    assert "chol in mmol/l, times 38.67" in lines
+    assert "sex (0 is male, 1 is female)" in lines
+    assert "does not have these concepts of the contract: body-weight" in lines
+    assert "Not possible" not in lines
+
+
+def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:
+    """A unit that the plan does not convert is shown as what has to be corrected."""
+    lines = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="g/l"), "ahus")))
+
+    assert "Not possible as it is: chol is in g/l" in lines
+
+
+def test_the_question_names_who_predicts_something_else() -> None:
+    """Every hospital reads the question, and which sites answer it with another outcome."""
+    lines = "\n".join(as_lines(concept_sections(_plan(cluj="related", delft="other"), _contract(), "ahus")))
+
+    assert all(text in lines for text in QUESTION.values())
+    assert "do not predict this outcome itself: cluj (related outcome), delft (other outcome)" in lines
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("answers", ["same", "related", "other"])
+def test_contract_and_plan_agree_about_the_outcome_or_nothing_runs(site: str, answers: str) -> None:
+    """A site whose contract says something else than the plan about its outcome takes no part."""
+    plan = _plan(**{site: "related"})
+
+    if answers == "related":
+        require_answer(plan, _contract(answers=answers), site)
+    else:
+        with pytest.raises(ConfigurationError, match="related outcome"):
+            require_answer(plan, _contract(answers=answers), site)
+
+
+def test_without_a_contract_the_page_says_so() -> None:
+    """A reviewer who cannot read the contract is told that nothing was compared."""
+    assert any("cannot read the contract" in line for line in as_lines(concept_sections(_plan(), None, "ahus")))
