@@ -77,9 +77,7 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
         policy={"methods": ("global-layers",)}, reason="the policy does not allow the method fedavg"
     ),
     "more rounds": WeakPlan(policy={"largest_rounds": 2}, reason="the plan has 3 rounds, and the policy allows 2"),
-    "more bytes": WeakPlan(
-        policy={"largest_megabytes": 1e-5}, reason="0.0 MB would leave, more than the policy allows"
-    ),
+    "more bytes": WeakPlan(policy={"largest_megabytes": 1e-5}, reason="MB would leave, and the policy allows 1e-05 MB"),
     "a tensor that is not allowed": WeakPlan(
         plan=_NETWORK,
         policy={"federated": ("input.*", "body.*")},

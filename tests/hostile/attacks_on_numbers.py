@@ -17,12 +17,17 @@ import pytest
 import protos.plan.exchange
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
-from site_agent.trainer.study import Answer, Study
-from tests.hostile.attack import Attack, played
+from protos.wire.messages import Stage
+from site_agent.hospital import read_hospital
+from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.worker import begin_prior
+from tests.hostile.attack import Attack, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree, enter
 from tests.hostile.masking_federation import Site
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
+from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
 from tests.site_agent.trainer.sites import NAMES
 
 ROUNDS = 4
@@ -108,7 +113,41 @@ def column_of_one_site(weakened: bool) -> bool:
     return played(scene, weakened, nullcontext)  # nothing is there yet that could be removed
 
 
+def concept_of_one_site(weakened: bool) -> bool:
+    """Leave out of a plan who records a concept: if one site does, its count and moments are the sums."""
+    plan = prior_plan("breast-cancer")
+    assert plan.prior is not None
+    concept = plan.prior.columns[0].name
+
+    def without_the_concept(contract: dict[str, Any]) -> None:
+        for column in contract["columns"]:
+            if column.get("concept") == concept:
+                del column["concept"]
+
+    with scratch() as folder:
+        each = []
+        for site in SITES:
+            change = None if site == SITES[0] else without_the_concept
+            hospital = read_hospital(make_hospital(folder / site, site, "breast-cancer", change=change))
+            study, _ = begin_prior(hospital, plan)
+            each.append(dict(zip(plan.prior.statistics_names, _statistics(study), strict=True)))
+        names = [f"{kind} {concept}" for kind in ("count", "sum", "squares")]
+        sums = [sum(found[name] for found in each) for name in names]
+        return sums == [each[0][name] for name in names] and all(sums)
+
+
+def _statistics(study: PriorStudy) -> tuple[int, ...]:
+    asked = Asked(round=0, stage=Stage.STATISTICS)
+    return study.train(asked, np.zeros(study.exchange(asked).down_numbers, np.float32)).scalars
+
+
 ATTACKS = (
+    Attack(
+        name="concept-that-one-site-records",
+        tries="a plan leaves out who records a concept, and the sums of the only site that does are its own",
+        without="the smallest set of each concept",
+        run=concept_of_one_site,
+    ),
     Attack(
         name="layer-that-one-site-keeps",
         tries="an onlooker waits until one site alone keeps a layer under FedLP, and reads its update",
