@@ -21,7 +21,7 @@ from rich.console import Console
 
 from protos.errors import OperatorError, UnavailableError, UsageError
 from quickstart.federation import Rehearsal, prepare
-from quickstart.figures import collect, table_of
+from quickstart.figures import collect, sentences_of, table_of
 from quickstart.hospitals import (
     BREAST_CANCER,
     HEART,
@@ -45,11 +45,10 @@ _folder = click.Path(path_type=Path)
     "--method",
     "methods",
     multiple=True,
-    default=("fedavg", "global-layers"),
-    show_default=True,
     metavar="NAME",
     help="Any method of the README's table, several joined by + (ditto+player-fl), or in braces what a plan has under "
-    "method; may be given several times. The last one's gain is shown.",
+    "method; may be given several times. The last one is compared with the best local model. "
+    "[default: fedavg, global-layers and, on uci-heart, federated-prior]",
 )
 @click.option(
     "--data",
@@ -76,6 +75,8 @@ def rehearse(
     output: Path,
 ) -> None:
     """Rehearse a federation of hospitals on this machine: the real programs over mutual TLS on loopback."""
+    has_concepts = data == UCI_HEART and sites in (None, len(UCI_HOSPITALS))
+    methods = methods or ("fedavg", "global-layers", *(("federated-prior",) if has_concepts else ()))
     _check_words(data=data, sites=sites, json_file=json_file, methods=methods)
     folder = _fresh(output)
     tables = folder / "tables"
@@ -97,6 +98,8 @@ def rehearse(
     run_to_the_end(rehearsal, console)
     figures = collect(rehearsal)
     console.print(table_of(figures))
+    for sentence in sentences_of(figures):
+        _say(console, sentence)
     for file in filter(None, (folder / "figures.json", json_file)):
         file.write_text(json.dumps(figures, indent=2) + "\n")
     _say(console, f"Models, reports, logs and audit logs are in {folder}")

@@ -1,53 +1,120 @@
-"""What a rehearsal came to: the figures of every site and method, and the table a person reads."""
+"""What a rehearsal came to: the figures of every site and method, and the table that a person reads."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
-from rich.table import Table
+from rich.box import SIMPLE_HEAD
+from rich.table import Column, Table
 
 from quickstart.federation import Rehearsal
+
+BEST_LOCAL: Final = "best-local"
+PRIOR: Final = "federated-prior"
+SILOED: Final = "siloed"
 
 
 def collect(rehearsal: Rehearsal) -> dict[str, Any]:
     """Every site's test metrics per method, and the digest of the shared parameters.
 
-    `siloed` is the last method's network, trained by the site alone with the same budget.
+    `siloed` is the last network method's network, trained by the site alone with the same budget. `best-local` is the
+    regression, forest or boosting that the site would have chosen on its training rows alone. Where federated-prior
+    ran, `others_part_auroc` is what the other hospitals' score brought: the same model without it, subtracted.
+    `differences` are the last method's AUROC minus the best local model's, with the 95% interval over patients.
     """
     records = [json.loads(path.read_text()) for path in (rehearsal.folder / "coordinator/runs").glob("*/record.json")]
     by_study = {record["study"]: record for record in records}
     by_method = {study.label: by_study[study.name] for study in rehearsal.studies}
     last = rehearsal.studies[-1].label
     main_record = by_method[last]
-    sites: dict[str, Any] = {}
-    for hospital in rehearsal.hospitals:
-        folder = rehearsal.folder / hospital.name / "state/reports"
-        reports = {
-            method: json.loads((folder / f"{record['run']}.json").read_text()) for method, record in by_method.items()
+    reports = {
+        hospital.name: {
+            method: json.loads(
+                (rehearsal.folder / hospital.name / "state/reports" / f"{record['run']}.json").read_text()
+            )
+            for method, record in by_method.items()
         }
-        alone = reports[last]["siloed"]["metrics"]
-        together = {method: report["federated"]["metrics"] for method, report in reports.items()}
-        sites[hospital.name] = {"siloed": alone} | together
+        for hospital in rehearsal.hospitals
+    }
     return {
         "seed": rehearsal.seed,
         "masked": rehearsal.is_masked,
         "rounds": main_record["rounds_made"],
         "shared_parameters_sha256": main_record["shared_parameters_sha256"],
         "runs": {method: record["shared_parameters_sha256"] for method, record in by_method.items()},
-        "sites": sites,
+        "sites": {site: _of_site(by_method, last) for site, by_method in reports.items()},
     }
 
 
+def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
+    """One site's figures; `reports` by method."""
+    networks = [method for method in reports if method != PRIOR]
+    report, best = reports[last], reports[last]["best_local"]
+    alone = reports[networks[-1] if networks else last][SILOED]["metrics"]
+    found: dict[str, Any] = {SILOED: alone}
+    found |= {method: each["federated"]["metrics"] for method, each in reports.items()}
+    found[BEST_LOCAL] = {"model": best} | report["simple_models"][best]["metrics"]
+    difference = report["differences"][best].get("auroc")
+    found["difference_to_best_local"] = difference
+    if PRIOR in reports:
+        without = reports[PRIOR]["differences"][SILOED].get("auroc")
+        found["others_part_auroc"] = None if without is None else without["difference"]
+        found["weights"] = reports[PRIOR]["prior"]["weights"]
+    return found
+
+
 def table_of(figures: dict[str, Any]) -> Table:
-    """One row per site: AUROC alone and with each method, and what the last method gained."""
-    names = list(next(iter(figures["sites"].values())))
+    """One row per site: the best local model, every method, and what the last method gained over the best local one."""
+    methods = list(figures["runs"])
+    has_prior = PRIOR in methods
+    # It has to fit a terminal of 80 columns, so long names break at their hyphens.
+    names = ["best\nlocal", *(method.replace("-", "-\n") for method in methods), "gain, points\n[95% interval]"]
+    columns = [Column(name, no_wrap=True) for name in ("hospital", *names, *(["others\nbrought"] if has_prior else []))]
     table = Table(
-        "site", *(f"{name} AUROC" for name in names), f"gain of {names[-1]}", title="On each site's own test rows"
+        *columns,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title="AUROC on each hospital's own test patients",
+        caption=f"gain: {methods[-1]} minus the best local model",
     )
-    for site, by_method in figures["sites"].items():
-        values = [by_method[name]["auroc"] for name in names]
-        known = values[0] is not None and values[-1] is not None
-        gain = f"{values[-1] - values[0]:+.3f}" if known else "-"
-        table.add_row(site, *("-" if value is None else f"{value:.3f}" for value in values), gain)
+    for site, found in figures["sites"].items():
+        cells = [_number(found[BEST_LOCAL]), *(_number(found[method]) for method in methods), _signed(found)]
+        table.add_row(site, *cells, *([_points(found["others_part_auroc"])] if has_prior else []))
     return table
+
+
+def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
+    """For each hospital one plain sentence: whether to join, by the last method and this one test set."""
+    method = list(figures["runs"])[-1]
+    for site, found in figures["sites"].items():
+        difference = found["difference_to_best_local"]
+        if difference is None:
+            yield f"{site}: AUROC cannot be measured on this table."
+            continue
+        low, high = (100 * end for end in difference["interval"])
+        interval = f"95% interval {low:+.1f} to {high:+.1f} points"
+        if low > 0:
+            yield f"{site}: join. {method} is better than the best local model ({interval})."
+        elif high < 0:
+            yield f"{site}: do not join for this model. {method} is worse than the best local model ({interval})."
+        else:
+            yield f"{site}: no clear gain on these few test patients ({interval}). More patients would show it."
+
+
+def _number(metrics: dict[str, Any]) -> str:
+    return "-" if metrics["auroc"] is None else f"{metrics['auroc']:.3f}"
+
+
+def _signed(found: dict[str, Any]) -> str:
+    difference = found["difference_to_best_local"]
+    if difference is None:
+        return "-"
+    low, high = difference["interval"]
+    return f"{100 * difference['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _points(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f}"

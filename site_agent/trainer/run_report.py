@@ -27,7 +27,7 @@ from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, vali
 from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.simple_models import best_simple_model, simple_scores
 from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
@@ -50,7 +50,8 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     """Save the chosen model, compare it, write and log the site's report.
 
     `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
-    are null. `differences` are the federated model's figures minus each other one's. Where the plan has an
+    are null. `best_local` names the simple model that this site would have chosen on its training rows alone.
+    `differences` are the federated model's figures minus each other one's. Where the plan has an
     expert, it stands among the simple models, and `expert` says how its two models were joined.
 
     Raises:
@@ -78,6 +79,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     seeds = study.seeds
     if hospital.training.simple_models:
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+        facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
     keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))
     assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
     facts |= compared(assessment, choices)

@@ -7,11 +7,13 @@ network has to be worth more than these, so every site's report shows them besid
 * equal rows and an equal seed give equal scores: the forest has one thread, because several add up its
   trees in the order in which they come, and the last bits differ;
 * no model is written to disk: each is fitted, tested and forgotten before the next one;
+* which of them a statistician would have chosen is decided on training rows alone, before any test row is seen;
 * time is bounded: see `MOST_ROWS`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, Protocol, TypeAlias
 
@@ -44,6 +46,9 @@ TITLES: Final = {
     "random_forest": "random forest",
     "gradient_boosting": "gradient boosting",
 }
+MOST_CHOOSING_ROWS: Final = 2_000
+_CHOOSING_FOLDS: Final = 5
+_SMALLEST_PROBABILITY: Final = 1e-6  # a forest's 0 would otherwise cost infinitely much
 _TREES: Final = 500
 _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32  # that scikit-learn tells apart
@@ -98,6 +103,52 @@ def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> 
         classifier.fit(features, labels)
         scores[name] = _scores_of_classes(classifier, tested, dataset)
     return scores
+
+
+def best_simple_model(dataset: Dataset, seed: int) -> str:
+    """The simple model with the lowest loss in five folds of the training rows: what this site could have had alone.
+
+    Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. Of more than
+    MOST_CHOOSING_ROWS rows so many are drawn. With fewer than five patients, or a fold without two classes, nothing
+    can be compared, and the linear model is taken.
+
+    Args:
+        dataset: only its training rows are read.
+        seed: of folds, draws and forests, not negative.
+
+    Returns:
+        A name of `TITLES`.
+    """
+    generator, is_number = np.random.default_rng(seed), dataset.task == "regression"
+    rows = generator.permutation(len(dataset.training.targets))[:MOST_CHOOSING_ROWS]
+    patients = rows if dataset.training_patients is None else dataset.training_patients[rows]
+    owners, owner = np.unique(patients, return_inverse=True)
+    folds = (generator.permutation(len(owners)) % _CHOOSING_FOLDS)[owner]
+    features, targets = dataset.training.features[rows].astype(np.float64), dataset.training.targets[rows]
+    parts = [targets[folds != fold] for fold in range(_CHOOSING_FOLDS)]
+    if len(owners) < _CHOOSING_FOLDS or (not is_number and min(len(np.unique(part)) for part in parts) < 2):
+        return "ridge_regression" if is_number else "logistic_regression"
+    losses: defaultdict[str, float] = defaultdict(float)
+    for fold, seen in enumerate(parts):
+        known, unseen, answers = features[folds != fold], features[folds == fold], targets[folds == fold]
+        if is_number:
+            for name, regressor in _regressors(len(known), seed % _SEEDS):
+                regressor.fit(known, seen.astype(np.float64))
+                losses[name] += float(((regressor.predict(unseen) - answers) ** 2).sum())
+        else:
+            for name, classifier in _classifiers(len(known), len(dataset.classes), seed % _SEEDS):
+                classifier.fit(known, seen.astype(np.int64))
+                losses[name] += _log_loss(classifier, unseen, answers.astype(np.int64))
+    return min(TITLES.keys() & losses.keys(), key=lambda name: (losses[name], name))
+
+
+def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
+    """Summed over rows; a class that training did not have counts as nearly impossible."""
+    known = classifier.predict_proba(features)
+    places = np.searchsorted(classifier.classes_, labels)
+    has_seen = np.isin(labels, classifier.classes_)
+    found = known[np.arange(len(labels)), np.where(has_seen, places, 0)]
+    return float(-np.log(np.maximum(np.where(has_seen, found, 0.0), _SMALLEST_PROBABILITY)).sum())
 
 
 def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Dataset) -> Scores:

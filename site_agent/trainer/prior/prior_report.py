@@ -25,7 +25,7 @@ from site_agent.trainer.prior.joining_models import FittedJoin, fit_join
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.run_report import Report, compared, facts_of, log_report
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.simple_models import best_simple_model, simple_scores
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.trainer_files import write_whole
 
@@ -63,6 +63,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     save_model(hospital.state_path, run, saved)
     if hospital.training.simple_models:
         models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+        facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
     kept = _scored(study, known, preprocessing, join.model, models)
     keep_scored_rows(hospital.state_path, run, kept)
     assessment = assess(rows, models, seeds.own("resamples"))

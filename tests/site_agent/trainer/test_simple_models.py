@@ -16,7 +16,7 @@ from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import measure, targets_of
-from site_agent.trainer.simple_models import simple_scores
+from site_agent.trainer.simple_models import TITLES, best_simple_model, simple_scores
 from tests.site_agent.trainer.sites import Table, make_site
 
 
@@ -140,3 +140,36 @@ def test_many_rows_of_numbers_change_the_recipes_too(tmp_path: Path, monkeypatch
         "gradient_boosting": False,
         "mean_guess": True,
     }
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_the_best_simple_model_is_chosen_without_a_test_row(tmp_path: Path, table: Table) -> None:
+    """Other test rows leave the choice as it is, and equal rows and seeds give an equal choice."""
+    dataset, _ = site(tmp_path, table)
+    other = replace(dataset, test=Examples(features=-dataset.test.features, targets=dataset.test.targets[::-1].copy()))
+
+    for seed in range(3):
+        chosen = best_simple_model(dataset, seed)
+        assert chosen in TITLES
+        assert best_simple_model(other, seed) == chosen
+
+
+def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> None:
+    """Where the outcome is a sum of columns with noise, no forest is chosen; where it is their product, no line is."""
+    dataset, _ = site(tmp_path, "breast-cancer")
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        features = generator.normal(size=(400, 4)).astype(np.float32)
+        noise = generator.logistic(size=400)
+        sums = (features.sum(axis=1) + noise > 0).astype(dataset.training.targets.dtype)
+        products = (6 * features[:, 0] * features[:, 1] + noise > 0).astype(dataset.training.targets.dtype)
+
+        chosen = [
+            best_simple_model(
+                replace(dataset, training=Examples(features=features, targets=targets), training_patients=None), seed
+            )
+            for targets in (sums, products)
+        ]
+
+        assert chosen[0] == "logistic_regression", f"seed {seed}"
+        assert chosen[1] != "logistic_regression", f"seed {seed}"
