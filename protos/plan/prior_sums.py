@@ -34,7 +34,7 @@ LARGEST_ROW_LOSS: Final = 64  # nats of one row; a probability keeps 2.2e-16 fro
 GUARD: Final = "guard"
 FEWEST_ROWS: Final = 10  # values of a column beside its commonest one, so that no row stands out in a sum
 _NARROWEST: Final = 1e-4  # standard deviation of a column, as a part of its concept's range
-_FEWEST_THERE: Final = 3
+FEWEST_THERE: Final = 3
 _MOMENTS: Final = ("sites", "count", "sum", "squares")
 
 
@@ -257,7 +257,7 @@ def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
 def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[str, str], int]) -> npt.NDArray[np.bool_]:
     """Which columns are used: an entry of H is a sum over the sites that record both columns, so these count too."""
     # One site may turn out to have too few different values, or a small hospital would take columns from all others.
-    fewest, used = max(_FEWEST_THERE, prior.method.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
+    fewest, used = max(FEWEST_THERE, prior.method.fewest_sites - 1), np.zeros(len(prior.columns), dtype=np.bool_)
     for place, column in enumerate(prior.columns):
         before = (prior.columns[other].name for other in np.flatnonzero(used))
         counts = [together[other, column.name] for other in before]

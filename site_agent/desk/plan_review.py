@@ -17,7 +17,7 @@ from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
-from protos.plan.prior_sums import FEWEST_ROWS, Prior
+from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
 from protos.plan.volume import most_bytes, rounds_with
 
 # By the first word of the name, or by the whole name where there is one of its kind.
@@ -37,7 +37,7 @@ _MEANING: Final = {
     "count": "how many of its rows are in this cell; 0 where they are too few",
     "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
     "squares": "the sum of the squares of the same",
-    "sites": "1 if it records this column with enough different values, else 0",
+    "sites": "1 if it records this column (or both of two) with enough different values, else 0",
     "outcomes": "its training rows",
     "hessian": "how sure a regression on common columns is about these two, at this site's rows",
     "gradient": "in which direction this site's rows move the regression's coefficient",
@@ -185,16 +185,22 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Every number; of those of a Newton round the first of each kind and how many there are."""
-    kinds = Counter(scalar.name.partition(" ")[0] for scalar in scalars if scalar.occasion is Occasion.NEWTON)
+    """Every number; of those of two columns, and of each Newton round, the first of its kind and how many there are."""
+    counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:
-        kind = scalar.name.partition(" ")[0]
-        if scalar.occasion is not Occasion.NEWTON:
+        kind = _kind(scalar)
+        if kind is None:
             yield scalar, 1
         elif kind not in told:
             told.add(kind)
-            yield scalar, kinds[kind]
+            yield scalar, counts[kind]
+
+
+def _kind(scalar: Scalar) -> str | None:
+    """The first word of a number that is told together with others of its kind."""
+    is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
+    return scalar.name.partition(" ")[0] if is_pair or scalar.occasion is Occasion.NEWTON else None
 
 
 def _masked(plan: Plan) -> str:
@@ -221,8 +227,8 @@ def _of_prior(prior: Prior) -> Iterator[str]:
             "what a site uses as the others' score is just that sum."
         )
     yield (
-        f"A column takes part at a site only if {FEWEST_ROWS} or more of its values differ from the commonest one. A "
-        f"concept counts only if {method.fewest_sites} sites or more record it."
+        f"A column takes part at a site only if {FEWEST_ROWS} or more of its values differ from the commonest one. "
+        f"It is used only if {max(FEWEST_THERE, method.fewest_sites - 1)} sites or more then record it."
     )
     yield "Coefficients are computed at each site from the sums. They are in the site's report with standard errors."
 
