@@ -343,8 +343,7 @@ class LogFile:
             raise AuditError(
                 what=f"The audit log cannot be written: {cause.strerror}.",
                 consequence=self._consequences.of_no_room,
-                remedy="Make room on the disk that holds the state directory, or mend its permissions, "
-                "and start again.",
+                remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
             ) from cause
 
     def _time(self) -> str:

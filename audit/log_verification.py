@@ -216,6 +216,6 @@ def no_log(path: Path) -> ConfigurationError:
     return ConfigurationError(
         what=f"There is no audit log at {path}.",
         consequence="Nothing was verified: an absent log proves nothing.",
-        remedy="Check the state directory; a log that was there before and is gone is a matter "
+        remedy="Check the state directory. A log that was there before and is gone is a matter "
         "for the security officer.",
     )

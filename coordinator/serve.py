@@ -71,7 +71,7 @@ def _require_free(configuration: CoordinatorConfiguration) -> None:
         if listen is not None and (taken := taken_addresses(listen)):
             raise ConfigurationError(
                 what=f"Another program listens on {listen} already, at {' and '.join(taken)}.",
-                consequence="The coordinator did not start; no site was contacted.",
+                consequence="The coordinator did not start. No site was contacted.",
                 remedy="Find it with `ss -ltnp` and end it, or choose another address in coordinator.yaml.",
                 code="E028",
             )

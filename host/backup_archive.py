@@ -92,8 +92,8 @@ def write_backup(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be written: {cause.strerror}.",
-            consequence="No backup was made; what was to be kept is unchanged.",
-            remedy="Make room on the disk that is to hold it, or mend the permissions, and try again.",
+            consequence="No backup was made. The state is unchanged.",
+            remedy="Free space on the disk of the backup, or correct the permissions, and try again.",
         ) from cause
     return catalogue
 

@@ -53,6 +53,6 @@ def usage(program: str, error: click.ClickException) -> UsageError:
     said = "A command is missing" if is_bare else " ".join(error.format_message().split()).rstrip(".")
     return UsageError(
         what=f"{said}.",
-        consequence=f"Nothing was done; the exit status is {UsageError.exit_status}.",
+        consequence=f"Nothing was done. The exit status is {UsageError.exit_status}.",
         remedy=f"Run `{command} --help`.",
     )

@@ -198,7 +198,7 @@ def judge_disk(free_bytes: int) -> Finding:
     """Room where the state lies."""
     says = f"{free_bytes / 1e9:.1f} GB are free where the state lies."
     if free_bytes < TOO_FEW_BYTES:
-        return failure("D405", says, "Make room now: nothing leaves while the audit log cannot be written.")
+        return failure("D405", says, "Free disk space now. Nothing leaves while the audit log cannot be written.")
     if free_bytes < FEW_BYTES:
         return warning("D405", says, "Make room, or move the state to a larger disk.")
     return fine("D405", says)
@@ -234,6 +234,6 @@ def judge_address_rules(works: bool | None) -> Finding:
         return fine("D415", "This kernel enforces IPAddressDeny= and IPAddressAllow=.")
     return warning(
         "D415",
-        "This kernel ignores IPAddressDeny= and IPAddressAllow= and says nothing.",
-        "Rely on PrivateNetwork= for the trainer and on a firewall for the others; or boot a kernel with CGROUP_BPF.",
+        "This kernel ignores IPAddressDeny= and IPAddressAllow= without an error.",
+        "Use PrivateNetwork= for the trainer and a firewall for the others; or boot a kernel with CGROUP_BPF.",
     )

@@ -170,6 +170,6 @@ def _step(step: str, here: int) -> int:
 def _anothers_link(folder: Path, step: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"On the way to {folder}, {step} is a symbolic link, which the user of a service may have put there.",
-        consequence="Root does not follow it: nothing was written beyond it, and no file was given to anybody.",
-        remedy="Find out who made it; put the folder itself in its place, or run the command as that user.",
+        consequence="Root does not follow it. Nothing was written behind it, and no file changed its owner.",
+        remedy="Find out who made it. Replace it with a real folder, or run the command as that user.",
     )

@@ -23,7 +23,7 @@ def check_local(listen: str, consequence: str) -> None:
         raise UsageError(
             what=f"--listen {listen} is no address of this computer alone.",
             consequence=consequence,
-            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path; others come in by the institution's own proxy.",
+            remedy="Give 127.0.0.1:PORT, [::1]:PORT or unix:/path. Others come in by the institution's own proxy.",
         ) from cause
 
 

@@ -256,7 +256,7 @@ def explained(entries: Sequence[Entry], wanted: str | None) -> str:
         if wanted.upper() == entry.identifier or wanted == entry.name:
             return entry.lines
     raise UsageError(
-        what=f"There is no {wanted} in this program's catalogue; {_nearest(entries, wanted)}",
+        what=f"There is no {wanted} in this program's catalogue. {_nearest(entries, wanted)}",
         consequence="Nothing was done.",
         remedy="Run `explain` without an identifier to see all of them.",
     )

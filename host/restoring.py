@@ -79,9 +79,9 @@ def restore(
             before += _put_in_place(staged[name], root, root.with_name(f"{root.name}.before-restore-{stamp}"))
     except OSError as cause:
         raise UnavailableError(
-            what=f"The backup cannot be brought back: {cause.strerror}.",
-            consequence=f"What was there is unchanged, or beside it with {stamp} in its name; nothing was started.",
-            remedy="Make room on the disk, or mend the permissions, remove what ends in that time, and try again.",
+            what=f"The backup cannot be restored: {cause.strerror}.",
+            consequence=f"What was there is unchanged, or beside it with {stamp} in its name. Nothing was started.",
+            remedy="Free space on the disk, or correct the permissions, remove what ends in that time, and try again.",
         ) from cause
     return before
 
@@ -118,9 +118,9 @@ def refuse_unfinished(root: Path) -> None:
     unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
     if unfinished:
         raise ConfigurationError(
-            what=f"A restore of {root} was cut short: {unfinished[-1]} is beside it, and it holds nothing itself.",
-            consequence="Nothing was started, so that no new keys were made.",
-            remedy="Run `restore` again with the same backup; then remove what has `restoring` in its name.",
+            what=f"A restore of {root} was interrupted. The folder is empty, and {unfinished[-1]} is next to it.",
+            consequence="Nothing was started, and no new keys were made.",
+            remedy="Run `restore` again with the same backup. Then remove what has `restoring` in its name.",
         )
 
 

@@ -85,10 +85,10 @@ def _write(state: Path, program: str) -> None:
     except OSError as cause:
         raise UnavailableError(
             what=f"The state directory cannot be written: {cause.strerror}.",
-            consequence="The program did not start; what is in it is unchanged.",
-            remedy="Make room on its disk, or mend its permissions, and start again.",
+            consequence="The program did not start. The state is unchanged.",
+            remedy="Free space on its disk, or correct its permissions, and start again.",
         ) from cause
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(what=f"{what}.", consequence="The program stopped; nothing was changed.", remedy=remedy)
+    return ConfigurationError(what=f"{what}.", consequence="The program stopped. Nothing was changed.", remedy=remedy)

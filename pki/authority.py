@@ -171,7 +171,7 @@ class Authority:
             raise ConfigurationError(
                 what=f"{self.identity_key_path} does not hold an Ed25519 key in PEM.",
                 consequence="Nothing was signed and nothing was sent.",
-                remedy="Restore it from its backup; sites refuse a coordinator that signs with another key.",
+                remedy="Restore it from its backup. Sites refuse a coordinator that signs with another key.",
             )
         return key
 

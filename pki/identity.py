@@ -137,5 +137,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate was refused: {reason}.",
         consequence="Nothing was accepted from this peer and nothing was sent to it.",
-        remedy="Look at it with `pki inspect FILE`, and ask the federation office for the right certificate.",
+        remedy="Check it with `pki inspect FILE`, and ask the federation office for the right certificate.",
     )

@@ -74,8 +74,8 @@ class ForeignNameError(RefusedError):
     def __init__(self, authority: OwnAuthority, identity: SiteIdentity) -> None:
         super().__init__(
             what=f"The authority of {authority.site} has issued a certificate in the name of {identity.name}.",
-            consequence="It was refused; nothing was accepted under it and nothing was sent.",
-            remedy=f"Call the security officer of {authority.site}; `pki own-authority remove` ends what it may say.",
+            consequence="The certificate was refused. Nothing was sent.",
+            remedy=f"Call the security officer of {authority.site}. `pki own-authority remove` ends what it may say.",
         )
         self.site, self.named, self.certificate_sha256 = authority.site, identity.name, identity.certificate_sha256
 

@@ -35,8 +35,8 @@ def waiting_request(keys: SiteKeys, site: SiteName, *, is_anew: bool) -> bytes:
     if staged_chain(keys) is not None and not is_anew:
         raise ConfigurationError(
             what="A certificate of this site's own authority waits to be taken by the coordinator.",
-            consequence="It was left as it is, and no request was made.",
-            remedy="Start `site-agent join`, or run `site-agent renew`; to begin again, give --anew.",
+            consequence="It is unchanged, and no request was made.",
+            remedy="Start `site-agent join`, or run `site-agent renew`. To begin again, give --anew.",
         )
     place = _requested(keys.tls_key_path)
     if is_anew:
@@ -144,6 +144,6 @@ def _requested(place: Path) -> Path:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The certificate was not taken: {reason}.",
-        consequence="It was not stored; the key and certificate in force are unchanged.",
+        consequence="It was not stored. The current key and certificate are unchanged.",
         remedy="Have it issued from the request that `site-agent request-certificate` wrote, and give the whole chain.",
     )

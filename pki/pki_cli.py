@@ -110,7 +110,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
     if output.exists():
         raise ConfigurationError(
             what=f"{output} exists already.",
-            consequence="It was left as it is, and no invitation was made.",
+            consequence="It is unchanged, and no invitation was made.",
             remedy="Choose another path for --output.",
         )
     authority = Authority.load(directory)

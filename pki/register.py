@@ -378,7 +378,7 @@ def _seconds(time: datetime) -> int:
 
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"The register said no: {reason}.",
+        what=f"The register refused: {reason}.",
         consequence="No certificate was issued or accepted because of this, and no data was sent.",
-        remedy="Ask the federation office; `pki list` shows what the register knows.",
+        remedy="Ask the federation office. `pki list` shows the register.",
     )

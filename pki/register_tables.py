@@ -82,7 +82,7 @@ def connect(path: Path) -> sqlite3.Connection:
         if version != _VERSION:
             connection.close()
             raise ConfigurationError(
-                what=f"{path} is not a register of a format that this version knows.",
+                what=f"{path} is a register in a format that this version cannot read.",
                 consequence="No site was admitted and the file is unchanged.",
                 remedy="Give the register.sqlite that `pki init` made, or restore it from its backup.",
             )
@@ -99,14 +99,14 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as cause:
         raise UnavailableError(
             what=f"The register {path} cannot be used at the moment: {cause}.",
-            consequence="No site was admitted because of it, and the change that was asked for was not made.",
+            consequence="No site was admitted because of it, and the requested change was not made.",
             remedy="Check the disk's free space and the file's owner, then try again.",
         ) from cause
     except sqlite3.DatabaseError as cause:
         raise ConfigurationError(
             what=f"{path} is damaged or is not a register: {cause}.",
-            consequence="No site was admitted because of it, and the change that was asked for was not made.",
-            remedy="Restore register.sqlite from its backup; certificates issued since then must be issued again.",
+            consequence="No site was admitted because of it, and the requested change was not made.",
+            remedy="Restore register.sqlite from its backup. Certificates issued since then must be issued again.",
         ) from cause
 
 

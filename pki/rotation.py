@@ -103,7 +103,7 @@ def end(authority: Authority, register: Register) -> None:
         raise ConfigurationError(
             what=f"These sites still have certificates of the old authority: {', '.join(late)}.",
             consequence="The old root is still trusted, and every site keeps its place.",
-            remedy="Wait until they have renewed, which they do by themselves, or revoke those that have left.",
+            remedy="Wait until they renew by themselves, or revoke the sites that no longer take part.",
         )
     for place in (authority.previous_root_path, authority.vouching_path):
         place.unlink(missing_ok=True)

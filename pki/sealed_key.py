@@ -77,7 +77,7 @@ def unseal(container: bytes, passphrase: str) -> bytes:
         raise RefusedError(
             what="The passphrase does not open the sealed key, or the file was changed.",
             consequence="The key stays closed and nothing was written.",
-            remedy="Try the passphrase again; if it is certainly right, restore the file from its backup.",
+            remedy="Try the passphrase again. If it is certainly right, restore the file from its backup.",
         ) from cause
 
 
@@ -98,7 +98,7 @@ def _header() -> bytes:
 
 def _unusable() -> ConfigurationError:
     return ConfigurationError(
-        what="This is not a sealed key of a format that this version knows.",
+        what="This is a sealed key in a format that this version cannot read.",
         consequence="The key stays closed and nothing was written.",
         remedy="Give the file root.key.sealed that `pki init` wrote, or use the version that wrote it.",
     )

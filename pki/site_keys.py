@@ -46,7 +46,7 @@ class SiteKeys:
         if cls.exists(directory):
             raise ConfigurationError(
                 what=f"{directory} holds the keys of a site already.",
-                consequence="They were left as they are, and nothing was sent.",
+                consequence="They are unchanged, and nothing was sent.",
                 remedy="Use them, or choose an empty directory to become a new site.",
             )
         pem = certificates.key_to_pem(certificates.new_tls_key())
@@ -261,7 +261,7 @@ class SiteKeys:
         key = certificates.key_from_pem(store.read_secret(key_path))
         if identity.name != site or not _is_for(leaf, key):
             raise RefusedError(
-                what="The certificate that came is for another key or another site.",
+                what="The received certificate is for another key or another site.",
                 consequence="It was not stored, and the keys on this computer are unchanged.",
                 remedy="Ask the federation office for a new invitation, and mention this message.",
             )

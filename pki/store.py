@@ -106,7 +106,7 @@ def hold_directory(directory: Path, program: str) -> int:
         os.close(descriptor)
         raise ConfigurationError(
             what=f"Another {program} already runs with the state directory {directory}.",
-            consequence="This one did not start; the other one is undisturbed.",
+            consequence="This program did not start. The other program continues.",
             remedy="End the other one first, or name a state directory of its own for each.",
             code="E031",
         ) from cause

@@ -87,7 +87,7 @@ def explained(error: Exception) -> OperatorError:
         case OSError():
             return UnavailableError(
                 what=f"The operating system refused: {error.strerror or type(error).__name__}.",
-                consequence="The command did not finish; what was recorded before is unchanged.",
+                consequence="The command did not finish. Earlier records are unchanged.",
                 remedy="Check the disk's free space and the permissions of the paths in use, then try again.",
                 code="E009",
             )
@@ -96,6 +96,6 @@ def explained(error: Exception) -> OperatorError:
             places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
             return DefectError(
                 what=f"The program met a defect of its own: {type(error).__name__} at {places}.",
-                consequence="It stopped; nothing more left this computer.",
-                remedy="Report this line to the project; it holds nothing of any patient.",
+                consequence="It stopped. Nothing more left this computer.",
+                remedy="Report this line to the project. It contains no patient data.",
             )

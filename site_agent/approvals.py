@@ -120,7 +120,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
         raise RefusedError(
             what=f"The approval of the plan {plan.study} cannot be read.",
             consequence="Nothing left this site.",
-            remedy="Look at the plan again and approve it anew with `site-agent approve`.",
+            remedy="Review the plan and approve it again with `site-agent approve`.",
         ) from cause
     wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
     return approval if (approval.plan_digest, approval.manifest_digest) == wanted else None

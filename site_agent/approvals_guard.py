@@ -64,7 +64,7 @@ def _check(place: Path, services: set[int], mend: str) -> None:
 
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{place} {reason}, so an approval in it is nobody's word.",
+        what=f"{place} {reason}, so an approval in it proves nothing.",
         consequence="Nothing is trained and nothing leaves this site.",
         remedy=remedy,
         code="E032",

@@ -183,7 +183,7 @@ def read_hospital(path: Path) -> Hospital:
     Raises:
         ConfigurationError: the file is wrong; every mistake is named.
     """
-    hospital = read_document(path, Hospital, consequence="The site agent did not start; nothing left this site.")
+    hospital = read_document(path, Hospital, consequence="The site agent did not start. Nothing left this site.")
     base = path.resolve().parent
     invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
     data = hospital.data.model_copy(

@@ -46,8 +46,8 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     if "/" in name or not (folder / "record.json").is_file():
         raise UsageError(
             what=f"There is no finished run {name} here.",
-            consequence="Nothing was written and nobody was given anything.",
-            remedy="Look at their names with `coordinator runs`.",
+            consequence="Nothing was written or sent.",
+            remedy="List their names with `coordinator runs`.",
         )
     parts = {part: (folder / part).read_bytes() for part in _PARTS}  # what is checked is what is written
     record, plan = json.loads(parts["record.json"]), plan_from_wire(parts["plan.json"])
@@ -56,7 +56,7 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     if not record["is_complete"]:
         raise ConfigurationError(
             what=f"The run {name} did not reach its end.",
-            consequence="Nothing was written and nobody was given anything.",
+            consequence="Nothing was written or sent.",
             remedy="Make the study again under a new version of its plan.",
         )
     _check_parameters(parts["parameters.safetensors"], plan, record["shared_parameters_sha256"])
@@ -111,7 +111,7 @@ def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
 def _other_parameters() -> ConfigurationError:
     return ConfigurationError(
         what="The file of parameters does not hold what the sites have signed for.",
-        consequence="Nothing was written and nobody was given anything.",
+        consequence="Nothing was written or sent.",
         remedy="Keep it for the security officer, and restore the folder of the run from a backup.",
     )
 

@@ -94,6 +94,6 @@ async def tell(state: Path, word: Word) -> str:
         raise UsageError(
             what=f"There is nothing to {word}: {answer['run'] or 'no run'} is as wanted already, or over.",
             consequence="Nothing was changed.",
-            remedy="Look where it stands with `coordinator status`.",
+            remedy="Check its state with `coordinator status`.",
         )
     return str(answer["run"])

@@ -49,7 +49,7 @@ async def health_server(listen: str | None) -> AsyncIterator[None]:
     except RuntimeError as cause:
         raise ConfigurationError(
             what=f"The address {listen} of health_listen cannot be listened on.",
-            consequence="The coordinator did not start; no site was contacted.",
+            consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
             code="E028",
         ) from cause

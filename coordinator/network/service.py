@@ -165,7 +165,7 @@ class FederationService:
         try:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
                 raise RefusedError(
-                    what="A peer came without exactly one certificate, or without TLS 1.3.",
+                    what="A peer connected without exactly one certificate, or without TLS 1.3.",
                     consequence="Its stream was ended and nothing was sent to it.",
                     remedy="If it is a site, let it connect with the site agent of this version.",
                 )
@@ -368,7 +368,7 @@ def _server(
     except RuntimeError as cause:
         raise ConfigurationError(
             what=f"The address {listen} cannot be listened on.",
-            consequence="The coordinator did not start; no site was contacted.",
+            consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or end the program that uses this one.",
             code="E028",
         ) from cause

@@ -133,6 +133,6 @@ async def serve_page(page: StatusPage, address: str) -> asyncio.Server:
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
-            consequence="Nothing was started; a coordinator that runs is not touched.",
+            consequence="Nothing was started. A running coordinator continues.",
             remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
         ) from cause

@@ -47,8 +47,8 @@ class CountingAuthorities:
         except OSError as cause:
             raise UnavailableError(
                 what=f"It cannot be written which hospitals' authorities count: {cause.strerror}.",
-                consequence="Who may connect is as the register says, and on record; the coordinator stopped.",
-                remedy="Make room on the disk that holds the state directory, and start again.",
+                consequence="The register and its record are unchanged. The coordinator stopped.",
+                remedy="Free space on the disk of the state directory, and start again.",
             ) from cause
 
 

@@ -91,9 +91,9 @@ class Ending:
             replace_file(self._path, json.dumps(content, indent=2).encode())
         except OSError as cause:
             raise UnavailableError(
-                what=f"It cannot be written who has heard of the end: {cause.strerror}.",
-                consequence="All studies are over and on record; the coordinator stopped.",
-                remedy="Make room on the disk that holds the state directory, and start again.",
+                what=f"The program cannot record which sites received the end of the run: {cause.strerror}.",
+                consequence="All studies are over and on record. The coordinator stopped.",
+                remedy="Free space on the disk of the state directory, and start again.",
             ) from cause
 
 

@@ -40,8 +40,8 @@ class JournalDamaged(OperatorError):
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
             what=f"The journal {path} is not what was written: {finding}.",
-            consequence="The run was not resumed and no site was contacted for it; nothing was changed.",
-            remedy="Bring back the run's whole folder from a backup, or take the plan out of coordinator.yaml.",
+            consequence="The run was not resumed and no site was contacted for it. Nothing was changed.",
+            remedy="Restore the run's whole folder from a backup, or take the plan out of coordinator.yaml.",
         )
 
 
@@ -173,6 +173,6 @@ def _private(path: str, flags: int) -> int:
 def _cannot_write(cause: OSError) -> UnavailableError:
     return UnavailableError(
         what=f"The coordinator's journal cannot be written: {cause.strerror}.",
-        consequence="The coordinator stopped before the decision took effect; nothing is lost.",
-        remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+        consequence="The coordinator stopped before the decision took effect. Nothing is lost.",
+        remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
     )

@@ -181,8 +181,8 @@ class Kept:
         if number and snapshot is None:
             raise UnavailableError(
                 what=f"The snapshot before round {number} cannot be read.",
-                consequence="The coordinator stopped; no site was asked for anything.",
-                remedy="Start it again: it goes on from the snapshot before.",
+                consequence="The coordinator stopped. It sent nothing to any site.",
+                remedy="Start it again. It continues from the previous snapshot.",
             )
         self._run.go_back(snapshot)
         self.note("back", round=number, before=self.history.rounds_made)
@@ -291,6 +291,6 @@ class Kept:
 def _differs(number: int) -> UnavailableError:
     return UnavailableError(
         what=f"Round {number} would be repeated from other parameters than before.",
-        consequence="The coordinator stopped before any site was asked; no wrong number was made.",
+        consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
         remedy="Run it on the kind of computer and the versions that it began with, or give the study a new version.",
     )

@@ -49,8 +49,8 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
         reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
         raise UnavailableError(
             what=f"The run's record cannot be written: {reason}.",
-            consequence="The coordinator stopped; the run has ended only when its record is on disk.",
-            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+            consequence="The coordinator stopped. The run ends when its record is on disk.",
+            remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
         ) from cause
 
 

@@ -195,8 +195,8 @@ def _explained() -> Iterator[None]:
     except OSError as cause:
         raise UnavailableError(
             what=f"A snapshot of the run cannot be written: {cause.strerror}.",
-            consequence="The coordinator stopped; the run goes on from the snapshot before when it is started again.",
-            remedy="Make room on the disk that holds the state directory, or mend its permissions, and start again.",
+            consequence="The coordinator stopped. After a restart the run continues from the previous snapshot.",
+            remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
         ) from cause
 
 

@@ -178,7 +178,7 @@ def main() -> NoReturn:
     except OSError as cause:
         explained = UnavailableError(
             what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
-            consequence="The rehearsal did not finish; nothing left this machine.",
+            consequence="The rehearsal did not finish. Nothing left this machine.",
             remedy="Check the disk's free space and whether you may write there, then try again.",
         )
         print(explained.lines("quickstart"), file=sys.stderr)

@@ -93,7 +93,7 @@ def _wait_for_all(programs: dict[str, subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired as cause:
             raise OperatorError(
                 what=f"The coordinator ended, and {name} did not within {_FAREWELL_SECONDS:g} seconds.",
-                consequence="The rehearsal was ended; nothing left this machine.",
+                consequence="The rehearsal was ended. Nothing left this machine.",
                 remedy="Report this to the project, with the logs in the rehearsal's folder.",
             ) from cause
 
@@ -108,8 +108,8 @@ def _raise_for_failed(rehearsal: Rehearsal, programs: dict[str, subprocess.Popen
         )
         raise OperatorError(
             what=f"The federation did not finish.\n{ends}",
-            consequence="The other programs were ended; nothing left this machine.",
-            remedy="Follow what the lines above say, and start again.",
+            consequence="The other programs were ended. Nothing left this machine.",
+            remedy="Correct what the lines above name, and start again.",
         )
 
 

@@ -109,7 +109,7 @@ def _check_counts(columns: int, outputs: int, common: int) -> None:
     ):
         if not 1 <= count <= largest:
             raise ConfigurationError(
-                what=f"A network with {count} {noun} was asked for.",
+                what=f"The plan requires a network with {count} {noun}.",
                 consequence="No network was built and nothing was sent.",
                 remedy=f"Give between 1 and {largest} {noun}.",
             )

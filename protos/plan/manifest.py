@@ -180,7 +180,7 @@ def manifest_of(plan: Plan) -> Manifest:
         raise ConfigurationError(
             what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Choose another method, or a network that has its parts; docs/researcher.md lists both.",
+            remedy="Choose another method, or a network that has its parts. Docs/researcher.md lists both.",
         )
     return Manifest(tensors=tensors, scalars=tuple(_scalars(plan, tensors)))
 

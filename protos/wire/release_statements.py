@@ -121,6 +121,6 @@ def check_release(
 def _refused(why: str) -> RefusedError:
     return RefusedError(
         what=f"The parameters are not released: {why}.",
-        consequence="Nothing was written and nobody was given anything.",
+        consequence="Nothing was written or sent.",
         remedy="Let each site run `site-agent release approve` with the same recipient, and collect the files.",
     )

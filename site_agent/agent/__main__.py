@@ -94,13 +94,13 @@ def _connected(place: Path | None) -> socket.socket:
             if time.monotonic() > deadline:
                 raise UnavailableError(
                     what=f"The gate does not listen on {place}: {cause.strerror}.",
-                    consequence="This site is not connected; nothing left it.",
-                    remedy="Start the service site-gate; this service is started again by itself.",
+                    consequence="This site is not connected. Nothing left it.",
+                    remedy="Start the service site-gate. This service is started again by itself.",
                 ) from cause
         time.sleep(_POLL_SECONDS)
     raise UnavailableError(
-        what="Neither --socket nor --gate was given.",
-        consequence="The agent did not start; nothing left this site.",
+        what="The option --socket or --gate is missing.",
+        consequence="The agent did not start. Nothing left this site.",
         remedy="Name the gate's socket with --gate.",
     )
 

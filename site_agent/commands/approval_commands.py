@@ -96,7 +96,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
-            consequence="Nothing was approved; nothing left this site.",
+            consequence="Nothing was approved. Nothing left this site.",
             remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
         )
     if sys.stdin.isatty() and not yes:
@@ -150,7 +150,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
-            consequence="Nothing was changed; nothing of it leaves this site.",
+            consequence="Nothing was changed. Nothing of it leaves this site.",
             remedy="Name the plan that was approved with --plan.",
         )
     _log(hospital).write("plan_withdrawn", **_facts(plan, by))
@@ -165,7 +165,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
         OperatorError: it is wrong, or there is none.
     """
     if path is not None:
-        return read_document(path, Plan, consequence="Nothing was approved; nothing left this site.")
+        return read_document(path, Plan, consequence="Nothing was approved. Nothing left this site.")
     state = hospital.state_path
     folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
     announced = sorted(
@@ -174,7 +174,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     if not announced:
         raise UsageError(
             what="No plan was announced to this site yet, and none was named.",
-            consequence="Nothing was approved; nothing left this site.",
+            consequence="Nothing was approved. Nothing left this site.",
             remedy="Name the plan's file with --plan, or let `site-agent join` fetch it first.",
         )
     return plan_from_wire(announced[-1].read_bytes())
@@ -308,9 +308,9 @@ def _account() -> str:
 def _person(by: str) -> str:
     if not by.strip() or not by.isprintable():
         raise UsageError(
-            what="--by names nobody.",
-            consequence="Nothing was changed; nothing left this site.",
-            remedy="Give the name of the person, as it shall stand in the audit log.",
+            what="--by is empty.",
+            consequence="Nothing was changed. Nothing left this site.",
+            remedy="Give the name of the person for the audit log.",
         )
     return " ".join(by.split())
 
@@ -330,7 +330,7 @@ def _end_of(text: str, now: datetime) -> datetime:
 
 def _no_end(text: str) -> UsageError:
     return UsageError(
-        what=f"--until names no time to come: {text}.",
-        consequence="Nothing was approved; nothing left this site.",
+        what=f"--until must be in the future: {text}.",
+        consequence="Nothing was approved. Nothing left this site.",
         remedy="Write a day as 2027-06-30, or a time as 2027-06-30T18:00+02:00.",
     )

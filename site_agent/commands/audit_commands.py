@@ -152,9 +152,9 @@ def begin_anew(path: Path, by: str, because: str) -> None:
     """
     if not all(text.strip() and text.isprintable() for text in (by, because)):
         raise UsageError(
-            what="--by or --because says nothing.",
-            consequence="The log was left as it is.",
-            remedy="Give the person's name and the reason, as they shall stand in the log.",
+            what="--by or --because is empty.",
+            consequence="The log is unchanged.",
+            remedy="Give the person's name and the reason for the audit log.",
         )
 
     from audit.log_files import set_aside

@@ -43,7 +43,7 @@ async def _serve(hospital: Hospital, listen: str) -> None:
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {listen}: {cause.strerror or cause}.",
-            consequence="Nothing was started; a study that trains is not touched.",
+            consequence="Nothing was started. A running study continues.",
             remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
         ) from cause
     await until_ended(server, listen)

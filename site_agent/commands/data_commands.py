@@ -103,7 +103,7 @@ def accept(path: Path, by: str, digest: str) -> None:
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
     if not by.strip() or not by.isprintable():
-        raise _refused("--by names nobody.", "Give the name of the person who accepts.")
+        raise _refused("--by is empty.", "Give the name of the person who accepts.")
 
     from site_agent.gate.site_log import AuditLog
     from site_agent.trainer.examination.acceptance import Acceptance, moment
@@ -172,4 +172,4 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _refused(what: str, remedy: str) -> OperatorError:
-    return UsageError(what=what, consequence="Nothing was recorded or written; nothing left this site.", remedy=remedy)
+    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing left this site.", remedy=remedy)

@@ -29,7 +29,7 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
     hospital, now = read_hospital(path), datetime.now(UTC)
     if cancel == bool(begins or ends) or bool(begins) != bool(ends):
         raise UsageError(
-            what="Either --from and --until, or --cancel, says what is meant.",
+            what="Give --from and --until, or give --cancel.",
             consequence="Nothing was announced.",
             remedy="Read `site-agent maintenance --help`.",
         )

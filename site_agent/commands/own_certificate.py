@@ -39,7 +39,7 @@ def request_certificate(path: Path, output: Path, anew: bool) -> None:
     if output.is_symlink() or output.exists():  # asked before a key is made or, with --anew, forgotten
         raise UsageError(
             what=f"{output} exists already.",
-            consequence="It was left as it is, and no request was made.",
+            consequence="It is unchanged, and no request was made.",
             remedy="Choose another name for --output, or move the file away if it is not needed.",
         )
 
@@ -88,7 +88,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
         raise ConfigurationError(
             what="This site is not enrolled yet.",
             consequence="Nothing was written.",
-            remedy="Join first with the invitation, `site-agent join`: the office then knows the identity key.",
+            remedy="Join first with the invitation: `site-agent join`. The office then has the identity key.",
         )
     # Not loaded: that would finish what a running agent is in the middle of.
     return SiteKeys(directory)

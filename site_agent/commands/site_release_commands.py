@@ -53,8 +53,8 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
             what=f"This site has not taken in a result of the run {run}.",
-            consequence="Nothing was signed; nothing left this site.",
-            remedy="Look at the runs that ended here with `site-agent audit show --event run_finished`.",
+            consequence="Nothing was signed. Nothing left this site.",
+            remedy="List the runs that ended here with `site-agent audit show --event run_finished`.",
         )
     digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
     approval = approve_release(
@@ -88,8 +88,8 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     if not sent:
         raise UsageError(
             what=f"Nothing of a run {run} ever left this site.",
-            consequence="Nothing was recorded; there is nothing to take back.",
-            remedy="Look at the runs of this site with `site-agent audit show --event run_joined`.",
+            consequence="Nothing was recorded. Nothing needs to be undone.",
+            remedy="List the runs of this site with `site-agent audit show --event run_joined`.",
         )
     log.write("data_withdrawn", run=run, rounds=len(sent), by=by, reason=reason)
     for line in _consequences(run, sent):
@@ -124,7 +124,7 @@ def _line(text: str, option: str) -> str:
     if not words or not words.isprintable() or len(words) > 200:
         raise UsageError(
             what=f"{option} is no line of 1 to 200 printable characters.",
-            consequence="Nothing was recorded; nothing left this site.",
+            consequence="Nothing was recorded. Nothing left this site.",
             remedy="Write it in one line.",
         )
     return words

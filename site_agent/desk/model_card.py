@@ -213,7 +213,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         raise ConfigurationError(
             what=f"The last record of the audit log cannot be read ({broken}).",
             consequence="No card was made, and nothing left this site.",
-            remedy="Run `site-agent audit verify`; while the agent writes a record, just try again.",
+            remedy="Run `site-agent audit verify`. While the agent writes a record, just try again.",
         ) from broken
     return {
         "audit_position": position.hash if position.sequence else None,

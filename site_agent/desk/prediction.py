@@ -104,9 +104,9 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
     if failed.size:
         first = int(usable[failed[0]]) + 1
         raise DataError(
-            what=f"The model gives no finite number for {failed.size} rows; the first is patient row {first}.",
+            what=f"The model gives no finite number for {failed.size} rows. The first is patient row {first}.",
             consequence="Nothing was written and nothing left this site.",
-            remedy="Look for values in these rows that are far from those the model was trained with.",
+            remedy="Check these rows for values far outside the training data.",
         )
     scores, map_of = scores_of(model.preprocessing, outputs), recalibration_of(hospital.state_path, run)
     return scores if map_of is None else map_of.apply(scores)

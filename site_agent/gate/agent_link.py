@@ -257,15 +257,15 @@ def ending(address: str, status: str) -> OperatorError:
     if status in REFUSALS:
         return RefusedError(
             what=f"The coordinator{at} does not accept this site's certificate.",
-            consequence="Nothing left this site; it was revoked, replaced, or belongs to another federation.",
+            consequence="Nothing left this site. It was revoked, replaced, or belongs to another federation.",
             remedy="Ask the federation office whether this site still belongs to the federation.",
             code="E021",
         )
     told = "the stream ended" if status == "ended" else status
     return UnavailableError(
         what=f"The coordinator{at} cannot be reached ({told}).",
-        consequence="Nothing is lost; the round goes on when the connection is back.",
-        remedy="Nothing has to be done: this site tries again by itself; `site-agent doctor` looks for the cause.",
+        consequence="Nothing is lost. The round continues when the connection is back.",
+        remedy="You need not do anything. This site retries by itself. `site-agent doctor` finds the cause.",
         code="E020",
     )
 
@@ -273,7 +273,7 @@ def ending(address: str, status: str) -> OperatorError:
 def _gone() -> AgentGone:
     return AgentGone(
         what="The agent of this site, the process with the network, has ended.",
-        consequence="Nothing is lost; the round goes on when it is back.",
+        consequence="Nothing is lost. The round continues when it is back.",
         remedy="Read its last message. As a service it is started again by itself: `systemctl status site-agent`.",
     )
 
@@ -281,6 +281,6 @@ def _gone() -> AgentGone:
 def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site, the process with the network, sent {malformed}.",
-        consequence="This site has stopped; nothing was sent in answer.",
+        consequence="This site has stopped. Nothing was sent in answer.",
         remedy="Install the same version of all three programs. If they are, tell the security officer.",
     )

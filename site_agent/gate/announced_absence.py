@@ -64,7 +64,7 @@ def keep_window(state: Path, window: Window | None) -> None:
         raise UnavailableError(
             what=f"The window cannot be written: {cause.strerror}.",
             consequence="Nothing was announced.",
-            remedy="Make room on the disk that holds the state directory, or mend its permissions, and try again.",
+            remedy="Free space on the disk of the state directory, or correct its permissions, and try again.",
         ) from cause
 
 
@@ -103,8 +103,8 @@ async def watch_window(state: Path, told: tuple[int, int]) -> None:
         await asyncio.sleep(_POLL_SECONDS)
     raise UnavailableError(
         what="A person here has announced or cancelled a maintenance window.",
-        consequence="Nothing is lost: this site calls again and tells it.",
-        remedy="Nothing has to be done.",
+        consequence="Nothing is lost. This site reconnects and reports it.",
+        remedy="You need not do anything.",
     )
 
 

@@ -23,8 +23,8 @@ class ConsentEnded(RefusedError):
     def __init__(self, study: str, because: str) -> None:
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
-            consequence="Nothing more of it leaves this site; what left before is in the audit log.",
-            remedy="Start the site agent again for other studies; `site-agent approve` lets it back into this one.",
+            consequence="Nothing more of it leaves this site. The audit log lists what left before.",
+            remedy="Restart the site agent for other studies. To return to this one, run `site-agent approve`.",
         )
         self.because = because
 

@@ -43,7 +43,7 @@ class GateRefusal(OperatorError):
         super().__init__(
             what=what,
             consequence="Nothing of this round left this site.",
-            remedy="Tell the study's researcher; the run stops here for this site.",
+            remedy="Tell the study's researcher. The run stops here for this site.",
         )
         self.reason, self.tensor = reason, tensor
 
@@ -60,8 +60,8 @@ class OutsideHours(UnavailableError):
     def __init__(self) -> None:
         super().__init__(
             what="The policy lets nothing leave at this time of day.",
-            consequence="Nothing was sent; what was trained is kept.",
-            remedy="Nothing has to be done: this site connects again when the hours begin.",
+            consequence="Nothing was sent. The training state is kept.",
+            remedy="You need not do anything. This site connects when the hours start.",
         )
 
 

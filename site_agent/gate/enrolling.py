@@ -107,13 +107,13 @@ def _reply(raw: bytes) -> EnrolmentReply:
     except MalformedMessage as malformed:
         raise ProtocolError(
             what=f"The enrolment port answered with something that is no answer: {malformed}.",
-            consequence="This site has no certificate; no data was touched.",
-            remedy="Tell the federation office; start again when they have found the cause.",
+            consequence="This site has no certificate. No data was read.",
+            remedy="Tell the federation office. Start again after they found the cause.",
         ) from malformed
     if reply.refusal:
         raise RefusedError(
             what=f"The coordinator refused the invitation: {reply.refusal}",
-            consequence="This site has no certificate; no data was touched.",
+            consequence="This site has no certificate. No data was read.",
             remedy="Ask the federation office for a new invitation.",
             code="E024",
         )
@@ -144,15 +144,15 @@ async def renew(
     except MalformedMessage as malformed:
         raise ProtocolError(
             what=f"The enrolment port answered with something that is no answer: {malformed}.",
-            consequence="This site's certificate is as it was; no data was touched.",
-            remedy="Tell the federation office; start again when they have found the cause.",
+            consequence="This site's certificate is unchanged. No data was read.",
+            remedy="Tell the federation office. Start again after they found the cause.",
         ) from malformed
     if answer.refusal:
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(
             what=f"This site's certificate, which ends on {shown.expiry():%Y-%m-%d}, was not renewed: {answer.refusal}",
-            consequence="It is as it was; no stream was opened and no data left this site.",
-            remedy="Where its own authority issues it: `site-agent request-certificate`, then `site-agent "
+            consequence="The certificate is unchanged. No stream was opened and no data left this site.",
+            remedy="If the hospital's own authority issues it, run `site-agent request-certificate`, then `site-agent "
             "install-certificate`. Otherwise ask the federation office whether this site is still a member.",
         )
     await install_renewed(certificates, asked, answer, site, now(), audit)

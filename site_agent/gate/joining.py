@@ -207,7 +207,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
     await certificates.settle(works=False)
     return UnavailableError(
         what="The coordinator does not accept this site's renewed certificate.",
-        consequence="Nothing is lost; the certificate before it was put back.",
+        consequence="Nothing is lost. The previous certificate was restored.",
         remedy="Start the site agent again, and tell the federation office.",
     )
 

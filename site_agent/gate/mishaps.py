@@ -21,7 +21,7 @@ class TrainerFailed(OperatorError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(
-            what="The trainer of this site stopped; its own message says why.",
+            what="The trainer of this site stopped. Its own message has the reason.",
             consequence="Nothing of this round left this site.",
             remedy="Follow the trainer's message, then start the site agent again.",
         )
@@ -50,7 +50,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     if refused.reason in OF_THE_DISK:
         return ConfigurationError(
             what=f"This site masks nothing: {refused}.",
-            consequence="Nothing leaves this site; the study waits for it.",
+            consequence="Nothing leaves this site. The study waits for this site.",
             remedy="Bring this site's whole state folder back from its newest backup, then start the agent again.",
         )
     if refused.reason is Reason.OTHER_SETS:
@@ -63,7 +63,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     return ProtocolError(
         what=f"This site masks nothing: {refused}.",
         consequence="Nothing more leaves this site.",
-        remedy="Tell the federation office and the security officer; the audit log has the record.",
+        remedy="Tell the federation office and the security officer. The audit log has the record.",
     )
 
 
@@ -71,8 +71,8 @@ def misbehaved(malformed: MalformedMessage) -> ProtocolError:
     """The coordinator sent what no honest coordinator of this version sends."""
     return ProtocolError(
         what=f"The coordinator sent {malformed}.",
-        consequence="This site has stopped; nothing was sent in answer.",
-        remedy="Tell the federation office; start again when they have found the cause.",
+        consequence="This site has stopped. Nothing was sent in answer.",
+        remedy="Tell the federation office. Start again after they found the cause.",
     )
 
 
@@ -83,8 +83,8 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
-            consequence="Nothing more leaves this site; of that study it has neither a model nor a report.",
-            remedy="Ask the federation office how it ended; another version of the plan is a new study.",
+            consequence="Nothing more leaves this site. It has no model and no report of that study.",
+            remedy="Ask the federation office how it ended. Another version of the plan is a new study.",
             code="E026",
         )
     return True
@@ -109,6 +109,6 @@ def parted(farewell: Farewell) -> OperatorError:
     return UnavailableError(
         what=f"The coordinator asks to connect again: {farewell.detail}.",
         consequence="Nothing is lost.",
-        remedy="Nothing has to be done.",
+        remedy="You need not do anything.",
         code="E020",
     )

@@ -120,7 +120,7 @@ def _listening(place: Path) -> socket.socket:
         listener.close()
         raise ConfigurationError(
             what=f"The gate cannot listen on {place}: {cause.strerror}.",
-            consequence="The gate did not start; nothing left this site.",
+            consequence="The gate did not start. Nothing left this site.",
             remedy="Name a path as gate_socket in hospital.yaml where nothing lies and the gate's user may write.",
         ) from cause
     listener.setblocking(False)
@@ -150,7 +150,7 @@ async def _found_trainer(place: str) -> AgentEnd:
 def _refuse_ended(status: int) -> None:
     if status in (77, ConfigurationError.exit_status):
         error = ConfigurationError(
-            what="The agent of this site, the process with the network, has ended; its own message says why.",
+            what="The agent of this site, the process with the network, ended. Its own message has the reason.",
             consequence="Nothing more leaves this site.",
             remedy="Follow the agent's message, then start again.",
         )

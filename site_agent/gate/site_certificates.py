@@ -35,8 +35,8 @@ class AgentUnable(OperatorError):
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(
-            what="The agent of this site could not use its TLS key or certificates; its own message says why.",
-            consequence="Nothing left this site, and its certificates are as they were.",
+            what="The agent of this site could not use its TLS key or certificates. Its own message has the reason.",
+            consequence="Nothing left this site, and its certificates are unchanged.",
             remedy="Follow the agent's message, then start again.",
         )
         self.exit_status = unable.exit_status
@@ -124,7 +124,7 @@ def _failed(answer: Answer) -> OperatorError:
         return AgentUnable(answer)
     return ProtocolError(
         what="The agent of this site, the process with the network, answered with something else than was ordered.",
-        consequence="This site has stopped; nothing left it.",
+        consequence="This site has stopped. Nothing left it.",
         remedy="Install the same version of all three programs. If they are, tell the security officer.",
     )
 

@@ -221,9 +221,9 @@ class SiteMasking:
                 check = check_of(text)
         except OSError as cause:
             raise OperatorError(
-                what=f"What is about to be masked cannot be recorded: {cause.strerror}.",
+                what=f"The next masked contribution cannot be recorded: {cause.strerror}.",
                 consequence="Nothing of this round left this site.",
-                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+                remedy="Free space on the disk of the state directory, or correct its permissions.",
             ) from cause
         self._ledger, self._check = ledger, check
 

@@ -150,6 +150,6 @@ async def serve_page(page: SitePage, address: str) -> asyncio.Server:
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
-            consequence="Nothing was started; an agent that runs is not touched.",
+            consequence="Nothing was started. A running agent continues.",
             remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
         ) from cause

@@ -173,8 +173,8 @@ class SiteUpkeep:
         self._log.info("certificate_renewed", expires=self._certificates.shown.expiry().isoformat())
         raise UnavailableError(
             what="This site has got its next certificate.",
-            consequence="The stream begins again with it; nothing is lost.",
-            remedy="Nothing has to be done.",
+            consequence="The stream begins again with it. Nothing is lost.",
+            remedy="You need not do anything.",
         )
 
 

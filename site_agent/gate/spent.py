@@ -111,9 +111,9 @@ class Spent:
             _replace(self._path, content.model_dump_json().encode())
         except OSError as cause:
             raise AuditError(
-                what=f"What leaves in a run cannot be recorded: {cause.strerror}.",
+                what=f"The volume that leaves in a run cannot be recorded: {cause.strerror}.",
                 consequence="Nothing of this round left this site.",
-                remedy="Make room on the disk that holds the state directory, or mend its permissions.",
+                remedy="Free space on the disk of the state directory, or correct its permissions.",
             ) from cause
 
 

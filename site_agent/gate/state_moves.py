@@ -80,7 +80,7 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
         if gives_up_by is None:
             raise ConfigurationError(
                 what=f"The run {run} is under way, and it began with version 0.1 of this program.",
-                consequence="Nothing was moved or sent; everything of the run is as it was.",
+                consequence="Nothing was moved or sent. The run is unchanged.",
                 remedy="Finish it with version 0.1, or give it up: `site-agent move-state --give-up-run --by NAME`. "
                 "The researcher then starts the study again as a new version of the plan.",
             )
@@ -111,7 +111,7 @@ def _move(source: Path, target: Path) -> None:
         raise ConfigurationError(
             what=f"Both {source} and {target} exist.",
             consequence="Neither was changed.",
-            remedy="Look which one is this site's own, and move the other one away.",
+            remedy="Find out which one belongs to this site, and move the other one away.",
         )
     source.rename(target)
     _give(target)

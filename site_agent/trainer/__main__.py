@@ -86,7 +86,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",
-            consequence="The trainer did not start; nothing left this site.",
+            consequence="The trainer did not start. Nothing left this site.",
             remedy="Name one, or let `site-agent join` start the trainer itself.",
         )
     place = Path(hospital.trainer_socket)
@@ -95,7 +95,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     elif place.exists():
         raise ConfigurationError(
             what=f"trainer_socket names {place.name}, which exists and is no socket.",
-            consequence="It was left as it is; the trainer did not start and nothing left this site.",
+            consequence="It is unchanged. The trainer did not start and nothing left this site.",
             remedy="Name a path in hospital.yaml where nothing lies yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

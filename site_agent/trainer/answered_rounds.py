@@ -70,5 +70,5 @@ class AnsweredRounds:
             raise UnavailableError(
                 what=f"The memory of answered rounds cannot be written: {cause.strerror}.",
                 consequence="Nothing was trained and nothing left this site.",
-                remedy="Make room on the disk that holds the state directory, then start again.",
+                remedy="Free space on the disk of the state directory, then start again.",
             ) from cause

@@ -259,7 +259,7 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own expert cannot be fitted. {what}; {FOLDS} folds need more.",
+        what=f"This site's own expert cannot be fitted. {what}. {FOLDS} folds need more.",
         consequence="Nothing was trained and nothing left this site.",
         remedy="Bring more rows, or agree on a plan without the key expert.",
     )

@@ -39,9 +39,9 @@ class StateLost(ConfigurationError):  # names what was found
 
     def __init__(self, number: int) -> None:
         super().__init__(
-            what=f"This site cannot go on with round {number}: its saved state is missing or damaged.",
-            consequence="Nothing was trained, because it would have begun anew in the middle of the study.",
-            remedy="Bring back this site's whole state folder from a backup, or tell the federation office.",
+            what=f"This site cannot continue with round {number}: its saved state is missing or damaged.",
+            consequence="Nothing was trained, because training would restart from the beginning in mid-study.",
+            remedy="Restore this site's whole state folder from a backup, or tell the federation office.",
         )
 
 
@@ -64,6 +64,6 @@ class TrainingDiverged(OperatorError):  # names what was found
     def __init__(self) -> None:
         super().__init__(
             what="Training diverged: no model is left whose predictions are finite numbers.",
-            consequence="No model was kept; what left this site in earlier rounds is in the audit log.",
-            remedy="Agree on a smaller learning_rate in the plan, and look for extreme values in the table.",
+            consequence="No model was kept. The audit log lists what left this site in earlier rounds.",
+            remedy="Agree on a smaller learning_rate in the plan, and check the table for extreme values.",
         )

@@ -146,15 +146,15 @@ class Saves:
         except (OSError, ValueError, KeyError, TypeError) as cause:
             # Not as if it were absent: this site would begin anew in the middle of a run.
             raise ConfigurationError(
-                what="What says with which round this site began the study cannot be read.",
+                what="The record of this site's first round in the study cannot be read.",
                 consequence="Nothing was trained and nothing left this site.",
                 remedy="Bring this site's whole state folder back from a backup, or tell the federation office.",
             ) from cause
         if rows != self._rows:
             raise DataError(
                 what="This site's table, its contract or its split is not what it began this study with.",
-                consequence="Nothing more was trained; what left this site in earlier rounds is in the audit log.",
-                remedy="Bring back the table as it was, or agree on a new version of the plan.",
+                consequence="Nothing more was trained. The audit log lists what left this site in earlier rounds.",
+                remedy="Restore the earlier table, or agree on a new version of the plan.",
             )
         return began
 

@@ -38,7 +38,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError as cause:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
-            consequence="What was saved before is unchanged and nothing left this site.",
+            consequence="Earlier saved states are unchanged and nothing left this site.",
             remedy="Make room, or give the trainer's user the right to write its state folder, and start again.",
         ) from cause
 

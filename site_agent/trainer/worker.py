@@ -402,7 +402,7 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
             UnavailableError(
                 what=f"Reading the table was ended by signal {-status}.",
                 consequence="Nothing was trained and nothing left this site.",
-                remedy="Look whether memory ran out, then start again.",
+                remedy="Check whether memory was too small, then start again.",
             )
         )
     return Agreed() if status == 0 else Failed(SiteReason.DATA_UNFIT, status if status > 0 else 1)
@@ -434,8 +434,8 @@ def _reason(error: OperatorError) -> SiteReason:
 def _refused(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
         what=f"The agent of this site sent {malformed}.",
-        consequence="Nothing was trained from it and nothing was handed out.",
-        remedy="Start the site agent again; if it happens again, tell the federation office.",
+        consequence="Nothing was trained with it and nothing was sent.",
+        remedy="Start the site agent again. If it happens again, tell the federation office.",
     )
 
 

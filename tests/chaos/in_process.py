@@ -127,7 +127,7 @@ class _NoTrainerSocket:
 
 
 def _gone() -> TrainerGone:
-    return TrainerGone(what="The trainer is gone.", consequence="Nothing is lost.", remedy="Nothing has to be done.")
+    return TrainerGone(what="The trainer is gone.", consequence="Nothing is lost.", remedy="You need not do anything.")
 
 
 class MortalSite(Site):

@@ -102,7 +102,7 @@ def test_a_manual_page_is_read_without_a_warning(made: Path) -> None:
     done = subprocess.run(["man", "--warnings", "-l", page], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Also write a file for support" in re.sub(r"\s+", " ", done.stdout)
+    assert "Also write a support file" in re.sub(r"\s+", " ", done.stdout)
 
 
 def test_completions_know_the_commands(
@@ -132,7 +132,7 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert re.fullmatch(rf"{program}: [^\n]+\. \[E002\]", lines[0])
-    assert lines[1:] == ["  Nothing was done; the exit status is 2.", lines[2]]
+    assert lines[1:] == ["  Nothing was done. The exit status is 2.", lines[2]]
     assert re.fullmatch(rf"  Run `{program}( check)? --help`\.", lines[2])
 
 

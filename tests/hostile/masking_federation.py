@@ -200,7 +200,7 @@ class Line:
 
 
 def _gone() -> UnavailableError:
-    return UnavailableError(what="The line is cut.", consequence="Nothing is lost.", remedy="Nothing has to be done.")
+    return UnavailableError(what="The line is cut.", consequence="Nothing is lost.", remedy="You need not do anything.")
 
 
 def hospital(site: str, state: Path, **policy: Any) -> Hospital:

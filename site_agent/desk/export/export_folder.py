@@ -225,5 +225,5 @@ def _differs(difference: float) -> OperatorError:
     return OperatorError(
         what=f"The exported model would answer otherwise than the model itself, by up to {difference:.2g}.",
         consequence="Nothing was written, and nothing left this site.",
-        remedy="Tell the project which network the plan names; until then use `site-agent predict`.",
+        remedy="Tell the project which network the plan names. Until then use `site-agent predict`.",
     )

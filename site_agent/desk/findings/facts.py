@@ -101,7 +101,7 @@ def _saved_facts(state: Path, run: str) -> dict[str, Json]:
         raise ConfigurationError(
             what=f"The run {run} has no report that can be read.",
             consequence="No report was made, and nothing left this site.",
-            remedy="Give the name of a run that came to its end, or take part in a new one.",
+            remedy="Give the name of a run that ended, or take part in a new run.",
         ) from cause
 
 

@@ -75,7 +75,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
     """
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(
-            what=f"What the models said of the test rows was not kept for the run {run}.",
+            what=f"The models' predictions for the test rows were not kept for the run {run}.",
             consequence="No report was made, and nothing left this site.",
             remedy="Give the name of a run that ended with this version of the program, or take part in a new one.",
         )

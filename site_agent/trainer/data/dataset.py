@@ -201,7 +201,7 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
         near = [(name, nearest_name(name, free)) for name in strangers[:5]]
         told = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
         raise ConfigurationError(
-            what=f"The agreed list of columns does not have this site's: {told}.",
+            what=f"The agreed list of columns does not contain these columns of this site: {told}.",
             consequence="Training did not start and nothing left this site.",
             remedy="Have the list extended by the federation, or give these columns the role ignore in the contract.",
         )

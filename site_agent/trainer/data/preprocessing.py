@@ -107,7 +107,7 @@ class Preprocessing(Document):
             raise DataError(
                 what=f"Values lie too far from those of the training rows in: {', '.join(too_far[:5])}.",
                 consequence="The table was not used and nothing left this site.",
-                remedy="Declare a range for these columns in the contract, so that such rows are named.",
+                remedy="Declare a range for these columns in the contract. The check then lists such rows.",
             )
         return encoded
 
@@ -148,7 +148,7 @@ class Preprocessing(Document):
         if loaded is None or not _fits(loaded):
             raise ConfigurationError(
                 what="The saved preprocessing is damaged or of another version of this program.",
-                consequence="Nothing was predicted or trained with it and nothing left this site.",
+                consequence="Nothing was predicted or trained, and nothing left this site.",
                 remedy="Use another saved model, or train again.",
             )
         return loaded

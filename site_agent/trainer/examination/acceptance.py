@@ -51,7 +51,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
         raise DataError(
             what="The record of who accepted the table's warnings cannot be read.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Look at the table again with `site-agent data check` and accept it anew.",
+            remedy="Check the table again with `site-agent data check` and accept its warnings again.",
         )
     return found
 

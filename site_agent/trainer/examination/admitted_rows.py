@@ -63,7 +63,7 @@ def check_admitted(hospital: Hospital, examination: Examination) -> None:
         raise DataError(
             what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
             consequence="Nothing was trained and nothing left this site.",
-            remedy="Read them with `site-agent data check`, then mend the table or run `site-agent data accept`.",
+            remedy="Read them with `site-agent data check`, then correct the table or run `site-agent data accept`.",
         )
     if warnings:
         structlog.get_logger().info("table_has_warnings", warnings=len(warnings), accepted=accepted)

@@ -151,7 +151,7 @@ def _built(path: Path, source: bytes, columns: int, outputs: int) -> nn.Module:
         raise ConfigurationError(
             what=f"The module's file {path} did not build a network:\n{_told(cause, path)}",
             consequence=_CONSEQUENCE,
-            remedy="Correct the file; it has to define build(columns, outputs) and return a torch.nn.Module.",
+            remedy="Correct the file. It must define build(columns, outputs), which returns a torch.nn.Module.",
         ) from cause
     if not isinstance(network, nn.Module):
         _refuse(

@@ -53,7 +53,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     raise DataError(
         what="The database cannot be reached, or does not run the contract's query.",
         consequence="Nothing was read or changed and nothing left this site.",
-        remedy="Run the query there by hand; a server has to listen on a Unix socket of this machine.",
+        remedy="Test the query by hand. The server must listen on a Unix socket of this computer.",
     )
 
 

@@ -90,7 +90,7 @@ def test_a_column_without_a_place_is_an_error(breast_cancer: tuple[Path, Contrac
     """It is named, and never dropped in silence."""
     dataset, _ = prepare(*breast_cancer, Split(seed=5))
 
-    with pytest.raises(ConfigurationError, match="does not have this site's: mean radius"):
+    with pytest.raises(ConfigurationError, match="does not contain these columns of this site: mean radius"):
         align(dataset, dataset.columns[1:])
 
 
