@@ -355,5 +355,5 @@ def broken_log(finding: str, consequences: Consequences) -> AuditError:
     return AuditError(
         what=f"The audit log is not what was written: {finding}.",
         consequence=consequences.of_damage,
-        remedy="Keep the files as they are and call the security officer.",
+        remedy="Do not change the files, and call the security officer.",
     )

@@ -87,7 +87,7 @@ class Desk:
         except FileExistsError as cause:
             raise UsageError(
                 what=f"{output} exists already.",
-                consequence="It was left as it is.",
+                consequence="It is unchanged.",
                 remedy="Choose another name for --output.",
             ) from cause
         with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:

@@ -80,7 +80,7 @@ def restore(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be restored: {cause.strerror}.",
-            consequence=f"What was there is unchanged, or beside it with {stamp} in its name. Nothing was started.",
+            consequence=f"The earlier state is unchanged, or next to it with {stamp} in its name. Nothing was started.",
             remedy="Free space on the disk, or correct the permissions, remove what ends in that time, and try again.",
         ) from cause
     return before

@@ -81,6 +81,6 @@ def _parts(federation: str, site: str, signing_request: bytes, chain_pem: bytes)
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate of a site's own authority was refused: {reason}.",
-        consequence="Which certificates are accepted is as it was, and no data was sent.",
+        consequence="The accepted certificates are unchanged, and no data was sent.",
         remedy="Compare `pki own-authority list` at the office with what the hospital's authority has issued.",
     )

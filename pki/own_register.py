@@ -162,6 +162,6 @@ def _state(database: sqlite3.Connection, site: SiteName) -> str | None:
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"The register refused: {reason}.",
-        consequence="Which authorities count is as it was.",
+        consequence="The trusted authorities are unchanged.",
         remedy="`pki own-authority list` shows which count now, `pki list` who is a member.",
     )

@@ -58,7 +58,9 @@ def commands() -> None:
 @click.option("--federation", required=True, help="Lowercase letters, digits and hyphens.")
 @click.option("--address", required=True, help="HOST:PORT to which sites connect during runs.")
 @click.option("--enrolment-address", required=True, help="HOST:PORT where sites enrol.")
-@click.option("--host", "hosts", multiple=True, help="A further name or IP address of the coordinator; repeatable.")
+@click.option(
+    "--host", "hosts", multiple=True, help="Another name or IP address of the coordinator. Repeat the option for more."
+)
 @_directory
 @_passphrase_file
 def init(

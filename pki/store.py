@@ -123,7 +123,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
     except FileExistsError as cause:
         raise ConfigurationError(
             what=f"{path} exists already.",
-            consequence="It was left as it is.",
+            consequence="It is unchanged.",
             remedy="Choose another path, or move the existing file away if it is not needed.",
         ) from cause
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as cause:

@@ -57,7 +57,7 @@ class FixedPoint:
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
         """Write rint(S * weight * clip(values, -C, C)) into `out`.
 
-        PROTOCOL.md, section 2, clips after weighting. Clipping before it bounds every honest sum by S * C times the sum
+        docs/design/protocol.md, "Integers", clips after weighting. Clipping before bounds every honest sum by S * C times the sum
         of the weights, so that whoever adds up can refuse a sum that no honest sites can have sent (`most`).
 
         Args:

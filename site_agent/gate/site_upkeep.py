@@ -182,6 +182,6 @@ def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
     return RefusedError(
         what=f"An audit log is not what it was: {refused}.",
         consequence="Nothing more leaves this site until this is understood.",
-        remedy="Keep both logs as they are, check this site's with `site-agent audit verify`, and call the "
+        remedy="Do not change either log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer.",
     )

@@ -39,7 +39,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
             consequence="Earlier saved states are unchanged and nothing left this site.",
-            remedy="Make room, or give the trainer's user the right to write its state folder, and start again.",
+            remedy="Free disk space, or let the trainer's user write to its state folder, and start again.",
         ) from cause
 
 

@@ -38,7 +38,7 @@ def group_values(
             raise UsageError(
                 what=f"The contract has no feature {name}.",
                 consequence="No report was made, and nothing left this site.",
-                remedy="Name with --group a feature of the contract as it is spelt there.",
+                remedy="Give --group a column name that is in the contract, in the same spelling.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)
     return found

@@ -160,7 +160,7 @@ def _isotonic(happened: npt.NDArray[np.bool_], scores: Scores) -> IsotonicMap:
 def _impossible(reason: str) -> UsageError:
     return UsageError(
         what=f"Nothing can be recalibrated: {reason}.",
-        consequence="The model is as it was, and nothing left this site.",
+        consequence="The model is unchanged, and nothing left this site.",
         remedy="Use the model's own probabilities, or bring more rows into the next run.",
     )
 
