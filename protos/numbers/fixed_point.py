@@ -57,8 +57,8 @@ class FixedPoint:
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:
         """Write rint(S * weight * clip(values, -C, C)) into `out`.
 
-        docs/design/protocol.md, "Integers", clips after weighting. Clipping before bounds every honest sum by S * C times the sum
-        of the weights, so that whoever adds up can refuse a sum that no honest sites can have sent (`most`).
+        Values are clipped before weighting. Every honest sum is then at most S * C times the sum of the weights, so a
+        larger sum can be refused (`most`).
 
         Args:
             values: float32 of shape (n,).
