@@ -125,7 +125,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str) -> None:
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}?", default=False):
         raise UsageError(
             what="The answer was not y.",
-            consequence="Nothing was approved; nothing left this site.",
+            consequence="Nothing was approved. Nothing left this site.",
             remedy="Read the whole plan with `site-agent review`, and run `site-agent approve` again to agree.",
         )
 
