@@ -226,12 +226,12 @@ def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_m
         state.mkdir()
         (state / ".lock").touch()
 
-    with pytest.raises(ConfigurationError, match="was cut short"):
+    with pytest.raises(ConfigurationError, match="was interrupted"):
         refuse_unfinished(state)
     configuration = CoordinatorConfiguration.model_construct(state=str(state))
-    with pytest.raises(ConfigurationError, match="was cut short"):
+    with pytest.raises(ConfigurationError, match="was interrupted"):
         make_state_directory(configuration)
-    with pytest.raises(ConfigurationError, match="was cut short"):
+    with pytest.raises(ConfigurationError, match="was interrupted"):
         asyncio.run(join(hospital_for(tmp_path), tmp_path / "hospital.yaml"))
 
     assert not (state / "keys").exists()
