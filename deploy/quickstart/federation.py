@@ -141,7 +141,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
 
 
 def _plan(rehearsal: Rehearsal, study: Study, identities: dict[str, str]) -> dict[str, object]:
-    plan = plan_of(study, rehearsal.hospitals, latent=rehearsal.latent) | {
+    plan = plan_of(study, rehearsal.hospitals, latent=rehearsal.latent, is_masked=rehearsal.is_masked) | {
         "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
         "seed": rehearsal.seed,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],

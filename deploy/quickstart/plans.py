@@ -73,7 +73,9 @@ def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
     return tuple(studies)
 
 
-def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> dict[str, Any]:  # Any: YAML
+def plan_of(
+    study: Study, hospitals: Sequence[HospitalData], *, latent: int, is_masked: bool
+) -> dict[str, Any]:  # Any: YAML
     """What a researcher writes for a method and these hospitals; sites, schedule, seed and masking are left out.
 
     Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's
@@ -101,7 +103,7 @@ def plan_of(study: Study, hospitals: Sequence[HospitalData], *, latent: int) -> 
     if isinstance(method.procedure, ControlVariates):
         plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01}
     if "columns" in agreed:
-        plan["columns"] = _columns(hospitals, share=0.5 if has_columns else 1.0)
+        plan |= _columns(hospitals, share=0.5 if has_columns else 1.0, is_masked=is_masked)
     if "outputs" in agreed:
         plan["outputs"] = 1
     return plan
@@ -135,12 +137,22 @@ def _network(method: Method, latent: int) -> dict[str, Any]:
     return {"name": "global-layers-network", "latent": latent, "gate": False, "input_normalisation": False}
 
 
-def _columns(hospitals: Sequence[HospitalData], share: float) -> list[str]:
-    """The encoded columns of all hospitals once, of each the first so many."""
+def _columns(hospitals: Sequence[HospitalData], share: float, *, is_masked: bool) -> dict[str, Any]:  # Any: YAML
+    """The encoded columns of all hospitals once, of each the first so many, and who records what not all do.
+
+    Under masking, a column that fewer than three of three or more hospitals record is not used, since its sum would be
+    about too few. If that leaves no column, all stay, and the plan is refused with the reason.
+    """
     from site_agent.trainer.data.contract import read_contract
 
-    columns: dict[str, None] = {}
-    for hospital in hospitals:
-        own = read_contract(hospital.contract).encoded_columns
-        columns |= dict.fromkeys(own[: max(1, round(share * len(own)))])
-    return list(columns)
+    own = {hospital.name: read_contract(hospital.contract).encoded_columns for hospital in hospitals}
+    chosen = (columns[: max(1, round(share * len(columns)))] for columns in own.values())
+    recorded = {
+        name: sorted(site for site, columns in own.items() if name in columns)
+        for name in dict.fromkeys(name for columns in chosen for name in columns)
+    }
+    fewest = min(_FEWEST_SITES, len(hospitals)) if is_masked else 1
+    used = [name for name, sites in recorded.items() if len(sites) >= fewest] or list(recorded)
+    partly = [{"column": name, "recorded_by": recorded[name]} for name in used if len(recorded[name]) < len(hospitals)]
+    found = {"columns": used, "partly_recorded": partly}
+    return found | {"unused_columns": [name for name in recorded if name not in used]}

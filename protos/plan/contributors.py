@@ -4,6 +4,7 @@ The smallest set is counted for every number, not for the vector. The rules:
 
 * a site that only evaluates contributes zeros to the changes, and its own figures to the other numbers;
 * a common column is recorded by the sites that the plan names for its concept, and two columns by those of both;
+* the numbers of a column or an output that not every site records have the contributors that the plan names;
 * a plan that sends no number has no kinds, so that its rounds answer nothing.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from protos.plan.manifest import manifest_of
+from protos.plan.partly_recorded import PartlyObserved, PartlyRecorded
 from protos.plan.plan import Plan
 
 CHANGES: Final = "changes"
@@ -35,4 +37,6 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     if plan.prior is not None:
         sets = plan.prior.recorders(everybody - plan.evaluating_sites)
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
+    partly: tuple[PartlyRecorded | PartlyObserved, ...] = (*plan.partly_recorded, *plan.partly_observed)
+    kinds |= {entry.what: frozenset(entry.recorded_by) for entry in partly}
     return kinds | ({FIGURES: everybody} if manifest.scalars else {})

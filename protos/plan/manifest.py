@@ -205,7 +205,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return _prefix(network, len(_layers(network)) - 1)
         case RandomPrefix():
             number = len(_layers(network)) - 1
-            drawn = int.from_bytes(digest("random prefix", plan.public_draws)[:8], "little") % max(1, number)
+            drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
             return _prefix(network, min(number, 1 + drawn))
         case other:
             assert_never(other)

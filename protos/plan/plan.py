@@ -27,6 +27,7 @@ from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedu
 from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
 from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
+from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, why_refused
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.question import Answers, Question
@@ -40,7 +41,6 @@ _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "se
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
-Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class ListedSite(Document):
@@ -144,6 +144,9 @@ class Plan(Document):
     question: Question | None = None
     concepts: tuple[Concept, ...] = Field(default=(), max_length=500)
     outputs: int | None = Field(default=None, ge=1, le=10_000)
+    partly_recorded: tuple[PartlyRecorded, ...] = ()
+    partly_observed: tuple[PartlyObserved, ...] = ()
+    unused_columns: tuple[Column, ...] = ()
     schedule: Schedule = EpochSchedule(aggregate="every-round", epochs=1, batches_per_epoch=1)
     optimiser: Optimiser = StochasticGradientDescent(name="sgd", learning_rate=1.0)
     rate_schedule: RateSchedule = ConstantRate(name="constant")
@@ -244,6 +247,16 @@ class Plan(Document):
         """A federated part has one size for all sites; of a private one each site has its own."""
         if len(set(self.columns)) != len(self.columns):
             yield "a column is listed twice"
+        if set(self.columns) & set(self.unused_columns):
+            yield "a column is listed both as used and as unused"
+        is_hidden = self.secure_aggregation == "required" and self.two_sites is None
+        yield from why_refused(
+            (*self.partly_recorded, *self.partly_observed),
+            columns=self.columns,
+            outputs=self.outputs,
+            training_sites=frozenset(self.site_names) - self.evaluating_sites,
+            fewest=self.assumed_colluders + 2 if is_hidden else 1,
+        )
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that is what has to be told
         agreed = agreed_sizes(self.ingredients, self.architecture)

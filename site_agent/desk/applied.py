@@ -65,7 +65,8 @@ class AppliedModel:
             width = len(model.preprocessing.columns)
             return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
         own = model.preprocessing.columns
-        placed = place_columns(features, own, model.columns) if model.plan.columns else features
+        unused = model.plan.unused_columns
+        placed = place_columns(features, own, model.columns, unused) if model.plan.columns else features
         if model.expert is None or model.plan.expert is None:
             return predict(self._flat, torch.from_numpy(placed))
         said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from protos.plan.architecture import network_tensors
+from protos.plan.contributors import kinds_of, smallest_set
 from protos.plan.manifest import Manifest
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
@@ -73,7 +74,17 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         cell = plan.statistics.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     yield from _of_tensors(policy, plan, manifest)
+    yield from _of_numbers(policy, plan)
     yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
+
+
+def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
+    if plan.secure_aggregation == "off":
+        return
+    fewest = smallest_set(plan, policy.smallest_sites)
+    for kind, sites in kinds_of(plan).items():
+        if len(sites) < fewest:
+            yield f"{len(sites)} sites contribute to {kind}, and {fewest} or more are needed"
 
 
 def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:

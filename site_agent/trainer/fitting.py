@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
 
 
-def check_fit(plan: Plan, dataset: Dataset) -> None:
+def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     """Compare outcome, columns and number of training rows with what a plan asks for.
 
     Args:
         plan: as approved.
         dataset: the site's own columns.
+        site: its name.
 
     Raises:
         OperatorError: one thing does not fit, or several do not; the kind is the first one's.
     """
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
-        lambda: check_columns(dataset.columns, input_columns(plan, dataset.columns)[0]),
+        lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
+        lambda: _check_recorded(plan, dataset, site),
         lambda: check_batches(plan.schedule, len(dataset.training)),
     )
     found = [error for check in checks if (error := _refusal(check)) is not None]
@@ -40,6 +44,25 @@ def _refusal(check: Callable[[], None]) -> OperatorError | None:
     except OperatorError as refused:
         return refused
     return None
+
+
+def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
+    """A masked sum hides this site among the sites that the plan names for a column or an output, and no others."""
+    if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
+        return
+    lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}
+    unseen = {entry.output for entry in plan.partly_observed if site not in entry.recorded_by}
+    wrong = [f"column {name}" for name in plan.columns if (name in dataset.columns) == (name in lacking)]
+    if plan.outputs is not None and dataset.task == "multi-class":
+        seen = set(np.unique(dataset.training.targets).astype(int).tolist())
+        wrong += [f"output {number}" for number in range(plan.outputs) if (number in seen) == (number in unseen)]
+    if wrong:
+        raise ConfigurationError(
+            what=f"The plan does not say rightly what {site} records: {', '.join(wrong[:5])}.",
+            consequence="Training did not start and nothing left this site. A sum could be about too few sites.",
+            remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. They name the sites "
+            "that record a column, or have training patients of a class, unless all sites do.",
+        )
 
 
 def _check_outputs(plan: Plan, dataset: Dataset) -> None:

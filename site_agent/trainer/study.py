@@ -117,11 +117,11 @@ class Study:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
         self.plan, self.own, self.seeds, self.own_module = plan, dataset, seeds, own_module
-        check_fit(plan, dataset)
+        check_fit(plan, dataset, seeds.site)
         self.manifest = manifest_of(plan)
         self._exchanges = Exchanges(plan, self.manifest)
         columns, common = input_columns(plan, dataset.columns)
-        self.dataset = align(dataset, columns) if plan.columns else dataset
+        self.dataset = align(dataset, columns, plan.unused_columns) if plan.columns else dataset
         read = len(columns) + added_columns(plan, dataset.outputs)
         self.networks = SiteNetworks(
             plan=plan,

@@ -60,6 +60,15 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "statistics": {"method": {"name": "local"}},
     "two_sites": {"sites": listed(2), "quorum": 2, "secure_aggregation": "off"},
 }
+COMPANIONS |= {
+    "partly_recorded": COMPANIONS["outputs"] | {"outputs": 3},
+    "partly_observed": COMPANIONS["outputs"] | {"outputs": 3},
+}
+OTHER_VALUES |= {
+    "partly_recorded": [{"column": "age", "recorded_by": [site["name"] for site in listed(3)]}],
+    "partly_observed": [{"output": 2, "recorded_by": [site["name"] for site in listed(3)]}],
+    "unused_columns": ["chol"],
+}
 OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}
 FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 

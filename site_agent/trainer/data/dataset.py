@@ -154,15 +154,15 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
     return (*plan.columns, *(column for column in own if column not in plan.columns)), len(plan.columns)
 
 
-def align(dataset: Dataset, columns: Sequence[str]) -> Dataset:
+def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:
     """The same rows with their columns at the places their names have in `columns`, others zero.
 
     Raises:
-        ConfigurationError: the site has a column that is not in the list.
+        ConfigurationError: the site has a column that is neither in the list nor unused.
     """
 
     def aligned(part: Examples) -> Examples:
-        return replace(part, features=place_columns(part.features, dataset.columns, columns))
+        return replace(part, features=place_columns(part.features, dataset.columns, columns, unused))
 
     return replace(
         dataset,
@@ -173,18 +173,21 @@ def align(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     )
 
 
-def place_columns(features: Features, own: Sequence[str], columns: Sequence[str]) -> Features:
-    """float32 of shape (rows, len(columns)) from features of shape (rows, len(own)), by name.
+def place_columns(
+    features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
+) -> Features:
+    """float32 of shape (rows, len(columns)) from features of shape (rows, len(own)), by name; `unused` are left out.
 
     Raises:
-        ConfigurationError: a column of `own` is not in `columns`.
+        ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.
     """
     places = {name: place for place, name in enumerate(columns)}
     if len(places) != len(columns):
         raise ValueError("a column is listed twice")
-    check_columns(own, columns)
+    check_columns(own, (*columns, *unused))
     placed = np.zeros((len(features), len(columns)), dtype=np.float32)
-    placed[:, [places[name] for name in own]] = features
+    read = [place for place, name in enumerate(own) if name in places]
+    placed[:, [places[own[place]] for place in read]] = features[:, read]
     return placed
 
 

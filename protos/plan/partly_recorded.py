@@ -1,0 +1,78 @@
+"""What only some sites record: the columns and the outcomes of which a plan says who has them.
+
+The numbers of a shared network that belong to a column are 0 in the change of a site that does not record it, or follow
+from the plan alone. So their sum is over the sites that record the column. The rules:
+
+* a plan names the sites that record a column or have patients with an outcome, unless all sites do;
+* under masking these are at least two more than the assumed colluders, or the plan is refused;
+* each site's trainer compares its own table with what the plan says about it, and refuses a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from protos.plan.documents import Document
+
+Column: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Recorders: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1, max_length=100)]
+
+
+class PartlyRecorded(Document):
+    """An encoded column of the plan that some training sites do not record."""
+
+    column: Column
+    recorded_by: Recorders
+
+    @property
+    def what(self) -> str:
+        """As a clause names it."""
+        return f"column {self.column}"
+
+
+class PartlyObserved(Document):
+    """A class of the outcome of which some training sites have no training patients; `output` counts from 0."""
+
+    output: int = Field(ge=0, lt=10_000)
+    recorded_by: Recorders
+
+    @property
+    def what(self) -> str:
+        """As a clause names it."""
+        return f"output {self.output}"
+
+
+def why_refused(
+    partly: tuple[PartlyRecorded | PartlyObserved, ...],
+    *,
+    columns: tuple[str, ...],
+    outputs: int | None,
+    training_sites: frozenset[str],
+    fewest: int,
+) -> Iterator[str]:
+    """What speaks against these entries, a clause each.
+
+    Args:
+        partly: of the plan.
+        columns: that the plan lists.
+        outputs: that the plan lists.
+        training_sites: all sites that train.
+        fewest: contributors that every number needs.
+    """
+    if len({entry.what for entry in partly}) != len(partly):
+        yield "a column or an output is named twice among those that some sites do not record"
+    for entry in partly:
+        sites = frozenset(entry.recorded_by)
+        is_listed = entry.column in columns if isinstance(entry, PartlyRecorded) else entry.output < (outputs or 0)
+        if not is_listed:
+            yield f"the {entry.what} is recorded by some sites, and the plan does not list it"
+        if not sites <= training_sites or len(sites) != len(entry.recorded_by):
+            yield f"the {entry.what} is recorded by sites that do not train under this plan, or by one site twice"
+        elif len(sites) < fewest:
+            yield (
+                f"the {entry.what} is recorded by {len(sites)} sites, and its numbers need {fewest}; "
+                "list the column under unused_columns, or choose a method that keeps its layer private (global-layers)"
+            )

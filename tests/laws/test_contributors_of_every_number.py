@@ -1,0 +1,52 @@
+"""Every number that travels has at least the smallest set of contributors, under every method of the catalogue.
+
+For each number of the vector and each scalar the sites are counted whose contribution was other than 0 in some round.
+A number to which nobody contributes tells nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protos.plan.contributors import kinds_of, smallest_set
+from protos.plan.plan import Plan
+from tests.laws.catalogue import NAMES, catalogue_plan
+from tests.laws.contributions import SMALLEST, contributors, plan_for, with_layers_left_out_by_each_site
+
+by_method = pytest.mark.parametrize("name", NAMES)
+
+
+@by_method
+def test_every_number_has_the_smallest_set_of_contributors(name: str) -> None:
+    """As counted from what sites send, and as the plan says of every kind of number."""
+    plan = plan_for(name)
+
+    found = contributors(plan)
+
+    assert {number: count for number, count in found.items() if 0 < count < SMALLEST} == {}
+    assert all(len(sites) >= smallest_set(plan, SMALLEST) for sites in kinds_of(plan).values())
+    assert found or name == "local"
+
+
+def test_a_method_whose_sites_leave_layers_out_for_themselves_is_noticed() -> None:
+    """The check fails for a method that breaks the rule."""
+    with with_layers_left_out_by_each_site():
+        assert min(count for count in contributors(plan_for("fedavg")).values() if count) < SMALLEST
+
+
+def test_a_column_of_too_few_sites_is_refused_with_the_plan() -> None:
+    """Two of four sites record a column whose layer is shared: the plan is none. In the clear it would show."""
+    two = [{"column": "b", "recorded_by": ["ahus", "berlin"]}]
+
+    with pytest.raises(ValueError, match="the column b is recorded by 2 sites, and its numbers need 3"):
+        catalogue_plan("fedavg", **_keys(plan_for("fedavg")), secure_aggregation="required", partly_recorded=two)
+
+    in_clear = catalogue_plan("fedavg", **_keys(plan_for("fedavg")))
+    counts = contributors(in_clear, lacking={"cluj": "b", "dijon": "b"})
+    assert {count for count in counts.values() if count} == {2, 4}
+
+
+def _keys(plan: Plan) -> dict[str, Any]:
+    return plan.model_dump(mode="json", include={"sites", "quorum", "optimiser"})
