@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.commands.coordinator_audit import audit
-from coordinator.commands.coordinator_backup import backup, restore
+from coordinator.commands.coordinator_backup import backup, backup_key, restore
 from coordinator.commands.coordinator_options import config_option
 from coordinator.commands.doctor_command import doctor
 from coordinator.commands.explain_command import explain
@@ -157,6 +157,7 @@ def stop(path: Path) -> None:
 cli.add_command(audit)
 cli.add_command(release)
 cli.add_command(backup)
+cli.add_command(backup_key)
 cli.add_command(restore)
 cli.add_command(doctor)
 cli.add_command(explain)

@@ -1,9 +1,10 @@
 """A backup: one file that holds whole directories, each file with its checksum, readable with `tar` alone.
 
 An uncompressed tar archive, mode 0600 from its first byte, since it holds private keys. Its last member,
-`backup.json`, lists every file with size, SHA-256, mode and owner, and has a checksum of its own; so a flipped
-bit, a lost file and a cut end show. Links are refused: what they point at would not be in the backup. Sockets, locks
-and what was left half-written are left out.
+`backup.json`, lists every file with size, SHA-256, mode and owner, and has a checksum of its own. So a flipped bit, a
+lost file and a cut end show. The list is sealed with a key that is in no backup (backup_key.py), so a forged archive
+shows too. No mode that is restored lets others write a file or run it as its owner. Links are refused: what they point
+at would not be in the backup. Sockets, locks and what was left half-written are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import grp
 import hashlib
+import hmac
 import io
 import json
 import os
@@ -24,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
+from host.backup_key import NAME as KEY_NAME
 from host.disk_space import MODELS_RESERVE_BYTES, require_room
 from host.durable import by_descriptor, opened_folder, sync_folder
 from host.state_format import STATE_FORMAT, check_number
@@ -33,7 +36,8 @@ CATALOGUE: Final = "backup.json"
 _FORMAT: Final = 1
 _BLOCK: Final = 1 << 20
 _LARGEST_CATALOGUE: Final = 256 << 20
-_LEFT_OUT: Final = (".partial", ".incomplete", ".lock", ".sqlite-shm")
+_LEFT_OUT: Final = (".partial", ".incomplete", ".lock", ".sqlite-shm", f"/{KEY_NAME}")
+_MODES: Final = 0o755  # no set-user, set-group and sticky bit, and nothing that group or others may write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,7 @@ class Catalogue:
 
 
 def write_backup(
-    path: Path, roots: Mapping[str, Path], *, program: str, name: str, made: str, software: str
+    path: Path, roots: Mapping[str, Path], *, program: str, name: str, made: str, software: str, key: bytes
 ) -> Catalogue:
     """Put whole directories into a new file; the caller has made sure that nobody writes to them.
 
@@ -71,6 +75,7 @@ def write_backup(
         name: which one of the federation's, such as the site's name.
         made: the time, UTC.
         software: the version of this program.
+        key: seals the archive, 32 bytes.
 
     Raises:
         ConfigurationError: the file exists, or a directory holds a link.
@@ -88,7 +93,7 @@ def write_backup(
                 catalogue = Catalogue(
                     program=program, name=name, made=made, software=software, state_format=STATE_FORMAT, entries=entries
                 )
-                _add_bytes(archive, CATALOGUE, _to_json(catalogue))
+                _add_bytes(archive, CATALOGUE, _to_json(catalogue, key))
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be written: {cause.strerror}.",
@@ -128,11 +133,15 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         os.fsync(folder)
 
 
-def read_catalogue(path: Path) -> Catalogue:
+def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
     """What a backup holds, after checking each of its bytes.
 
+    Args:
+        path: the backup.
+        key: that sealed it; None only if a person has said that it need not be authentic.
+
     Raises:
-        ConfigurationError: it cannot be read, was changed or cut, or is of a later version.
+        ConfigurationError: it cannot be read, was changed, cut or forged, or is of a later version.
     """
     found: dict[str, Entry | None] = {}
     catalogue = None
@@ -142,7 +151,7 @@ def read_catalogue(path: Path) -> Catalogue:
                 if catalogue is not None or member.name in found or not (member.isreg() or member.isdir()):
                     raise ValueError("a member that no backup has")
                 if member.name == CATALOGUE:
-                    catalogue = _from_json(_content(archive, member, _LARGEST_CATALOGUE))
+                    catalogue = _from_json(_content(archive, member, _LARGEST_CATALOGUE), key)
                 else:
                     found[member.name] = None if member.isdir() else _measured(archive, member)
         if catalogue is None:
@@ -150,6 +159,12 @@ def read_catalogue(path: Path) -> Catalogue:
         _compare(catalogue.entries, found)
     except OSError as cause:
         raise _refused(f"{path} cannot be read: {cause.strerror}", "Check the path and its permissions.") from cause
+    except _NotSealed as cause:
+        raise _refused(
+            f"{path} is not sealed with this backup key: it was forged, or made by another installation or version 0.1",
+            "Use another backup, or the key of its own paper with --key-file. If you know who made the file, and that "
+            "nobody could change it since, add --unauthenticated.",
+        ) from cause
     except (tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise _refused(f"{path} is not what was written as a backup", "Use another backup.") from cause
     check_number(catalogue.state_format, str(path))
@@ -223,7 +238,7 @@ def _walk(folder: Path, at: PurePosixPath) -> Iterator[tuple[PurePosixPath, Path
     yield at, folder
     for place in sorted(folder.iterdir()):
         state = place.lstat()
-        if place.name.endswith(_LEFT_OUT) or stat.S_ISSOCK(state.st_mode):
+        if f"/{place.name}".endswith(_LEFT_OUT) or stat.S_ISSOCK(state.st_mode):
             continue
         if stat.S_ISDIR(state.st_mode):
             yield from _walk(place, at / place.name)
@@ -328,7 +343,7 @@ def _extract_file(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Entr
 def _own(descriptor: int, entry: Entry) -> None:
     if os.geteuid() == 0:
         os.fchown(descriptor, _number_of(entry.owner, "user"), _number_of(entry.group, "group"))
-    os.fchmod(descriptor, entry.mode)
+    os.fchmod(descriptor, entry.mode & _MODES)
 
 
 def _name_of(number: int, kind: str) -> str:
@@ -347,24 +362,41 @@ def _number_of(name: str, kind: str) -> int:
         raise OSError(errno.EINVAL, f"this computer has no {kind} {name}") from cause
 
 
-def _to_json(catalogue: Catalogue) -> bytes:
+class _NotSealed(Exception):
+    """The list has no seal, or not that of the key."""
+
+
+def _to_json(catalogue: Catalogue, key: bytes) -> bytes:
     content = asdict(catalogue) | {"format": _FORMAT}
-    return json.dumps(content | {"check": _check(content)}, sort_keys=True, indent=1).encode()
+    marks = {"check": _check(content), "seal": _seal(content, key)}
+    return json.dumps(content | marks, sort_keys=True, indent=1).encode()
 
 
-def _from_json(raw: bytes) -> Catalogue:
+def _from_json(raw: bytes, key: bytes | None) -> Catalogue:
     content = json.loads(raw)
-    given = content.pop("check")
+    given, seal = content.pop("check"), content.pop("seal", "")
     if content["format"] != _FORMAT or given != _check(content):
         raise ValueError("another version, or another list than was written")
+    if key is not None and not hmac.compare_digest(str(seal).encode(), _seal(content, key).encode()):
+        raise _NotSealed
     del content["format"]
     entries = {at: Entry(**entry) for at, entry in content.pop("entries").items()}
+    if not all(type(entry.mode) is int for entry in entries.values()):
+        raise ValueError("a mode that is no number")
     return Catalogue(**content, entries=entries)
 
 
 def _check(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(content)).hexdigest()
+
+
+def _seal(content: Mapping[str, Any], key: bytes) -> str:
+    return hmac.digest(key, _text(content), "sha256").hex()
+
+
+def _text(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(f"global-layers backup {_FORMAT} {text}".encode()).hexdigest()
+    return f"global-layers backup {_FORMAT} {text}".encode()
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:

@@ -22,7 +22,7 @@ import click
 from host.command_line import finish
 from site_agent.commands.approval_commands import approve, review, withdraw
 from site_agent.commands.audit_commands import audit
-from site_agent.commands.backup_commands import backup, restore
+from site_agent.commands.backup_commands import backup, backup_key, restore
 from site_agent.commands.curves_command import curves
 from site_agent.commands.data_commands import data
 from site_agent.commands.export_commands import card, export
@@ -123,6 +123,7 @@ cli.add_command(export)
 cli.add_command(card)
 cli.add_command(monitor)
 cli.add_command(backup)
+cli.add_command(backup_key)
 cli.add_command(restore)
 cli.add_command(maintenance)
 cli.add_command(move_state)

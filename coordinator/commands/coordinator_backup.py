@@ -7,7 +7,7 @@ much higher, so that sites which have seen more go back together with it or refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -32,6 +32,7 @@ def backup(file: Path, path: Path) -> None:
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
     """
     from host.backup_archive import write_backup
+    from host.backup_key import made_key, sealing_key
     from host.state_format import settle_format
     from pki.store import hold_directory
 
@@ -41,27 +42,49 @@ def backup(file: Path, path: Path) -> None:
     settle_format(state, PROGRAM)
     roots = {"state": state, "authority": authority}
     with _still(authority):
-        made = _now().isoformat(timespec="seconds")
-        catalogue = write_backup(file, roots, program=PROGRAM, name="", made=made, software=version("global-layers"))
+        made, key = _now().isoformat(timespec="seconds"), sealing_key(made_key(state))
+        catalogue = write_backup(
+            file, roots, program=PROGRAM, name="", made=made, software=version("global-layers"), key=key
+        )
     total = sum(entry.size for entry in catalogue.entries.values())
     click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
     click.echo("It holds the authority's secret keys: keep it where only you can read it.")
+    click.echo("It is sealed. Print the key of the seal with `coordinator backup-key`, and keep the paper elsewhere.")
+
+
+@click.command("backup-key")
+@config_option
+def backup_key(path: Path) -> None:
+    """Print the key that seals this coordinator's backups. Keep it on paper, away from the backups.
+
+    Example: coordinator backup-key --config coordinator.yaml
+    """
+    from host.backup_key import made_key
+
+    state, _ = _existing(read_configuration(path))
+    click.echo(made_key(state))
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
-def restore(file: Path, path: Path) -> None:
+@click.option(
+    "--key-file", type=click.Path(path_type=Path), help="Read the backup key from this file, as on the paper."
+)
+@click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
+def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. It never replaces newer state or an existing authority.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """
     from host.backup_archive import read_catalogue
+    from host.backup_key import keep_key, key_for_restoring, sealing_key
     from host.restoring import restore as bring_back
     from pki.store import hold_directory
 
     configuration = read_configuration(path)
-    catalogue = read_catalogue(file)
+    key = key_for_restoring(Path(configuration.state), key_file, unauthenticated=unauthenticated)
+    catalogue = read_catalogue(file, None if key is None else sealing_key(key))
     if catalogue.program != PROGRAM:
         raise ConfigurationError(
             what=f"{file} is a backup of {catalogue.program}, not of a coordinator.",
@@ -76,9 +99,13 @@ def restore(file: Path, path: Path) -> None:
     if has_authority:
         del roots["authority"]
     now = _now()
-    before = bring_back(
-        file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=lambda staged: _mark(staged["state"], catalogue.made)
-    )
+
+    def mark(staged: Mapping[str, Path]) -> None:
+        _mark(staged["state"], catalogue.made)
+        if key is not None:
+            keep_key(staged["state"], key)
+
+    before = bring_back(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
     click.echo(f"The state of {catalogue.made} is back in {configuration.state}.")
     for place in before:
         click.echo(f"What was there before is in {place}; remove it when nobody needs it.")

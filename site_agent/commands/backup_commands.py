@@ -7,6 +7,7 @@ that log, and by rounds and attempts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +31,7 @@ def backup(file: Path, path: Path) -> None:
     Example: site-agent backup /mnt/safe/st-mary.backup --config hospital.yaml
     """
     from host.backup_archive import write_backup
+    from host.backup_key import made_key, sealing_key
     from host.state_format import settle_format
     from pki.store import hold_directory, make_private_directory
     from site_agent.hospital import read_hospital
@@ -45,30 +47,59 @@ def backup(file: Path, path: Path) -> None:
     make_private_directory(gate_folder(state))
     hold_directory(gate_folder(state), PROGRAM)
     settle_format(gate_folder(state), PROGRAM)
-    made = _now().isoformat(timespec="seconds")
+    made, key = _now().isoformat(timespec="seconds"), sealing_key(made_key(gate_folder(state)))
     catalogue = write_backup(
-        file, {"state": state}, program=PROGRAM, name=hospital.site, made=made, software=version("global-layers")
+        file,
+        {"state": state},
+        program=PROGRAM,
+        name=hospital.site,
+        made=made,
+        software=version("global-layers"),
+        key=key,
     )
     total = sum(entry.size for entry in catalogue.entries.values())
     click.echo(f"{len(catalogue.entries)} files and folders, {total / 1e6:.1f} MB, are in {file}.")
     click.echo("It holds this site's secret keys and its models: keep it as patient data are kept.")
+    click.echo("It is sealed. Print the key of the seal with `site-agent backup-key`, and keep the paper elsewhere.")
+
+
+@click.command("backup-key")
+@config_option
+def backup_key(path: Path) -> None:
+    """Print the key that seals this site's backups. Keep it on paper, away from the backups.
+
+    Example: site-agent backup-key --config hospital.yaml
+    """
+    from host.backup_key import made_key
+    from pki.store import make_private_directory
+    from site_agent.hospital import read_hospital
+
+    folder = gate_folder(read_hospital(path).state_path)
+    make_private_directory(folder)
+    click.echo(made_key(folder))
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @config_option
-def restore(file: Path, path: Path) -> None:
+@click.option(
+    "--key-file", type=click.Path(path_type=Path), help="Read the backup key from this file, as on the paper."
+)
+@click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
+def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. It never replaces newer state.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """
     from host.backup_archive import read_catalogue
+    from host.backup_key import keep_key, key_for_restoring, sealing_key
     from host.restoring import restore as bring_back
     from pki.store import hold_directory
     from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
-    catalogue = read_catalogue(file)
+    key = key_for_restoring(gate_folder(hospital.state_path), key_file, unauthenticated=unauthenticated)
+    catalogue = read_catalogue(file, None if key is None else sealing_key(key))
     if (catalogue.program, catalogue.name) != (PROGRAM, hospital.site):
         raise ConfigurationError(
             what=f"{file} is a backup of {catalogue.name or 'another'} {catalogue.program}, not of {hospital.site}'s.",
@@ -78,12 +109,18 @@ def restore(file: Path, path: Path) -> None:
     state, now = hospital.state_path, _now()
     if gate_folder(state).is_dir():
         hold_directory(gate_folder(state), PROGRAM)
+
+    def mark(staged: Mapping[str, Path]) -> None:
+        _mark(staged["state"], hospital.site, catalogue.made)
+        if key is not None and gate_folder(staged["state"]).is_dir():
+            keep_key(gate_folder(staged["state"]), key)
+
     before = bring_back(
         file,
         catalogue,
         {"state": state},
         stamp=f"{now:%Y%m%dT%H%M%S}",
-        mark=lambda staged: _mark(staged["state"], hospital.site, catalogue.made),
+        mark=mark,
     )
     click.echo(f"The state of {catalogue.made} is back in {state}.")
     for place in before:

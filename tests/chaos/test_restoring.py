@@ -53,12 +53,14 @@ class Rewinding:
         offered, before = len(decisions(self._folder, "offered")), self._offered
         self._offered = offered
         if offered == 2 and before < 2:
-            write_backup(file, {"state": state}, program="coordinator", name="", made="then", software="test")
+            write_backup(
+                file, {"state": state}, program="coordinator", name="", made="then", software="test", key=bytes(32)
+            )
         self.was_restored = offered == 2 + self._later
         if self.was_restored:
             shutil.move(state, self._folder / "newer")
             marking = (lambda staged: _mark(staged["state"], "then")) if self._marks else (lambda _: None)
-            restore(file, read_catalogue(file), {"state": state}, stamp="now", mark=marking)
+            restore(file, read_catalogue(file, bytes(32)), {"state": state}, stamp="now", mark=marking)
         return self.was_restored
 
 

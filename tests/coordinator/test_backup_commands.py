@@ -18,6 +18,7 @@ from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
 from pki.store import hold_directory
 from site_agent.gate.site_log import AuditLog
+from site_agent.state_folders import audit_log_path
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import finished, running, says, wait_until
 from tests.rehearsal.study import plan_document
@@ -55,14 +56,20 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     journal.close()
 
     over_newer = finished("coordinator", "restore", file, "--config", config)
+    paper = tmp_path / "paper"
+    paper.write_text(finished("coordinator", "backup-key", "--config", config).stdout)
     shutil.rmtree(tmp_path / "state")
+    without_paper = finished("coordinator", "restore", file, "--config", config)
     shutil.move(tmp_path / "authority", tmp_path / "lost")
-    restored = finished("coordinator", "restore", file, "--config", config)
+    restored = finished("coordinator", "restore", file, "--config", config, "--key-file", paper)
 
     assert made.returncode == 0
     assert "secret keys" in made.stdout
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "authority/register.sqlite" in names
+    assert "state/backup.seal" not in names
+    assert (without_paper.returncode, "nobody can tell who made" in without_paper.stderr) == (78, True)
+    assert finished("coordinator", "backup-key", "--config", config).stdout == paper.read_text()
     assert (over_newer.returncode, "holds what the backup does not" in over_newer.stderr) == (78, True)
     assert restored.returncode == 0, restored.stderr
     assert "pki list" in restored.stdout
@@ -89,28 +96,29 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     config.write_text(yaml.safe_dump(example | {"state": "state"}))
     site = example["site"]
     fingerprint = finished("site-agent", "identity", "--config", config).stdout
-    log = AuditLog(state / "audit.log", site=site, now=now)
+    audit_log_path(state).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = AuditLog(audit_log_path(state), site=site, now=now)
     log.write("plan_approved", by="a test")
     log.close()
     made = finished("site-agent", "backup", file, "--config", config)
     shutil.rmtree(state)
 
-    restored = finished("site-agent", "restore", file, "--config", config)
+    restored = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     again = finished("site-agent", "identity", "--config", config).stdout
-    events = [json.loads(line)["facts"]["event"] for line in (state / "audit.log").read_text().splitlines()]
-    older = finished("site-agent", "restore", file, "--config", config)
+    events = [json.loads(line)["facts"]["event"] for line in (audit_log_path(state)).read_text().splitlines()]
+    older = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     other = tmp_path / "other.yaml"
     other.write_text(config.read_text().replace(f"site: {site}", "site: another"))
-    of_another = finished("site-agent", "restore", file, "--config", other)
+    of_another = finished("site-agent", "restore", file, "--config", other, "--unauthenticated")
 
     assert (made.returncode, restored.returncode) == (0, 0), (made.stderr, restored.stderr)
     assert again == fingerprint
     assert events == ["plan_approved", "state_restored"]
     assert (older.returncode, "holds what the backup does not" in older.stderr) == (78, True)
     assert (of_another.returncode, "not of another's" in of_another.stderr) == (78, True)
-    (state / "audit.log").write_text((state / "audit.log").read_text().replace("a test", "nobody"))
+    (audit_log_path(state)).write_text((audit_log_path(state)).read_text().replace("a test", "nobody"))
     with pytest.raises(AuditError):  # what the log held is checked as ever
-        AuditLog(state / "audit.log", site=site, now=now)
-    hold_directory(state, "site agent")
+        AuditLog(audit_log_path(state), site=site, now=now)
+    hold_directory(state / "gate", "site agent")
     held = finished("site-agent", "backup", tmp_path / "two.backup", "--config", config)
     assert (held.returncode, "already runs" in held.stderr) == (78, True)

@@ -41,7 +41,9 @@ def a_state(folder: Path, lines: int = 3) -> Path:
 
 def written(state: Path, file: Path) -> Catalogue:
     """A backup of a state."""
-    return write_backup(file, {"state": state}, program="coordinator", name="", made="2026-01-01", software="1")
+    return write_backup(
+        file, {"state": state}, program="coordinator", name="", made="2026-01-01", software="1", key=bytes(32)
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -53,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def brought_back(file: Path, state: Path) -> list[Path]:
     """Where the state was that a restored backup has replaced."""
     unmarked: Mapping[str, Path] = {"state": state}
-    return restore(file, read_catalogue(file), unmarked, stamp="now", mark=lambda _: None)
+    return restore(file, read_catalogue(file, bytes(32)), unmarked, stamp="now", mark=lambda _: None)
 
 
 def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_a_changed_backup_is_refused(tmp_path: Path, seed: int) -> None:
     for damaged in (bytes(flipped), cut, b""):
         file.write_bytes(damaged)
         with pytest.raises(ConfigurationError) as refused:
-            read_catalogue(file)
+            read_catalogue(file, bytes(32))
         assert refused.value.consequence == "Nothing was written or changed."
 
 
@@ -187,7 +189,7 @@ def test_a_backup_is_made_where_a_disk_knows_no_links(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "link", refuse)
     written(state, file)
 
-    assert read_catalogue(file).program == "coordinator"
+    assert read_catalogue(file, bytes(32)).program == "coordinator"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 

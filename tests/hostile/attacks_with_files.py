@@ -114,7 +114,7 @@ def without_plain_documents() -> Iterator[None]:
 # Backups
 
 
-def _tar(folder: Path, entries: dict[str, tuple[Entry, bytes]]) -> Path:
+def _tar(folder: Path, entries: dict[str, tuple[Entry, bytes]], key: bytes = bytes(32)) -> Path:
     """A backup whose list is right and whose paths or modes are the attacker's."""
     file = folder / "hostile.backup"
     catalogue = Catalogue(
@@ -131,7 +131,9 @@ def _tar(folder: Path, entries: dict[str, tuple[Entry, bytes]]) -> Path:
             member.type = tarfile.REGTYPE if entry.sha256 else tarfile.DIRTYPE
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-        host.backup_archive._add_bytes(archive, host.backup_archive.CATALOGUE, host.backup_archive._to_json(catalogue))
+        host.backup_archive._add_bytes(
+            archive, host.backup_archive.CATALOGUE, host.backup_archive._to_json(catalogue, key)
+        )
     return file
 
 
@@ -145,7 +147,7 @@ def _file(content: bytes, mode: int = 0o600) -> tuple[Entry, bytes]:
 
 
 def _restored(file: Path, state: Path) -> None:
-    restore(file, read_catalogue(file), {"state": state}, stamp="now", mark=lambda _: None)
+    restore(file, read_catalogue(file, bytes(32)), {"state": state}, stamp="now", mark=lambda _: None)
 
 
 def path_out_of_the_archive(folder: Path) -> bool:
@@ -155,6 +157,34 @@ def path_out_of_the_archive(folder: Path) -> bool:
     return (folder / "place" / "escaped").exists()
 
 
+def file_that_runs_as_its_owner(folder: Path) -> bool:
+    """A backup whose list is right gives a program modes by which anybody runs and writes it as its owner."""
+    _restored(_tar(folder, {"state": _folder(0o7777), "state/tool": _file(b"#!", 0o6777)}), folder / "place" / "state")
+    return bool((folder / "place" / "state" / "tool").stat().st_mode & 0o6022)
+
+
+def forged_backup(folder: Path) -> bool:
+    """Whoever can write where backups are kept, but has not the key, puts a backup of their own there."""
+    (folder / "state").mkdir()
+    file = _tar(folder, {"state": _folder(), "state/approvals": _file(b"approved: Mallet")}, key=b"m" * 32)
+    _restored(file, folder / "place" / "state")
+    return (folder / "place" / "state" / "approvals").read_text() == "approved: Mallet"
+
+
+@contextmanager
+def without_masked_modes() -> Iterator[None]:
+    """Every mode of a backup is restored."""
+    with patched(host.backup_archive, _MODES=0o7777):
+        yield
+
+
+@contextmanager
+def without_a_seal() -> Iterator[None]:
+    """A backup that lists its own files rightly is believed."""
+    with patched(host.backup_archive, _seal=lambda content, key: "the same for every key"):
+        yield
+
+
 def link_in_a_backup(folder: Path) -> bool:
     """A backup is made of a state in which the service's user has put a link to another file."""
     secret = folder / "shadow"
@@ -162,7 +192,13 @@ def link_in_a_backup(folder: Path) -> bool:
     (folder / "state").mkdir()
     (folder / "state" / "notes").symlink_to(secret)
     write_backup(
-        folder / "one.backup", {"state": folder / "state"}, program="site agent", name="a", made="2026", software="1"
+        folder / "one.backup",
+        {"state": folder / "state"},
+        program="site agent",
+        name="a",
+        made="2026",
+        software="1",
+        key=bytes(32),
     )
     return b"secret of another user" in (folder / "one.backup").read_bytes()
 
@@ -172,7 +208,9 @@ def changed_backup(folder: Path) -> bool:
     (folder / "state").mkdir()
     (folder / "state" / "approvals").write_text("approved: nobody")
     made = folder / "one.backup"
-    write_backup(made, {"state": folder / "state"}, program="site agent", name="a", made="2026", software="1")
+    write_backup(
+        made, {"state": folder / "state"}, program="site agent", name="a", made="2026", software="1", key=bytes(32)
+    )
     made.write_bytes(made.read_bytes().replace(b"approved: nobody", b"approved: Mallet"))
     _restored(made, folder / "place" / "state")
     return (folder / "place" / "state" / "approvals").read_text() == "approved: Mallet"
@@ -283,6 +321,20 @@ ATTACKS = tuple(
             changed_backup,
             "the checksums of a backup",
             without_checksums,
+        ),
+        (
+            "backup-with-a-program-that-runs-as-its-owner",
+            "a backup gives a file modes by which anybody runs and writes it as its owner",
+            file_that_runs_as_its_owner,
+            "the mask of modes",
+            without_masked_modes,
+        ),
+        (
+            "forged-backup",
+            "whoever can write where backups are kept puts one of their own there",
+            forged_backup,
+            "the seal of a backup",
+            without_a_seal,
         ),
         (
             "dns-rebinding-site-page",

@@ -130,12 +130,12 @@ def exported(file: Path, state: Path) -> None:
 
 def backed_up(file: Path, roots: Mapping[str, Path]) -> Catalogue:
     """As `site-agent backup` does."""
-    return write_backup(file, roots, program="site agent", name="", made="now", software="1")
+    return write_backup(file, roots, program="site agent", name="", made="now", software="1", key=bytes(32))
 
 
 def brought_back(file: Path, state: Path, mark: Callable[[Mapping[str, Path]], None] = lambda _: None) -> None:
     """As `site-agent restore` does."""
-    restore(file, read_catalogue(file), {"state": state}, stamp="now", mark=mark)
+    restore(file, read_catalogue(file, bytes(32)), {"state": state}, stamp="now", mark=mark)
 
 
 @pytest.fixture

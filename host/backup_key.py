@@ -1,0 +1,118 @@
+"""The key that seals backups: made once, kept beside the state, on paper for the day when the computer is lost.
+
+A backup holds everything but this key. So whoever can write to the place where backups are kept cannot make one that
+is restored without a question. The rules:
+
+* 20 random bytes, written as 32 letters and digits that can be read aloud, mode 0600;
+* it is in no backup; `restore` finds it beside the present state, or in a file that a person wrote from the paper;
+* without it a backup is restored only if a person says so by name (`--unauthenticated`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+from host.durable import opened_folder, replace_file
+from protos.errors import ConfigurationError
+from protos.fingerprints import grouped
+
+NAME: Final = "backup.seal"  # left out of every backup (backup_archive.py)
+_BYTES: Final = 20
+_CONTEXT: Final = b"global-layers 2026-11 seal of a backup"
+
+
+def made_key(folder: Path) -> str:
+    """Return the key beside a state as people read it; the first call makes it.
+
+    Raises:
+        ConfigurationError: the file is not what was written, or others can read it.
+        OSError: the disk does not take it.
+    """
+    known = kept_key(folder)
+    if known is None:
+        keep_key(folder, grouped(secrets.token_bytes(_BYTES)))
+        known = kept_key(folder)
+    assert known is not None
+    return known
+
+
+def keep_key(folder: Path, words: str) -> None:
+    """Write a key beside a state, as after a restore."""
+    replace_file(folder / NAME, f"{words}\n".encode())
+
+
+def kept_key(folder: Path) -> str | None:
+    """Return the key beside a state, or None if there is none."""
+    if not (folder / NAME).exists():
+        return None
+    with opened_folder(folder) as opened:
+        descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_mode & 0o077:
+            raise _refused(f"{folder / NAME} can be read by other accounts", f"Run `chmod 600 {folder / NAME}`.")
+        return _words(file.read(100), str(folder / NAME))
+
+
+def typed_key(path: Path) -> str:
+    """Return the key in a file that a person wrote from the paper.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no such key.
+    """
+    try:
+        return _words(path.read_bytes()[:100], str(path))
+    except OSError as cause:
+        raise _refused(f"{path} cannot be read: {cause.strerror}", "Check the path and its permissions.") from cause
+
+
+def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: bool) -> str | None:
+    """Return the key that a backup has to be sealed with; None if a person has said that it need not be.
+
+    Args:
+        folder: where the present state keeps its key.
+        key_file: that a person wrote from the paper.
+        unauthenticated: what the person said.
+
+    Raises:
+        ConfigurationError: there is no key, and nobody has said so.
+    """
+    if unauthenticated:
+        return None
+    key = kept_key(folder) if key_file is None else typed_key(key_file)
+    if key is None:
+        raise _refused(
+            f"There is no backup key in {folder}, so nobody can tell who made this backup",
+            "Write the key of the paper into a file and name it with --key-file. If the paper is lost, and you know "
+            "that nobody could change the backup, add --unauthenticated.",
+        )
+    return key
+
+
+def sealing_key(words: str) -> bytes:
+    """Return the 32 bytes that seal a backup under a key as people read it."""
+    return hmac.digest(_bytes(words), _CONTEXT, "sha256")
+
+
+def _words(raw: bytes, source: str) -> str:
+    try:
+        return grouped(_bytes(raw.decode("ascii")))
+    except ValueError as cause:
+        raise _refused(f"{source} holds no backup key", "Write the 32 letters and digits of the paper.") from cause
+
+
+def _bytes(words: str) -> bytes:
+    found = base64.b32decode("".join(words.replace("-", "").split()).upper())
+    if len(found) != _BYTES:
+        raise ValueError("a backup key has 32 letters and digits")
+    return found
+
+
+def _refused(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what=f"{what}.", consequence="Nothing was changed.", remedy=remedy)
