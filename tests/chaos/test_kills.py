@@ -206,12 +206,12 @@ def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
         snapshots={"every_rounds": 1, "every_seconds": None},
     )
     writes = 10 + 2 * seed
-    expected, _, disk = to_the_end(tmp_path / "loss", plan, seed, losing("essen", writes, set()), lost_site_budget=2)
+    expected, _, disk = to_the_end(tmp_path / "loss", plan, seed, losing("essen", writes, set()), lost_site_budget=9)
     after = len(disk.points)  # the loss has cleared them
     # Not before all others have saved after the loss: until then going back would need the lost site.
     then = set(random.Random(seed).sample(range(after // 2, after - 10), 3))
 
-    found, network, _ = to_the_end(tmp_path / "killed", plan, seed, losing("essen", writes, then), lost_site_budget=2)
+    found, network, _ = to_the_end(tmp_path / "killed", plan, seed, losing("essen", writes, then), lost_site_budget=9)
 
     expected.pop("essen", None)
     found.pop("essen", None)
