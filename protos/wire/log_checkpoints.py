@@ -171,7 +171,8 @@ def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
         texts = (str(facts[name]) for name in ("owner", "hash", "time"))
         owner, digest, time = texts
         key, signature = (bytes.fromhex(facts[name]) for name in ("key", "signature"))
-        return LogCheckpoint(owner, int(facts["generation"]), int(facts["size"]), digest, time, key, signature)
+        generation = int(facts["generation"] if "generation" in facts else facts["epoch"])  # as version 0.1 called it
+        return LogCheckpoint(owner, generation, int(facts["size"]), digest, time, key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise CheckpointRefused("it is no checkpoint of a log") from cause
 
@@ -196,11 +197,11 @@ def cosignature_from_facts(facts: Mapping[str, Any]) -> Cosignature:
 
 
 def _statement(owner: str, generation: int, position: LogPosition, time: str) -> bytes:
-    return pack("audit checkpoint", owner, generation, position.sequence, position.hash, time)
+    return pack("audit head", owner, generation, position.sequence, position.hash, time)
 
 
 def _cosigned(signed: LogCheckpoint, witness: str, time: str) -> bytes:
-    return pack("audit cosignature", witness, time, signed.statement, signed.key, signed.signature)
+    return pack("audit countersignature", witness, time, signed.statement, signed.key, signed.signature)
 
 
 def _check(key: bytes, signature: bytes, message: bytes, otherwise: str) -> None:
