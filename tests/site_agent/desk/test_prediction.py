@@ -339,7 +339,7 @@ def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None
     rows[2][1] = "1e38"
     new = trained.write(tmp_path / "new.csv", rows)
 
-    with pytest.raises(DataError, match=r"(no finite number for 1 rows; the first is patient row 3|lie too far)"):
+    with pytest.raises(DataError, match=r"(no finite number for 1 rows. The first is patient row 3|lie too far)"):
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()
