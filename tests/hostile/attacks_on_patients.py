@@ -57,8 +57,8 @@ def imprint_in_the_first_round(weakened: bool) -> bool:
     return played(scene, weakened, with_any_first_parameters)
 
 
-def imprint_in_a_later_round(weakened: bool) -> bool:
-    """Begin as agreed, and announce an imprinted layer as the result of the first round."""
+def imprint_in_a_later_round() -> bool:
+    """Begin as agreed, and announce an imprinted layer as the result of the first round; nothing answers this yet."""
     plan = plan_for(**PLAN)
 
     async def scene(folder: Path) -> bool:
@@ -72,7 +72,7 @@ def imprint_in_a_later_round(weakened: bool) -> bool:
             update is not None and rows_read(inputs_read(plan, update, "input.layer1"), rows_of(sites)) >= ENOUGH_ROWS
         )
 
-    return played(scene, weakened, nullcontext)  # nothing is there yet that could be removed
+    return played(scene, False, nullcontext)
 
 
 @contextmanager
@@ -136,12 +136,6 @@ ATTACKS = (
         tries="the coordinator sends an imprinted first layer and reads rows out of a masked sum of three sites",
         without="the check of the first parameters",
         run=imprint_in_the_first_round,
-    ),
-    Attack(
-        name="rows-read-by-a-later-imprint",
-        tries="the coordinator announces an imprinted layer as the first round's result and reads rows in the next",
-        without="bounds on what a site takes in",
-        run=imprint_in_a_later_round,
     ),
     Attack(
         name="rows-read-through-private-layers",

@@ -10,13 +10,6 @@ from tests.hostile import wall
 from tests.hostile.attack import Attack
 from tests.hostile.wall import Outcome, all_attacks, show
 
-# Attacks that the real programs do not refuse today. The wall reports them, and its exit status is 1.
-NOT_YET_REFUSED = {
-    "column-that-one-site-records",
-    "concept-that-one-site-records",
-    "rows-read-by-a-later-imprint",
-}
-
 
 @pytest.mark.parametrize("is_weak", [True, False], ids=["weakened", "ours"])
 @pytest.mark.parametrize("name", all_attacks())
@@ -24,8 +17,6 @@ def test_an_attack_succeeds_against_its_weakened_copy_alone(name: str, is_weak: 
     """The attacker gets what it wants if, and only if, the named protection is missing."""
     if all_attacks()[name].needs_root and os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
-    if name in NOT_YET_REFUSED and not is_weak:
-        pytest.xfail("this attack is not refused yet")
 
     assert all_attacks()[name].run(is_weak) is is_weak
 

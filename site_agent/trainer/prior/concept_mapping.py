@@ -84,9 +84,10 @@ def mapped_columns(prior: Prior, contract: Contract, site: str) -> tuple[Mapped,
 
 def _mapped(concept: Concept, feature: Feature | None, site: str) -> Sequence[Mapped]:
     width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
-    is_expected = concept.recorded_by is None or site in concept.recorded_by
-    if not is_expected or (feature is None and concept.recorded_by is None):
+    if concept.recorded_by is not None and site not in concept.recorded_by:
         return [None] * width
+    # Without `recorded_by` the plan counts every site for this concept. A site that lacks it must not be counted: the
+    # sums could otherwise be those of fewer sites than the smallest set.
     if feature is None:
         raise _wrong(f"The plan says that this site records {concept.name}, and no column of the contract does.")
     if isinstance(concept, NumberConcept):
