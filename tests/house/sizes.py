@@ -150,8 +150,7 @@ def table(*, with_cases: bool) -> str:
         f"The site agent adds {lines(['site_agent.agent']):,} lines.",
         f"Longest import chain: {len(chain)} modules ({' > '.join(chain)}).",
         f"File names used twice: {', '.join(sorted(names)) or 'none'}.",
-        f"Functions with the same code: {len(copies)} {'; '.join(' = '.join(group) for group in copies)}".rstrip()
-        + ".",
+        f"Functions with the same code: {'; '.join(copies) or 'none'}.",
         f"Test functions: {function_count():,}.",
         *([f"Test cases: {case_count():,}."] if with_cases else []),
         "",
