@@ -26,6 +26,7 @@ from site_agent.commands.backup_commands import backup, backup_key, restore
 from site_agent.commands.curves_command import curves
 from site_agent.commands.data_commands import data
 from site_agent.commands.export_commands import card, export
+from site_agent.commands.fingerprint_command import fingerprints
 from site_agent.commands.init_command import init
 from site_agent.commands.maintenance_command import maintenance
 from site_agent.commands.monitor_command import monitor
@@ -131,6 +132,7 @@ cli.add_command(curves)
 cli.add_command(data)
 cli.add_command(doctor)
 cli.add_command(explain)
+cli.add_command(fingerprints)
 cli.add_command(init)
 cli.add_command(page)
 cli.add_command(status)

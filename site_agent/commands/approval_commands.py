@@ -184,7 +184,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
     """What this hospital itself has to say: earlier plans, policy, approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
     sentences = [f"It refuses this plan: {reason}." for reason in refused] or ["It allows this plan."]
-    if _identity(hospital) is None:
+    if own_fingerprint(hospital) is None:
         sentences.append(
             "Whether the plan lists this site's identity key was not checked: the key cannot be read here."
         )
@@ -221,7 +221,7 @@ def _no_earlier() -> Section:
 def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
     from site_agent.gate.policy import refusals
 
-    identity = _identity(hospital)
+    identity = own_fingerprint(hospital)
     return refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
 
 
@@ -260,7 +260,7 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
     return _Table(Section(heading, (counted, *said)), bool(lacking))
 
 
-def _identity(hospital: Hospital) -> str | None:
+def own_fingerprint(hospital: Hospital) -> str | None:
     """The fingerprint of this site's key; None where this user may not see it."""
     from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 

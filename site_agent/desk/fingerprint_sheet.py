@@ -1,0 +1,75 @@
+"""The sheet of identity keys that hospitals compare with each other, without the office; pure.
+
+Masks hide a site among those that the plan lists. If the office listed keys of its own, it could take these masks off.
+No program can notice that, so persons do: each hospital prints this sheet from the plan that it is asked to approve,
+and reads the number of the list and its own line to every other hospital.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from protos.fingerprints import grouped
+from protos.plan.canonical import digest
+from protos.plan.plan import ListedSite, Plan
+from site_agent.desk.plan_review import Section, Table
+
+SIGNATURES: Final = 2
+_NUMBER_BYTES: Final = 20
+
+
+def list_number(plan: Plan) -> str:
+    """Return the number of a plan's list of sites, 8 groups of 4; equal numbers show equal names, keys and tiers."""
+    fields = [field for site in sorted(plan.sites, key=_name) for field in (site.name, site.identity, site.tier)]
+    return grouped(digest("list of identity keys", len(plan.sites), *fields)[:_NUMBER_BYTES])
+
+
+def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Section]:
+    """Everything on the sheet.
+
+    Args:
+        plan: that the hospital is asked to approve.
+        site: this hospital's name in it.
+        own: the fingerprint of the identity key on this computer; None if this user cannot read it.
+    """
+    yield Section(
+        f"Study {plan.study}, version {plan.version}",
+        (f"Plan digest {plan.digest.hex()}", f"Number of the list: {list_number(plan)}"),
+    )
+    yield Section("This hospital", (own_line(plan, site=site, own=own),))
+    rows = tuple((entry.name, entry.identity, "", "") for entry in sorted(plan.sites, key=_name))
+    head = ("site", "identity key", "heard from (person, number called)", "equal? day and initials")
+    yield Section("Every site of the plan", _TO_DO, Table(head, rows))
+    yield Section("What equal sheets show, and what not", _LIMITS)
+
+
+def own_line(plan: Plan, *, site: str, own: str | None) -> str:
+    """Say whether the plan lists the key of this computer."""
+    listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
+    if listed is None:
+        return f"The plan does not list {site}. Do not approve it."
+    if own is None:
+        return (
+            f"The plan lists {listed} for {site}. Compare it with the output of `site-agent identity`, run as its user."
+        )
+    if own != listed:
+        return f"The plan lists {listed} for {site}, and the key on this computer is {own}. Do not approve it."
+    return f"The plan lists the key of this computer for {site}: {own}."
+
+
+def _name(site: ListedSite) -> str:
+    return site.name
+
+
+_TO_DO: Final = (
+    "Two persons call each other hospital, at a number or in a meeting that the federation office did not arrange.",
+    "Both sides read the number of the list. Then each hospital reads its own line, and the other compares it here.",
+    "If anything differs, or a hospital does not exist or does not know of the study: do not approve the plan.",
+)
+_LIMITS: Final = (
+    "Equal numbers show that both hospitals were sent the same list. A line that its own hospital has read shows that "
+    "the key is that hospital's. With all lines compared, no site of the list is an invention of the office.",
+    "They do not show who uses a key since, that a hospital's computer is in order, or that a site is honest. A new "
+    "version of the plan with the same number of the list needs no new comparison.",
+)
