@@ -322,7 +322,8 @@ class Results:
         def begin(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Any]:
             budget = hospital.policy.lost_site_budget
             seeds = Seeds.published(plan.seed, hospital.site)  # so that federations in two folders can be compared
-            return Study(plan, rows_at(hospital.site), seeds=seeds, redraw_budget=budget), object()
+            fitted = SimpleNamespace(contract=SimpleNamespace(target=SimpleNamespace(answers=None)))
+            return Study(plan, rows_at(hospital.site), seeds=seeds, redraw_budget=budget), fitted
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> Any:
             outcome = study.conclude()
