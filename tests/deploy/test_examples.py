@@ -28,7 +28,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 def variants(name: str) -> Iterator[dict[str, Any]]:
-    """The example as it stands, then once with each of its `# or {...}` lines in force."""
+    """The example as it stands, then once with each of its `# or {...}` lines in force; null there takes a key away."""
     text = (EXAMPLES / name).read_text()
     yield yaml.safe_load(text)
     for line in re.findall(r"^ *# or (\{.*\})$", text, re.MULTILINE):
@@ -36,7 +36,9 @@ def variants(name: str) -> Iterator[dict[str, Any]]:
         if "role" in other:
             document["columns"] = [other if old["role"] == other["role"] else old for old in document["columns"]]
         else:
-            document |= other
+            document = {
+                key: value for key, value in (document | other).items() if value is not None or key not in other
+            }
         yield document
 
 

@@ -175,7 +175,11 @@ def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
     withdraw(tmp_path, PLAN, by="A. Jones", at=AT)
 
     files = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock")
-    assert sorted(path.suffix for path in files) == [".json", ".json"]
+    assert sorted(path.suffix for path in files) == [
+        ".json",
+        ".json",
+        ".json",
+    ]  # the announced plan, and the approved one
     assert stat.S_IMODE((tmp_path / "approvals").stat().st_mode) == 0o700
 
 
@@ -220,4 +224,4 @@ def test_two_processes_keep_a_plan_at_once(tmp_path: Path, monkeypatch: pytest.M
     keep_plan(tmp_path, PLAN)
 
     assert len(set(replaced)) == 2
-    assert (tmp_path / "approvals" / "plans" / f"{PLAN.digest.hex()}.json").read_bytes() == PLAN.canonical
+    assert (tmp_path / "gate" / "plans" / f"{PLAN.digest.hex()}.json").read_bytes() == PLAN.canonical
