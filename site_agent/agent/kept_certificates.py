@@ -7,6 +7,7 @@ rules of pki/site_keys.py, so that no order puts in force what is not for this k
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +26,9 @@ ADDRESSES: Final = "federation.json"
 class KeptCertificates:
     """One site's folder `agent`."""
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` is made with mode 0700 where there is none."""
+    def __init__(self, directory: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """`directory` is made with mode 0700 where there is none; `now` gives aware times."""
+        self._now = now
         exists = SiteKeys.exists(directory)
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
@@ -91,7 +93,7 @@ class KeptCertificates:
 
     def trust(self, roots: bytes) -> None:
         """Trust the roots that the coordinator names, as far as a trusted root vouches for them."""
-        self._keys.hear_roots(roots, datetime.now(UTC))
+        self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
         """Forget the pair before the last renewal, or put it back."""

@@ -81,7 +81,7 @@ async def change_over(site: Site, office: Office, running: Running) -> None:
     with pytest.raises(UnavailableError, match="got its next certificate"):
         await site.talk(office, running.address, "a", until=9)
     await site.talk(office, running.address, "a", until=1)
-    site.upkeep.accepted()
+    await site.upkeep.accepted()
 
 
 def copied(made: Office, folder: Path) -> Office:

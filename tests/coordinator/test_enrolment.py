@@ -21,10 +21,9 @@ from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
-from protos.errors import UnavailableError
 from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
 from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAsked
-from site_agent.agent.connection import call_enrol
+from site_agent.agent.connection import CallEnded, call_enrol
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
 
@@ -188,7 +187,7 @@ def test_the_enrolment_port_proves_whose_it_is(
         server = enrolment_server(listen, membership.credentials(), address)
         await server.start()
         try:
-            with pytest.raises(UnavailableError):
+            with pytest.raises(CallEnded):
                 await call_enrol(address, stranger.authority.root_pem(), raw)
             assert heard == []
             reply = decode_enrolment_reply(await call_enrol(address, office.authority.root_pem(), raw))

@@ -29,7 +29,7 @@ from tests.coordinator.own_authorities import A, Hospital, bring, copied, leaf_o
 from tests.pki.hospital import HospitalAuthority, Leaf, issued, small_key
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, Running, as_channel, calling, eventually, serving, take_part, utc_now
-from tests.rehearsal.relayed_stream import asked_for_renewal, certificates_in_process
+from tests.rehearsal.relayed_stream import certificates_in_process, request_of_renewal
 from tests.rehearsal.study import BehavingSite
 from tests.rehearsal.test_upkeep import Site
 
@@ -68,7 +68,7 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
             async with calling(running.address, as_channel(office.credentials("a"))) as caller:
                 await caller.send(HELLO)
                 assert isinstance(await caller.receive(), Announcement)
-                site.upkeep.accepted()
+                await site.upkeep.accepted()
                 assert not await is_let_in(office, running, federations)
                 take_away(office, "a")
                 running.service.recheck()
@@ -77,7 +77,7 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
                 assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
             assert told_of_a(office, running) == (True, 1)
             assert not await is_let_in(office, running, as_channel(office.credentials("a")))
-            renew(office, site.keys)
+            await renew(office, site.keys)
             assert told_of_a(office, running) == (False, 0)
             assert await is_let_in(office, running, as_channel(office.credentials("a")))
             accepted = list(running.log.file.records("own_certificate_accepted"))
@@ -98,7 +98,7 @@ def test_a_certificate_that_nobody_takes_keeps_the_federations_from_no_renewal(t
     upkeep = SiteUpkeep(
         site="a",
         identity_key=site.keys.identity_key(),
-        certificates=certificates_in_process(site.keys),
+        certificates=certificates_in_process(site.keys, lambda: later),
         audit=site.audit,
         witness=tmp_path / "a" / "witness",
         now=lambda: later,
@@ -154,10 +154,10 @@ def test_what_became_of_an_authority_while_no_coordinator_ran_is_recorded_once(t
     assert [events_of_a_start() for _ in range(2)] == [["own_authority_removed"], []]
 
 
-def renew(office: Office, keys: SiteKeys) -> None:
+async def renew(office: Office, keys: SiteKeys) -> None:
     """A certificate of the federation, as `site-agent renew` gets it."""
     with Register(office.authority.register_path) as register:
-        answer = Membership(office.authority, register, utc_now).renew(asked_for_renewal(keys, "a"))
+        answer = Membership(office.authority, register, utc_now).renew(await request_of_renewal(keys, "a"))
     assert answer.refusal == ""
     keys.install_next(answer.chain, answer.roots, site=A, federation="heart", now=utc_now())
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import cast
 
 from pki.identity_key import read_identity_key
@@ -74,24 +75,27 @@ async def _relayed(gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         gate.close()
 
 
-def certificates_in_process(keys: SiteKeys) -> SiteCertificates:
+def certificates_in_process(
+    keys: SiteKeys, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> SiteCertificates:
     """The certificates of a site whose agent is in this process."""
 
     async def ask(order: Order) -> Answer:
-        return await answer_of(KeptCertificates(keys.directory), order)  # type: ignore[arg-type]
+        return await answer_of(KeptCertificates(keys.directory, now), order)  # type: ignore[arg-type]
 
     return SiteCertificates(ask)
 
 
 def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
     """A request for a site's next certificate, as its gate and its agent make it together."""
+    return asyncio.run(request_of_renewal(keys, site))
 
-    async def asked() -> RenewalAsked:
-        certificates = certificates_in_process(keys)
-        await certificates.look()
-        return (await renewal_of(certificates, site, read_identity_key(keys.directory))).message
 
-    return asyncio.run(asked())
+async def request_of_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
+    """The same in a loop that runs already."""
+    certificates = certificates_in_process(keys)
+    await certificates.look()
+    return (await renewal_of(certificates, site, read_identity_key(keys.directory))).message
 
 
 def shown_own_certificate(keys: SiteKeys, site: str) -> RenewalAsked | None:

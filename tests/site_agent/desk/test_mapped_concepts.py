@@ -15,13 +15,17 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.question_check import require_answer
 from tests.site_agent.trainer.prior.prior_federation import SITES, prior_plan
 
+OTHERS = ["berlin", "cluj", "delft"]
 CONCEPTS: list[dict[str, Any]] = [
     {
         "kind": "number", "name": "total-cholesterol", "definition": "Total cholesterol.", "unit": "mg/dl",
         "low": 50.0, "high": 800.0, "conversions": [{"unit": "mmol/l", "factor": 38.67}],
     },
     {"kind": "codes", "name": "sex", "definition": "Sex.", "codes": ["female", "male"]},
-    {"kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0},
+    {
+        "kind": "number", "name": "age", "definition": "Age.", "unit": "years", "low": 0.0, "high": 120.0,
+        "recorded_by": OTHERS,
+    },
 ]  # fmt: skip
 QUESTION = {
     "outcome": "Death within 30 days.",
@@ -34,7 +38,9 @@ QUESTION = {
 
 
 def _plan(**answers: str) -> Plan:
-    document = prior_plan("breast-cancer", concepts=CONCEPTS).model_dump(mode="json") | {"question": QUESTION}
+    document = prior_plan("breast-cancer", concepts=CONCEPTS, fewest_sites=3).model_dump(mode="json") | {
+        "question": QUESTION
+    }
     document["sites"] = [one | {"answers": answers.get(one["name"], "same")} for one in document["sites"]]
     return Plan.model_validate_json(json.dumps(document))
 

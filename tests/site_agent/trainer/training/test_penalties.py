@@ -40,7 +40,7 @@ def _network(penalty: Penalty) -> tuple[FlatNetwork, Penalties]:
 
     def build() -> FlatNetwork:
         flat = FlatNetwork(build_network(architecture, 2, 1, 2), federated)
-        flat.start(tensors, seed=3)
+        flat.start(tensors, 3)
         return flat
 
     flat = build()
