@@ -78,7 +78,7 @@ class KeptCertificates:
         Raises:
             RefusedError: it is not for this key, site and root.
         """
-        (chain, roots), now, site = unpacked(order.payload, 2), datetime.now(UTC), site_name(order.site)
+        (chain, roots), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
         match order.key:
             case "first":
                 # The addresses first: after a power cut a certificate without them could not be used.
