@@ -14,8 +14,10 @@ import pytest
 import structlog
 
 from coordinator.storage.journal import Entry, read_journal
+from host.durable import make_folder
 from protos.plan.plan import Plan
 from site_agent.gate.announced_absence import Window, keep_window
+from site_agent.state_folders import gate_folder
 from tests.chaos.in_process import Disk, Mortal, Results, plan_of, to_the_end, what_came_out
 from tests.rehearsal.made_up_time import play
 
@@ -60,7 +62,9 @@ def played(
             for site in plan.site_names:
                 network.add_site(site, lost_site_budget=2)
             if window is not None:
-                keep_window(network.sites["cluj"].directory, window)
+                gate = gate_folder(network.sites["cluj"].directory)
+                make_folder(gate)
+                keep_window(gate, window)
             async with asyncio.timeout(20_000):
                 while network.is_down or not network.engine.finished.is_set():
                     await asyncio.sleep(1.0)
