@@ -42,7 +42,7 @@ def _hospital(folder: Path, name: str, columns: list[str]) -> HospitalData:
 def plan_for(words: str, hospitals: list[HospitalData]) -> Plan:
     """The plan that the quickstart writes for a method as a person names it."""
     (study,) = studies_of([words])
-    return Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8) | AROUND))
+    return Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | AROUND))
 
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)
