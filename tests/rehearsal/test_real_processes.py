@@ -142,11 +142,14 @@ def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: 
     assert (figures["seed"], figures["masked"], figures["rounds"]) == (0, True, ROUNDS)
     assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
     assert len(figures["sites"]) == 3
-    for by_method in figures["sites"].values():
-        assert set(by_method) == {"siloed", "fedavg", "global-layers"}
-        for metrics in by_method.values():
+    for found in figures["sites"].values():
+        assert set(found) == {"siloed", "global-layers", "best-local", "difference_to_best_local"}
+        for model in ("siloed", "global-layers", "best-local"):
             for name in ("auroc", "auprc", "accuracy", "balanced_accuracy", "macro_f1"):
-                assert 0 <= metrics[name] <= 1
+                assert 0 <= found[model][name] <= 1
+        difference = found["difference_to_best_local"]
+        gain = found["global-layers"]["auroc"] - found["best-local"]["auroc"]
+        assert difference["difference"] == pytest.approx(gain)
 
 
 def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, expected: str) -> None:
