@@ -227,17 +227,18 @@ def test_backups_are_made_during_a_study(under_way: Federation) -> None:
 
 def test_a_hospitals_computer_is_lost_and_the_study_goes_on_with_another(under_way: Federation) -> None:
     """From a backup, hospital.yaml and the table a new computer takes the lost one's place, as the runbook says."""
-    name, paper = HOSPITALS[0], f"{HOSPITALS[0]}.backup"
+    name, paper, seal = HOSPITALS[0], f"{HOSPITALS[0]}.backup", f"{HOSPITALS[0]}.key"
     stop_and_backup = next(step for step in steps("Backup and restore") if isinstance(step, Commands)).lines[:2]
     hospital = under_way.machines[name]
     hospital.run("rm", "-f", f"/root/{paper}")  # no backup is written over another
     for line in stop_and_backup:
         hospital.run("sh", "-c", line)
-    under_way.safe[f"{name}: {paper}"] = (hospital.root / "root" / paper).read_bytes()
+    for file in (paper, seal):  # the key was printed when the first backup was made
+        under_way.safe[f"{name}: {file}"] = (hospital.root / "root" / file).read_bytes()
     under_way.safe[f"{name}: hospital.yaml"] = (hospital.root / HOSPITAL_FILE.lstrip("/")).read_bytes()
 
     under_way.institutions.replace(name)
-    under_way.bring(name, paper, "hospital.yaml", "patients.csv", "contract.yaml")
+    under_way.bring(name, paper, seal, "hospital.yaml", "patients.csv", "contract.yaml")
     under_way.follow("Disaster recovery", only=name)
 
     under_way.goes_on()
@@ -251,7 +252,7 @@ def test_the_coordinator_moves_to_another_computer(under_way: Federation) -> Non
     under_way.institutions.boot(NEW_OFFICE)
     under_way.follow("Moving the coordinator", only="the office")
     standing = old.run("ls", f"{RUNS}")
-    for path in [*(old.root / "etc/global-layers").glob("*.yaml"), old.root / "root/moving.backup"]:
+    for path in [*(old.root / "etc/global-layers").glob("*.yaml"), *(old.root / "root").glob("moving.*")]:
         under_way.machines[NEW_OFFICE].place(f"/srv/{path.name}", path.read_bytes(), mode="0600")
 
     under_way.office_name = NEW_OFFICE
