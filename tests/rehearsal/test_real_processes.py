@@ -97,7 +97,8 @@ def federation_in(folder: Path, *, seed: int = 0, is_masked: bool = False, round
     prepare(rehearsal)
     for hospital in rehearsal.hospitals:
         federation = Federation(rehearsal)
-        federation.change(hospital.name, training={"threads": 1, "siloed_baseline": False, "simple_models": False})
+        training = {"threads": 1, "siloed_baseline": False, "simple_models": False, "draws": "published"}
+        federation.change(hospital.name, training=training)
     return federation
 
 
@@ -139,7 +140,11 @@ def expected(figures: dict[str, Any]) -> str:
 
 def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: dict[str, Any]) -> None:
     """One command ends with 0 and writes what a script needs: seed, masking, rounds, digest, and every metric."""
-    assert (figures["seed"], figures["masked"], figures["rounds"]) == (0, True, ROUNDS)
+    assert (figures["seed"], figures["masked"], figures["rounds"]) == (
+        0,
+        True,
+        ROUNDS + 1,
+    )  # the last one measures what came out
     assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
     assert len(figures["sites"]) == 3
     for found in figures["sites"].values():
@@ -166,7 +171,7 @@ def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, e
 
     assert found == expected
     released = [facts for facts in federation.audit("hospital-1") if facts["event"] == "contribution_released"]
-    assert [(facts["round"], facts["masked"]) for facts in released] == [(0, False), (1, False)]
+    assert [(facts["round"], facts["masked"]) for facts in released] == [(0, False), (1, False), (2, False)]
 
 
 def test_another_seed_is_another_result(tmp_path: Path, expected: str) -> None:
