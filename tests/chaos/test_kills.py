@@ -190,7 +190,7 @@ def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes
     return strikes
 
 
-@pytest.mark.parametrize("seed", range(1, 6))  # seed 0 loses the site before the first set is fixed, and the run waits
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_masked", [False, True], ids=["clear", "masked"])
 def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
     tmp_path: Path, is_masked: bool, seed: int
@@ -205,7 +205,7 @@ def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
         deadlines={"grace_seconds": 30.0, "return_seconds": 300.0},
         snapshots={"every_rounds": 1, "every_seconds": None},
     )
-    writes = 10 + 2 * seed
+    writes = 12 + 2 * seed  # a site writes ten times before it joins; without it the others would wait a day
     expected, _, disk = to_the_end(tmp_path / "loss", plan, seed, losing("essen", writes, set()), lost_site_budget=9)
     after = len(disk.points)  # the loss has cleared them
     # Not before all others have saved after the loss: until then going back would need the lost site.
