@@ -70,6 +70,11 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
         keys: dict[str, object] = {"training": {"threads": 1, "siloed_baseline": False, "simple_models": False}}
         keys |= {"trainer_socket": "trainer socket"} if has_services else {}
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | keys))
+        # Every rehearsal draws from the same secrets, so that an undisturbed run and one with kills are comparable.
+        secret = folder / hospital.name / "state" / "models" / "site.secret"
+        secret.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secret.write_bytes(hashlib.sha256(hospital.name.encode()).digest())
+        secret.chmod(0o600)
         called("site-agent", "approve", "--config", config, "--plan", plan, "--by", "a test")
     return rehearsal
 
