@@ -49,7 +49,7 @@ _MOST_STREAMS_OF_A_SITE: Final = 4
 # Beside this program's own files and sockets they stay below the 1,024 descriptors that a process usually has.
 _MOST_CONNECTIONS: Final = 768
 _HANDSHAKE_SECONDS: Final = 10  # for TLS; a stranger who only holds a connection open loses it then
-_IDLE_SECONDS: Final = 60  # a connection on which nobody calls
+_IDLE_SECONDS: Final = 5  # a connection on which nobody calls; gRPC keeps one whose last write failed at the end
 # What all sites together may send before this program has read it, and one of them at most. gRPC would let it grow
 # with the line's speed, and by half a model in all when three sites sent at once.
 _MOST_UNREAD_BYTES: Final = 8 << 20

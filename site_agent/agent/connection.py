@@ -88,6 +88,7 @@ class Connection:
         if self._stream is not None:
             self._stream.cancel()
         await self._channel.close()
+        self._stream = None  # gRPC hangs up once nothing refers to the stream
 
     async def send(self, raw: bytes) -> None:
         """Send the bytes of one message; waits while the coordinator reads more slowly than this site writes.

@@ -130,9 +130,10 @@ class _Stream:
 
     async def shut(self) -> None:
         """End it at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        task, self._task = self._task, None  # a cancelled task keeps its frames, and with them the connection
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
 
     async def _live(self, address: str, kept: KeptCertificates) -> None:
         try:
@@ -147,6 +148,7 @@ class _Stream:
                     self._report(Ended(self.number, ended.status))
                 finally:
                     writer.cancel()
+                    await asyncio.wait({writer})
         except OperatorError as error:  # of this site's own files
             print(error.lines("site-agent"), file=sys.stderr, flush=True)
             self._report(Ended(self.number, "unknown"))

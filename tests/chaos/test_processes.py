@@ -33,7 +33,7 @@ from tests.rehearsal.programs import PROGRAMS, children, own_environment
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 40
-LONGEST_SECONDS = 3600.0  # of one run with its kills, on a machine that has other things to do
+LONGEST_SECONDS = 700.0  # of one run with its kills, on a machine that has other things to do
 
 
 def called(*words: object) -> str:
@@ -207,7 +207,7 @@ def run(
         services.start_all()
         journal_grown, following = 0, time.monotonic()
         while not services.tend():
-            assert time.monotonic() < deadline, services.killed
+            assert time.monotonic() < deadline, (services.killed, last_words(rehearsal.folder))
             journals = list(rehearsal.folder.glob("coordinator/runs/*/journal.jsonl"))
             size = journals[0].stat().st_size if journals else 0
             # The next one only when the run has come further: this tests recovery, not patience.
@@ -217,6 +217,11 @@ def run(
             time.sleep(0.02)
         _wait_for_reports(rehearsal, deadline)
     return what_came_out(rehearsal), services.killed
+
+
+def last_words(folder: Path) -> str:
+    """The ends of all programs' logs."""
+    return "\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in sorted(folder.glob("*.log")))
 
 
 def _wait_for_reports(rehearsal: Rehearsal, deadline: float) -> None:
