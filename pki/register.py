@@ -26,7 +26,7 @@ from types import TracebackType
 
 from pki import register_tables
 from pki.names import SiteName
-from pki.typed_fingerprints import is_same_fingerprint
+from pki.typed_fingerprints import differing_fingerprints, is_same_fingerprint
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 
@@ -175,9 +175,9 @@ class Register:
         with self.changing() as database:
             site = self._site(name)
             if site.state is not SiteState.REQUESTED or site.identity_fingerprint is None:
-                raise _refused(f"site {name} is not waiting for approval, its state is {site.state}")
+                raise _nothing_to_approve(site)
             if not is_same_fingerprint(identity_fingerprint, site.identity_fingerprint):
-                raise _refused(f"site {name} asked with another identity key than the one that was typed")
+                raise differing_fingerprints(name, identity_fingerprint, site.identity_fingerprint)
             database.execute(
                 "UPDATE sites SET state = 'approved', changed_at = ? WHERE name = ?", (_seconds(now), name)
             )
@@ -374,6 +374,20 @@ def _seconds(time: datetime) -> int:
     if time.tzinfo is None:
         raise ValueError("a time without its zone cannot be compared")
     return int(time.timestamp())
+
+
+def _nothing_to_approve(site: SiteRecord) -> RefusedError:
+    remedies = {
+        SiteState.INVITED: f"Ask {site.name} to run `site-agent join`, which sends its request. Then approve it.",
+        SiteState.APPROVED: f"You need not do anything. {site.name} fetches its certificate by itself.",
+        SiteState.ACTIVE: f"You need not do anything. {site.name} has its certificate already.",
+        SiteState.REVOKED: f"Run `pki invite {site.name}` if it may take part again.",
+    }
+    return RefusedError(
+        what=f"Site {site.name} does not wait for an approval. Its state is {site.state}.",
+        consequence="Nothing was changed. No certificate was issued and no data was sent.",
+        remedy=remedies.get(site.state, "Ask the site to run `site-agent join` again."),
+    )
 
 
 def _refused(reason: str) -> RefusedError:

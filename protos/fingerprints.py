@@ -30,5 +30,9 @@ def grouped(digest: bytes) -> str:
     """A digest as it is read aloud; its length is a multiple of 5 bytes, or a ValueError is raised."""
     if not digest or len(digest) % 5:
         raise ValueError("base32 without padding needs a multiple of 5 bytes")
-    text = base64.b32encode(digest).decode("ascii").lower()
+    return regrouped(base64.b32encode(digest).decode("ascii").lower())
+
+
+def regrouped(text: str) -> str:
+    """Characters in groups of four with hyphens between them."""
     return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))

@@ -83,6 +83,11 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
     wrong = keys.identity_fingerprint()[:-1] + ("a" if keys.identity_fingerprint()[-1] != "a" else "b")
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
+    assert f"You typed {wrong}. The key has {keys.identity_fingerprint()}. They differ in group 8 of 8." in pki.err
+    assert "Nobody was approved." in pki.err
+    assert "Telephone st-mary at a number that you had before" in pki.err
+    assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong.replace("-", "")[:-3]) == 77
+    assert "The first has 29 characters and the second has 32." in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", keys.identity_fingerprint()) == 0
     assert exposed(tmp_path) == []
 
@@ -94,6 +99,20 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
     assert pki("list", "--directory", directory) == 0
     assert "revoked" in pki.out
     assert exposed(tmp_path) == []
+
+
+def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Path, tmp_path: Path) -> None:
+    """Before the request and after the revocation nothing waits, and the remedy names the next command."""
+    words = ("approve", "st-mary", "--directory", directory, "--fingerprint", "abcd-efgh")
+    assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
+
+    assert pki(*words) == 77
+    assert "Site st-mary does not wait for an approval. Its state is invited." in pki.err
+    assert "Ask st-mary to run `site-agent join`, which sends its request." in pki.err
+    assert pki("revoke", "st-mary", "--directory", directory) == 0
+    assert pki(*words) == 77
+    assert "Its state is revoked." in pki.err
+    assert "Run `pki invite st-mary` if it may take part again." in pki.err
 
 
 def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
