@@ -402,7 +402,6 @@ def test_a_person_ends_the_study(under_way: Federation) -> None:
         assert hospital.property("site-gate", "ExecMainStatus") == "77"
 
 
-@pytest.mark.xfail(strict=False, reason="the others compare a new identity with every earlier run; the step is new")
 def test_a_hospital_that_lost_everything_takes_part_again(under_way: Federation) -> None:
     """With a new identity, a new invitation and a new version of the plan the revoked one is in a study to its end."""
     under_way.follow("A hospital that lost everything")
