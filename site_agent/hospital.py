@@ -68,7 +68,7 @@ class Policy(Document):
             smallest_sites; counted over all runs. With each of them a coordinator that lied about a loss could
             compute the change of those few sites in one round. Under `on_lost_site: continue` only.
         uncounted_runs: names of earlier runs whose sums are not compared with later ones; only for runs that
-            used other patients' rows.
+            used other patients' rows, or whose lost site takes part again under a new identity.
         federated: patterns of the only tensors whose changes may leave (`*`, `?`, `[abc]`); None for those of the
             plan's method. One that matches no tensor of a plan's network refuses the plan.
         private: patterns of tensors that never leave, whatever else is said; as above.

@@ -189,8 +189,8 @@ class TrainerEnd:
         return buffer
 
 
-class AgentEnd:
-    """The agent's end: asynchronous, one question at a time."""
+class GateEnd:
+    """The gate's end: asynchronous, one question at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = FramedSocket(connection, FRAMING)

@@ -46,11 +46,11 @@ from protos.wire.messages import (
     SiteMessage,
 )
 from site_agent.gate.agent_link import Stream as SiteStream
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
-from site_agent.trainer_socket import AgentEnd, Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message, Prepare, Prepared, Train, Trained
 
 
 class LightTrainer:
@@ -59,7 +59,7 @@ class LightTrainer:
     def __init__(self) -> None:
         self._change = memoryview(b"")
 
-    async def ask(self, question: Message, largest_payload: int = 0) -> Message:  # noqa: ARG002 — as AgentEnd has it
+    async def ask(self, question: Message, largest_payload: int = 0) -> Message:  # noqa: ARG002 — as GateEnd has it
         """The answer of a trainer whose training adds one."""
         await asyncio.sleep(0)
         match question:
@@ -83,15 +83,15 @@ async def take_part_as_agent(hospital: Hospital) -> None:
     assert hospital.coordinator is not None
     address, credentials = hospital.coordinator, credentials_of(hospital)
     audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
-    agent = Agent(
+    gate = SiteGate(
         hospital,
         identity_key=read_identity_key(gate_folder(hospital.state_path)),
-        trainer=cast(AgentEnd, LightTrainer()),
+        trainer=cast(GateEnd, LightTrainer()),
         audit=audit,
         connect=lambda: cast(SiteStream, PlainStream(address, credentials)),
         software="benchmark",
     )
-    await agent.run()
+    await gate.run()
     audit.close()
 
 

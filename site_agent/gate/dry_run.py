@@ -22,7 +22,7 @@ from protos.wire.messages import Stage
 from site_agent.gate.door import Builder, payload_bytes, unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.hospital import Hospital
-from site_agent.trainer_socket import AgentEnd, Failed, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import Failed, GateEnd, Prepare, Prepared, Train, Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +51,14 @@ async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> 
     command = [*words, "--socket", str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL):
         theirs.close()
-        end = AgentEnd(ours)
+        end = GateEnd(ours)
         try:
             return await _make(hospital, plan, end)
         finally:
             end.close()  # the trainer ends with it
 
 
-async def _make(hospital: Hospital, plan: Plan, end: AgentEnd) -> tuple[Made, ...]:
+async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...]:
     prepared = await end.ask(Prepare(plan.run_name, plan.canonical), 0)
     if isinstance(prepared, Failed):
         raise TrainerFailed(prepared)

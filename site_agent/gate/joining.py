@@ -25,7 +25,7 @@ from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.enrolling import enrol_where_needed, now, renew, site_identity_key
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.neighbours import Neighbours, neighbours_of
 from site_agent.gate.separation import tell_guard, tell_separation
@@ -39,7 +39,7 @@ from site_agent.gate.state_moves import move_old_state
 from site_agent.gate.status_socket import Told, telling
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path, gate_folder
-from site_agent.trainer_socket import AgentEnd, Check, Failed
+from site_agent.trainer_socket import Check, Failed, GateEnd
 
 PROGRAM: Final = "site agent"
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
@@ -96,7 +96,7 @@ async def _take_part(
     site, witness = hospital.site, folder / "witness"
     upkeep = SiteUpkeep(site=site, identity_key=key, certificates=certificates, audit=audit, witness=witness, now=now)
     greeting = _Greeting(reloading, certificates, standing, upkeep)
-    agent = Agent(
+    gate = SiteGate(
         hospital,
         identity_key=key,
         trainer=trainer,
@@ -107,10 +107,10 @@ async def _take_part(
         standing=standing,
         upkeep=upkeep,
     )
-    reloading.tell = agent.adopt
+    reloading.tell = gate.adopt
     standing.phase = "connecting"
     try:
-        await agent.run()
+        await gate.run()
     except RefusedError as refused:
         raise await _put_back(certificates, audit, refused) from refused
 
@@ -149,7 +149,7 @@ class _Greeting:
             structlog.get_logger().warning("clock_differs", seconds=round(apart, 1))
 
 
-async def check_table(trainer: AgentEnd) -> None:
+async def check_table(trainer: GateEnd) -> None:
     """Have the trainer read the table before anything is sent anywhere."""
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):

@@ -56,7 +56,7 @@ from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import await_approval, await_hours, watch_consent, watch_hours
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_folder
-from site_agent.trainer_socket import AgentEnd, Conclude, Failed, Prepare, Prepared, Train, TrainerGone
+from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Prepared, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 
 FIRST_WAIT_SECONDS: Final = 0.5
@@ -72,7 +72,7 @@ class Adopted:
 _Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | BaseException
 
 
-class Agent:
+class SiteGate:
     """One site's part in all runs of a coordinator."""
 
     def __init__(
@@ -80,11 +80,11 @@ class Agent:
         hospital: Hospital,
         *,
         identity_key: Ed25519PrivateKey,
-        trainer: AgentEnd,
+        trainer: GateEnd,
         audit: AuditLog,
         connect: Callable[[], Stream],
         software: str,
-        renew_trainer: Callable[[], Awaitable[AgentEnd]] | None = None,
+        renew_trainer: Callable[[], Awaitable[GateEnd]] | None = None,
         standing: Standing | None = None,
         upkeep: SiteUpkeep | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from protos.errors import ConfigurationError, UnavailableError
 from site_agent.hospital import Hospital
 from site_agent.state_folders import agent_folder
-from site_agent.trainer_socket import AgentEnd
+from site_agent.trainer_socket import GateEnd
 
 END_SECONDS: Final = 10.0
 RESTART_SECONDS: Final = 15.0
@@ -49,14 +49,14 @@ class Neighbours:
         self._agent = _Child(["site_agent.agent", "--folder", str(agent_folder(self._hospital.state_path))])
         return self._agent.ours
 
-    async def trainer(self) -> AgentEnd:
+    async def trainer(self) -> GateEnd:
         """The end of the socket of a trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
             self._trainer.end()
         self._trainer = _Child(["site_agent.trainer", "--config", str(self._path)])
-        return AgentEnd(self._trainer.ours)
+        return GateEnd(self._trainer.ours)
 
     def end(self) -> None:
         """End what was started here; nobody waits for ever."""
@@ -127,14 +127,14 @@ def _listening(place: Path) -> socket.socket:
     return listener
 
 
-async def _found_trainer(place: str) -> AgentEnd:
+async def _found_trainer(place: str) -> GateEnd:
     """A service that has just died is given time to be started again."""
     deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(place)
-            return AgentEnd(connection)
+            return GateEnd(connection)
         except OSError as cause:
             connection.close()
             if asyncio.get_running_loop().time() > deadline:

@@ -29,14 +29,14 @@ from protos.plan.gain_sums import GainSums
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteMessage
 from site_agent.agent.connection import Connection
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import AgentEnd, Check, TrainerEnd, TrainerGone
+from site_agent.trainer_socket import Check, GateEnd, TrainerEnd, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.hostile.masking_federation import Line, Site, identity_key, identity_of
 from tests.hostile.masking_network import Network, StreamEnd
@@ -140,24 +140,24 @@ class MortalSite(Site):
         self.error = None
         self.audit = AuditLog(self.directory / "audit.jsonl", site=self.name, now=lambda: datetime.now(UTC))
         self.live = LiveTrainer(self._hospital)
-        self.agent = Agent(
+        self.gate = SiteGate(
             self._hospital,
             identity_key=identity_key(self.name),
-            trainer=cast(AgentEnd, self.live),
+            trainer=cast(GateEnd, self.live),
             audit=self.audit,
             connect=lambda: cast(Connection, Line(self._hear, self._open)),
             software="test",
             renew_trainer=self._renew,
         )
-        self._task = asyncio.create_task(self._live(self.agent))
+        self._task = asyncio.create_task(self._live(self.gate))
 
-    async def _renew(self) -> AgentEnd:
+    async def _renew(self) -> GateEnd:
         self.live = LiveTrainer(self._hospital)
-        return cast(AgentEnd, self.live)
+        return cast(GateEnd, self.live)
 
-    async def _live(self, agent: Agent) -> None:
+    async def _live(self, gate: SiteGate) -> None:
         try:
-            await super()._live(agent)
+            await super()._live(gate)
         except Killed:
             return
 

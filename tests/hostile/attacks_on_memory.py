@@ -191,7 +191,7 @@ def two_time_pad(weakened: bool) -> bool:
 
 def gate_of(site: Site) -> Gate:
     """Return the gate of a running agent, to open it without the agent's consent."""
-    rounds = site.agent._rounds
+    rounds = site.gate._rounds
     assert rounds is not None
     return rounds._gate
 

@@ -27,7 +27,7 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import Stage
 from site_agent.approvals import approve
 from site_agent.state_folders import audit_log_path, gate_folder
-from site_agent.trainer_socket import AgentEnd, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import GateEnd, Prepare, Prepared, Train, Trained
 from tests.hostile.imprinting import imprint
 
 LARGEST_BYTES = 1 << 24
@@ -51,7 +51,7 @@ async def ask_the_trainer(place: Path, plan: Plan) -> list[float]:
     """The update of a round that begins with an imprinted layer, from the trainer itself: no gate, no mask, no sum."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(place))
-    trainer = AgentEnd(connection)
+    trainer = GateEnd(connection)
     try:
         prepared = await trainer.ask(Prepare(plan.run_name, plan.canonical), LARGEST_BYTES)
         assert isinstance(prepared, Prepared), prepared

@@ -143,6 +143,6 @@ def all_refuse(sites: Iterable[Site], reason: Reason, chunks: int) -> bool:
 
 def masking_of(site: Site) -> Any:
     """What a running agent keeps to itself."""
-    rounds = site.agent._rounds
+    rounds = site.gate._rounds
     assert rounds is not None
     return rounds._masking

@@ -30,10 +30,10 @@ from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import MOST_SAVED, Chunk, CoordinatorMessage, SiteMessage, Stage
 from site_agent.agent.connection import Connection
 from site_agent.approvals import approve
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Data, Hospital, Policy, Split
-from site_agent.trainer_socket import AgentEnd, Agreed, Conclude, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import Agreed, Conclude, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
 from tests.rehearsal.study import plan_with
 
@@ -246,15 +246,15 @@ class Site:
         """The operator starts the agent."""
         self.error = None
         self.audit = AuditLog(self.directory / "audit.jsonl", site=self.name, now=lambda: datetime.now(UTC))
-        self.agent = Agent(
+        self.gate = SiteGate(
             self._hospital,
             identity_key=identity_key(self.name),
-            trainer=cast(AgentEnd, self.trainer),
+            trainer=cast(GateEnd, self.trainer),
             audit=self.audit,
             connect=lambda: cast(Connection, Line(self._hear, self._open)),
             software="test",
         )
-        self._task = asyncio.create_task(self._live(self.agent))
+        self._task = asyncio.create_task(self._live(self.gate))
 
     async def stop(self) -> None:
         """The machine loses its power: the process is gone, with all keys; the disk stays."""
@@ -291,9 +291,9 @@ class Site:
         parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
         return encoded(self.plan, change_of(self.name, number, redraw, parameters))
 
-    async def _live(self, agent: Agent) -> None:
+    async def _live(self, gate: SiteGate) -> None:
         try:
-            await agent.run()
+            await gate.run()
         except Exception as error:
             self.error = error
 

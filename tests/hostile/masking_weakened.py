@@ -30,7 +30,7 @@ from protos.plan.plan import plan_from_wire
 from protos.wire.messages import Announcement, Bind, Join, Offer
 from site_agent.gate.allowance import Allowance
 from site_agent.gate.itinerary import Itinerary
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_rounds import Rounds
 
 _CHECKING = (
@@ -188,5 +188,5 @@ def with_any_run_name() -> Iterator[None]:
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
 
     with without(*OF_SETS) as patch:
-        patch.setattr(Agent, "_announced", announced)
+        patch.setattr(SiteGate, "_announced", announced)
         yield

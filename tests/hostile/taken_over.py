@@ -23,12 +23,12 @@ from protos.wire.upkeep_messages import LogStanding, Upkeep
 from site_agent import gate_socket
 from site_agent.framed_messages import HEADER, packed
 from site_agent.gate.agent_link import AgentLink
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate_socket import FRAMING, WINDOW, largest_payload
-from site_agent.trainer_socket import AgentEnd
+from site_agent.trainer_socket import GateEnd
 from tests.fuzz.mutator import mutated
 from tests.hostile.masking_federation import MadeUpTrainer, hospital, identity_key
 from tests.protos.examples import COORDINATOR_MESSAGES, UPKEEP
@@ -104,11 +104,11 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     upkeep = SiteUpkeep(
         site=name, identity_key=key, certificates=SiteCertificates(link.ask), audit=audit, witness=witness, now=now
     )
-    agent = Agent(
-        hospital(name, folder), identity_key=key, trainer=cast(AgentEnd, trainer), audit=audit, software="test",
+    own = SiteGate(
+        hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
         connect=lambda: link.stream(lambda: "", accepted), upkeep=upkeep,
     )  # fmt: skip
-    gate = Gate(trainer, audit, link, asyncio.create_task(agent.run()), ends)
+    gate = Gate(trainer, audit, link, asyncio.create_task(own.run()), ends)
     try:
         yield gate
     finally:

@@ -26,16 +26,16 @@ from protos.wire.calls import PARTICIPATE
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
 from site_agent.approvals import approve
-from site_agent.gate.loop import Agent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer_socket import (
-    AgentEnd,
     Agreed,
     Check,
     Conclude,
     Failed,
+    GateEnd,
     Message,
     Prepare,
     Prepared,
@@ -251,15 +251,15 @@ def evidence_of(
 
     async def scene() -> None:
         async with lying(office, list(lies), evidence) as address:
-            agent = Agent(
+            gate = SiteGate(
                 hospital,
                 identity_key=office.keys("a").identity_key(),
-                trainer=AgentEnd(ours),
+                trainer=GateEnd(ours),
                 audit=audit,
                 connect=lambda: Connection(address, office.credentials("a")),
                 software="test",
             )
-            running = asyncio.create_task(agent.run())
+            running = asyncio.create_task(gate.run())
             try:
                 await eventually(lambda: running.done() or counted_from())
                 await asyncio.wait_for(running, seconds)

@@ -18,11 +18,11 @@ import pytest
 from protos.plan.plan import LARGEST_PLAN_BYTES
 from protos.wire.messages import MalformedMessage, SiteReason
 from site_agent.trainer_socket import (
-    AgentEnd,
     Agreed,
     Check,
     Conclude,
     Failed,
+    GateEnd,
     Message,
     Prepare,
     Prepared,
@@ -83,7 +83,7 @@ def asked(answer: bytes, largest_payload: int = 0) -> Message:
         theirs.shutdown(socket.SHUT_WR)
 
     async def scene() -> Message:
-        return await AgentEnd(ours).ask(Check(), largest_payload)
+        return await GateEnd(ours).ask(Check(), largest_payload)
 
     with ours, theirs:
         thread = threading.Thread(target=reply)
@@ -123,7 +123,7 @@ def test_large_payloads_arrive_whole(size: int) -> None:
 
     async def scene() -> Message:
         question = Train(round=1, redraw=0, stage=0, layers="", best_round=-1, payload=payload)
-        return await AgentEnd(ours).ask(question, size)
+        return await GateEnd(ours).ask(question, size)
 
     with ours, theirs:
         thread = threading.Thread(target=answer)

@@ -15,7 +15,7 @@ import numpy as np
 
 from protos.wire.messages import Stage
 from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer_socket import AgentEnd, Conclude, Message, Train
+from site_agent.trainer_socket import Conclude, GateEnd, Message, Train
 
 REPOSITORY = Path(__file__).parents[3]
 NOTHING = memoryview(bytearray())  # as the trainer socket hands out a payload without bytes
@@ -32,7 +32,7 @@ class Asked:
         """One question, one answer."""
 
         async def once() -> Message:
-            end = AgentEnd(self._socket.dup())
+            end = GateEnd(self._socket.dup())
             try:
                 return await end.ask(message, largest_payload=1 << 24)
             finally:

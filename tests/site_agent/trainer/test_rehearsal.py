@@ -15,7 +15,7 @@ from site_agent.gate.dry_run import Made, _make
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import AgentEnd, TrainerEnd
+from site_agent.trainer_socket import GateEnd, TrainerEnd
 from tests.site_agent.trainer.sites import make_plan, make_site
 
 DENSE: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [3, 2]}, "outputs": 1}
@@ -38,7 +38,7 @@ def made(hospital: Hospital, plan: Plan, rehearsal: Path | None) -> tuple[Made, 
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=Worker(hospital, TrainerEnd(theirs), rehearsal=rehearsal).serve)
     thread.start()
-    end = AgentEnd(ours)
+    end = GateEnd(ours)
     try:
         return asyncio.run(_make(hospital, plan, end))
     finally:
