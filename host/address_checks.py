@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from host.clock_words import COMPARE_CLOCK, SET_CLOCK, outside
 from host.diagnosis import Finding, failure, fine, warning
 
 _LONGEST_ANSWER_BYTES: Final = 8192
@@ -215,7 +217,7 @@ def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Findin
     try:
         _shown(target, proxy, patience, ours)
     except ssl.SSLCertVerificationError as refusal:
-        return _unproven(target, shown, refusal.verify_code)
+        return _unproven(target, shown, refusal.verify_code, datetime.now(UTC))
     return fine("D410", f"{target} shows a certificate of this federation's authority.")
 
 
@@ -235,14 +237,13 @@ def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SS
             raise _Unreachable(failure("D410", says, remedy)) from cause
 
 
-def _unproven(target: Target, shown: x509.Certificate, code: int) -> Finding:
+def _unproven(target: Target, shown: x509.Certificate, code: int, now: datetime) -> Finding:
     match code:
         case 10:  # OpenSSL: it has expired
-            says = f"The coordinator's certificate ended on {shown.not_valid_after_utc:%Y-%m-%d}."
-            return failure("D410", says, "Ask the office to run `pki renew`, then to start the coordinator again.")
+            remedy = f"{COMPARE_CLOCK} If it is right, ask the office to run `pki renew` and to start the coordinator."
+            return failure("D410", f"The coordinator's certificate has expired. {_times(shown, now)}", remedy)
         case 9:  # not yet valid
-            says = f"The coordinator's certificate begins on {shown.not_valid_before_utc:%Y-%m-%d %H:%M} UTC."
-            return failure("D410", says, "Set this computer's clock, which is behind: timedatectl set-ntp true.")
+            return failure("D410", f"The coordinator's certificate is not valid yet. {_times(shown, now)}", SET_CLOCK)
         case 62 | 64:  # another name, another address
             says = f"The certificate shown at {target} is of this federation, and not for this name."
             return failure("D410", says, "Use the name in the invitation, or ask the office for a certificate with it.")
@@ -253,6 +254,10 @@ def _unproven(target: Target, shown: x509.Certificate, code: int) -> Finding:
             )
             remedy = f"Ask the network department to exempt {target} from TLS inspection; nothing is sent meanwhile."
             return failure("D410", says, remedy)
+
+
+def _times(certificate: x509.Certificate, now: datetime) -> str:
+    return outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now)
 
 
 def _issuer(certificate: x509.Certificate) -> str:

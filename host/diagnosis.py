@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import IntEnum
 from typing import Final
 
+from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
 from host.message_catalogue import Entry
 
 AILMENTS: Final = (
@@ -204,10 +206,30 @@ def judge_disk(free_bytes: int) -> Finding:
     return fine("D405", says)
 
 
-def judge_days(owner: str, days_left: float, renewal: str, late_days: float = RENEWAL_IS_LATE_DAYS) -> Finding:
-    """A certificate's remaining days; `renewal` is how its owner gets a new one, who is warned below `late_days`."""
-    if days_left <= 0:
-        return failure("D404", f"{owner} ended {-days_left:.0f} days ago.", renewal)
+def judge_validity(
+    owner: str,
+    start: datetime,
+    end: datetime,
+    *,
+    now: datetime,
+    renewal: str,
+    late_days: float = RENEWAL_IS_LATE_DAYS,
+) -> Finding:
+    """A certificate's remaining days by this computer's clock.
+
+    Args:
+        owner: whose certificate it is, as the sentence's subject.
+        start: when it begins to be valid.
+        end: when it ends.
+        now: the time of this computer's clock; all three are aware.
+        renewal: how its owner gets a new one.
+        late_days: with fewer days left the owner is warned.
+    """
+    if now < start:
+        return failure("D404", f"{owner} is not valid yet. {outside(start, end, now)}", SET_CLOCK)
+    if now >= end:
+        return failure("D404", f"{owner} has expired. {outside(start, end, now)}", f"{COMPARE_CLOCK} {renewal}")
+    days_left = (end - now).total_seconds() / 86400
     if days_left < late_days:
         return warning("D404", f"{owner} ends in {days_left:.0f} days.", renewal)
     return fine("D404", f"{owner} is valid for {days_left:.0f} more days.")
@@ -217,8 +239,7 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     """This computer's clock: kept by a time server, and against the coordinator's where that has told its time."""
     remedy = "Run `timedatectl set-ntp true`, or ask who runs the network's time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
-        word = "ahead of" if seconds_apart > 0 else "behind"
-        return failure("D406", f"This clock is {abs(seconds_apart):.0f} s {word} the coordinator's.", remedy)
+        return failure("D406", f"This computer's clock is {clocks_apart(seconds_apart)}.", remedy)
     if seconds_apart is not None:
         return fine("D406", f"This clock and the coordinator's are {abs(seconds_apart):.1f} s apart.")
     if is_synchronised is False:

@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from host.clock_words import COMPARE_CLOCK, outside
 from protos.errors import RefusedError
 
 LARGEST_BYTES = 32 * 1024
@@ -55,8 +56,8 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
             raise _refused("one of its certificates is not signed by the next") from cause
         if not lower.not_valid_before_utc <= now <= lower.not_valid_after_utc:
             raise _refused(
-                f"one of its certificates is valid only from {lower.not_valid_before_utc:%Y-%m-%d %H:%M} "
-                f"to {lower.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+                "one of its certificates is not valid now. "
+                + outside(lower.not_valid_before_utc, lower.not_valid_after_utc, now).rstrip(".")
             )
     return leaf
 
@@ -123,5 +124,5 @@ def _refused(reason: str) -> RefusedError:
     return RefusedError(
         what=f"A certificate chain was refused: {reason}.",
         consequence="It was not stored, and the keys and certificates on this computer are unchanged.",
-        remedy="Check this computer's clock, then ask the federation office which authority is the right one.",
+        remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office which authority is the right one.",
     )

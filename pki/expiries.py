@@ -22,13 +22,26 @@ def certificate_ends(register: Path) -> dict[str, datetime]:
     Raises:
         OperatorError: it cannot be read.
     """
+    return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
+
+
+def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
+    """Site -> the accepted certificate that ends last; sites without one are left out.
+
+    Args:
+        register: the register's file.
+
+    Raises:
+        OperatorError: it cannot be read.
+    """
     with explained(register, "read"), closing(register_tables.connect(register)) as connection:
         rows = _accepted(connection)
-    ends: dict[str, datetime] = {}
+    newest: dict[str, x509.Certificate] = {}
     for site, chain in rows:
-        end = x509.load_pem_x509_certificates(chain)[0].not_valid_after_utc
-        ends[site] = max(end, ends.get(site, end))
-    return ends
+        leaf = x509.load_pem_x509_certificates(chain)[0]
+        if site not in newest or leaf.not_valid_after_utc > newest[site].not_valid_after_utc:
+            newest[site] = leaf
+    return newest
 
 
 def _accepted(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from host.clock_words import outside
 from pki.certificates import certificate_sha256, is_p256
 from pki.names import SiteName, coordinator_uri, is_name, site_uri
 from protos.errors import RefusedError
@@ -127,10 +128,8 @@ def _check_profile(certificate: x509.Certificate, usage: x509.ObjectIdentifier, 
         raise _refused("it is the certificate of an authority or may not sign a connection")
     if usages != [usage]:
         raise _refused("its usage is not that of this side of the connection")
-    if now < certificate.not_valid_before_utc:
-        raise _refused(f"it is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC")
-    if now > certificate.not_valid_after_utc:
-        raise _refused(f"it expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
+        raise _refused(f"it is not valid now. {fault.rstrip('.')}")
 
 
 def _refused(reason: str) -> RefusedError:

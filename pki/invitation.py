@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
 
+from host.clock_words import COMPARE_CLOCK, at, spelled
 from pki import store, strict_json
 from pki.certificate_chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, site_name
@@ -98,9 +99,10 @@ class Invitation:
         """Return when the invitation can still be used at `now`; a RefusedError otherwise."""
         if now >= self.expires:
             raise RefusedError(
-                what=f"The invitation of site {self.site} expired on {self.expires:%Y-%m-%d %H:%M} UTC.",
+                what=f"The invitation of site {self.site} expired on {at(self.expires)}. "
+                f"This computer's clock shows {at(now)}, {spelled((now - self.expires).total_seconds())} later.",
                 consequence="Nothing was sent and no key was made.",
-                remedy="Ask the federation office for a new invitation.",
+                remedy=f"{COMPARE_CLOCK} If it is right, ask the federation office for a new invitation.",
             )
 
     def to_json(self) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from host.diagnosis import Finding, failure, fine, judge_days, warning
+from host.diagnosis import Finding, failure, fine, judge_validity, warning
 from pki import store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
@@ -60,10 +60,7 @@ def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> F
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
         return failure("D404", wrong.what, wrong.remedy)
-    if leaf.not_valid_before_utc > now:
-        says = f"{owner} begins on {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, later than this clock's time."
-        return failure("D404", says, "Set this computer's clock: timedatectl set-ntp true.")
-    return judge_days(owner, (leaf.not_valid_after_utc - now).total_seconds() / 86400, renewal)
+    return judge_validity(owner, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal)
 
 
 def judge_invitation(place: Path, site: str, now: datetime) -> Finding:

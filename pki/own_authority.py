@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from host.clock_words import outside
 from pki.certificate_chain import certificates_in, has_signed
 from pki.certificates import certificate_pem, certificate_sha256
 from pki.identity import SiteIdentity, identify_site
@@ -189,11 +190,8 @@ def _check_authority(certificate: x509.Certificate, below: int, federation: Fede
         raise _refused("an authority carries a critical extension that this program does not know")
     if not all(_lets_sites_through(one.value, federation) for one in extensions):
         raise _refused("an authority may not issue certificates of sites of this federation")
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise _refused(
-            f"an authority is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} "
-            f"to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        )
+    if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
+        raise _refused(f"an authority is not valid now. {fault.rstrip('.')}")
     if not _is_strong(certificate):
         raise _refused(
             f"an authority's key is neither Ed25519, nor P-256, P-384 or P-521, nor RSA of {SMALLEST_RSA_BITS} bits"

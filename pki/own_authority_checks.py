@@ -6,10 +6,10 @@ from datetime import datetime
 
 from cryptography import x509
 
-from host.diagnosis import Finding, judge_days, warning
+from host.diagnosis import RENEWAL_IS_LATE_DAYS, Finding, judge_validity, warning
 from pki import own_keys
 from pki.authority import Authority
-from pki.expiries import certificate_ends
+from pki.expiries import newest_certificates
 from pki.own_authority import AUTHORITY_WARNING_DAYS, WARNING_DAYS
 from pki.own_register import OwnAuthorities
 from pki.register import Register
@@ -32,13 +32,11 @@ def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
         own = OwnAuthorities(register)
         authorities, in_use = own.all(), own.sites_in_use()
     found = []
-    for site, end in sorted(certificate_ends(authority.register_path).items()):
-        days = (end - now).total_seconds() / 86400
-        if site in in_use:
-            found.append(judge_days(f"The certificate of {site}", days, _RENEWAL, WARNING_DAYS))
-        else:
-            renewal = "Ask the site to start its agent, which renews by itself."
-            found.append(judge_days(f"The certificate of {site}", days, renewal))
+    for site, leaf in sorted(newest_certificates(authority.register_path).items()):
+        is_own = site in in_use
+        renewal = _RENEWAL if is_own else "Ask the site to start its agent, which renews by itself."
+        late_days = WARNING_DAYS if is_own else RENEWAL_IS_LATE_DAYS
+        found.append(_judged(f"The certificate of {site}", leaf, now, renewal, late_days))
     return found + [_authority(f"The own authority of {one.site}", one.certificate, now) for one in authorities]
 
 
@@ -50,8 +48,8 @@ def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
     """
     if not own_keys.is_of_own_authority(keys):
         return []
-    days = (keys.expiry() - now).total_seconds() / 86400
-    certificate = judge_days("This site's certificate, of its hospital's own authority,", days, _RENEWAL, WARNING_DAYS)
+    owner = "This site's certificate, of its hospital's own authority,"
+    certificate = _judged(owner, keys.leaf(), now, _RENEWAL, WARNING_DAYS)
     return [certificate, _authority("The hospital's own authority", own_keys.authority_of(keys), now)]
 
 
@@ -68,5 +66,9 @@ def judge_waiting(keys: SiteKeys) -> list[Finding]:
 
 
 def _authority(owner: str, certificate: x509.Certificate, now: datetime) -> Finding:
-    days = (certificate.not_valid_after_utc - now).total_seconds() / 86400
-    return judge_days(owner, days, _CHANGE, AUTHORITY_WARNING_DAYS)
+    return _judged(owner, certificate, now, _CHANGE, AUTHORITY_WARNING_DAYS)
+
+
+def _judged(owner: str, certificate: x509.Certificate, now: datetime, renewal: str, late_days: float) -> Finding:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return judge_validity(owner, start, end, now=now, renewal=renewal, late_days=late_days)

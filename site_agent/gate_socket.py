@@ -22,11 +22,13 @@ WINDOW: Final = 8
 CREDITS_AT_ONCE: Final = 4  # less than the window, so that nobody waits for credits that are held back
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
-# How a call can end, in gRPC's own words, and "ended" for a stream that the coordinator has closed in order.
+# How a call can end, in gRPC's own words, "ended" for a stream that the coordinator has closed in order, and three for
+# a coordinator's certificate that this computer rejects.
 STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
     "internal", "unavailable", "data_loss", "unauthenticated",
+    "certificate_expired", "certificate_not_yet_valid", "certificate_unproven",
 )  # fmt: skip
 REFUSALS: Final = ("permission_denied", "unauthenticated")
 EXIT_STATUSES: Final = (1, 77, 78)

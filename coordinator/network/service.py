@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 # Certificates here are ECDSA, so this one suite leaves a TLS 1.2 peer nothing to agree on, while
 # TLS 1.3 has suites of its own. gRPC has no other way to demand 1.3, and reads it when imported.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else raw lines on strangers' handshakes stand among lines of JSON
 
 import grpc
 import grpc.aio

@@ -17,6 +17,8 @@ from typing import Final
 
 # As at the coordinator: with ECDSA certificates this leaves a TLS 1.2 peer nothing to agree on.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+# A refused handshake is worded by this program. The library's own lines would stand raw among lines of JSON.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # gRPC reads https_proxy and no_proxy in lower case only, and would call past a proxy that is set in capitals.
 os.environ |= {
     name: os.environ[name.upper()]
@@ -32,6 +34,11 @@ from protos.wire.messages import LARGEST_MESSAGE_BYTES
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
+_OF_CERTIFICATES: Final = {
+    "certificate has expired": "certificate_expired",
+    "certificate is not yet valid": "certificate_not_yet_valid",
+    "CERTIFICATE_VERIFY_FAILED": "certificate_unproven",
+}
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
@@ -168,4 +175,9 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
 
 
 def _ended(cause: BaseException) -> CallEnded:
-    return CallEnded(cause.code().name.lower() if isinstance(cause, grpc.aio.AioRpcError) else "ended")
+    if not isinstance(cause, grpc.aio.AioRpcError):
+        return CallEnded("ended")
+    # BoringSSL's words for what it found in the coordinator's certificate: gRPC has no code for it.
+    told = cause.details() or ""
+    found = [status for words, status in _OF_CERTIFICATES.items() if words in told]
+    return CallEnded(found[0] if found else cause.code().name.lower())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
@@ -16,6 +17,7 @@ from protos.wire.codec import decode_coordinator_message, encode_site_message
 from protos.wire.messages import CoordinatorMessage, MalformedMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
+from site_agent.gate.mishaps import of_certificate
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
     FRAMING,
@@ -232,7 +234,8 @@ class Stream:
                 for _ in range(count):
                     self._room.release()
             case Ended(status=status):
-                self.fail(ending(self._address(), status))
+                address = self._address()
+                self.fail(of_certificate(address, status, datetime.now(UTC), "E020") or ending(address, status))
             case Opened() if not self._is_open:
                 self._is_open = True
                 self._came.put_nowait(report)

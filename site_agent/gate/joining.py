@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from host.clock_words import clocks_apart
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.state_format import settle_format
@@ -146,7 +147,8 @@ class _Greeting:
         await self._upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
         if abs(apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
-            structlog.get_logger().warning("clock_differs", seconds=round(apart, 1))
+            words = f"This computer's clock is {clocks_apart(apart)}."
+            structlog.get_logger().warning("clock_differs", what=words, seconds=round(apart, 1))
 
 
 async def check_table(trainer: GateEnd) -> None:

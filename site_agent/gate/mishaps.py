@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
+from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
@@ -64,6 +66,36 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
         what=f"This site masks nothing: {refused}.",
         consequence="Nothing more leaves this site.",
         remedy="Tell the federation office and the security officer. The audit log has the record.",
+    )
+
+
+def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
+    """The coordinator's certificate is rejected here, for its times or its issuer; None for any other status.
+
+    Args:
+        address: HOST:PORT where it is shown.
+        status: of gate_socket.STATUSES.
+        now: the time of this computer's clock, aware and in UTC.
+        code: of the kind of call.
+    """
+    judge = f"By this computer's clock, {at(now)}, the certificate of the coordinator at {address}"
+    match status:
+        case "certificate_expired":
+            what = f"{judge} has expired."
+            remedy = f"{COMPARE_CLOCK} If it is right, ask the federation office to run `pki renew`."
+        case "certificate_not_yet_valid":
+            what = f"{judge} is not valid yet."
+            remedy = SET_CLOCK
+        case "certificate_unproven":
+            what = f"The certificate shown at {address} is not of this federation's authority."
+            remedy = "Ask the network department whether a device inspects TLS."
+        case _:
+            return None
+    return UnavailableError(
+        what=what,
+        consequence="No connection was made and nothing left this site.",
+        remedy=f"{remedy} `site-agent doctor` shows the certificate's times and its issuer.",
+        code=code,
     )
 
 

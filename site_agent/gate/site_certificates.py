@@ -6,12 +6,14 @@ The gate verifies a certificate and records it before it orders it to be put in 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from pki.names import Address
 from pki.shown_certificates import ShownCertificates
 from protos.errors import OperatorError, ProtocolError, UnavailableError
 from site_agent.framed_messages import packed
+from site_agent.gate.mishaps import of_certificate
 from site_agent.gate_socket import (
     Answer,
     Call,
@@ -81,7 +83,8 @@ class SiteCertificates:
         place = "" if address is None else str(address)
         answer = await self._ask(Call(name, place, packed((roots, request))))
         if isinstance(answer, Unable) and answer.status:
-            raise _unreached(place or self.enrolment, answer.status)
+            at = place or self.enrolment
+            raise of_certificate(at, answer.status, datetime.now(UTC), "E022") or _unreached(at, answer.status)
         if not isinstance(answer, Called):
             raise _failed(answer)
         return bytes(answer.payload)

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.rehearsal.federation import Office
+
 Serve = Callable[[socket.socket], None]
 
 
@@ -124,6 +126,19 @@ def intercepting(folder: Path, issuer: str) -> Serve:
     pair.write_bytes(private + certificate.public_bytes(encoding))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair)
+    context.set_alpn_protocols(["h2"])
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.recv(1)
+
+    return serve
+
+
+def intercepting_as(office: Office) -> Serve:
+    """A server that shows the coordinator's own certificate, and serves nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
     context.set_alpn_protocols(["h2"])
 
     def serve(connection: socket.socket) -> None:

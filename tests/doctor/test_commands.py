@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from site_agent.hospital import read_hospital
 from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
-from tests.rehearsal.programs import running, says, wait_until
+from tests.doctor.network import intercepting_as, listening
+from tests.rehearsal.programs import finished, running, says, wait_until
 
 
 def examined(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -183,6 +185,31 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(30) == 0
     assert asked(scene) == {}
+
+
+@pytest.mark.parametrize(
+    ("days", "words", "remedy"),
+    [(-100, "has expired.", "Compare this computer's clock with a watch first."), (9, "is not valid yet.", "Set this")],
+)
+def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days: int, words: str, remedy: str) -> None:
+    """`join` says that the coordinator's certificate does not fit this clock, `doctor` by how much; logs are JSON."""
+    scene.place.office.authority.renew_coordinator(datetime.now(UTC) + timedelta(days=days))
+    log = tmp_path / "agent.log"
+    with listening(intercepting_as(scene.place.office)) as port:
+        scene.change(coordinator=f"localhost:{port}", training={"siloed_baseline": False, "simple_models": False})
+        with running(log, "site-agent", "join", "--config", scene.hospital):
+            wait_until(says(log, "coordinator_unavailable"), 60)
+            error = asked(scene)["last_error"]
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+        doctor = finished("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
+
+    (told, *_) = [line for line in lines if line["event"] == "coordinator_unavailable"]
+    assert told["what"].startswith("By this computer's clock, 20")
+    assert f"the certificate of the coordinator at localhost:{port} {words}" in told["what"]
+    assert error["identifier"] == "E020"
+    assert doctor.returncode == 1
+    assert f"The coordinator's certificate {words} It is valid from" in doctor.stdout
+    assert f"{'10 days after the end' if days < 0 else '9 days before the start'}. {remedy}" in doctor.stdout
 
 
 def serving_status(address: str) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from host import computer_checks
+from host.clock_words import at, spelled
 from host.diagnosis import (
     AILMENTS,
     Finding,
@@ -20,8 +21,8 @@ from host.diagnosis import (
     fine,
     judge_address_rules,
     judge_clock,
-    judge_days,
     judge_disk,
+    judge_validity,
     warning,
 )
 from host.message_catalogue import Entry
@@ -32,7 +33,14 @@ from pki.register import Register
 from tests.rehearsal.federation import Office
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # the certificates here are made after this line is run
+DAY = timedelta(days=1)
 FINE, WARNING, FAILURE = Severity.FINE, Severity.WARNING, Severity.FAILURE
+
+
+def validity(days_left: float) -> Finding:
+    """What is found of a certificate of 90 days that ends so many days from now."""
+    end = NOW + days_left * DAY
+    return judge_validity("It", end - 90 * DAY, end, now=NOW, renewal="Renew.")
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +57,18 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
         (lambda: judge_disk(80 << 30), FINE, "free"),
         (lambda: judge_disk(900 << 20), WARNING, "Make room"),
         (lambda: judge_disk(1 << 20), FAILURE, "audit log"),
-        (lambda: judge_days("It", 60.0, "Renew."), FINE, "60 more days"),
-        (lambda: judge_days("It", 9.0, "Renew."), WARNING, "ends in 9 days. Renew."),
-        (lambda: judge_days("It", -3.0, "Renew."), FAILURE, "ended 3 days ago. Renew."),
+        (lambda: validity(60.0), FINE, "60 more days"),
+        (lambda: validity(9.0), WARNING, "ends in 9 days. Renew."),
+        (lambda: validity(-3.0), FAILURE, f"It has expired. It is valid from {at(NOW - 93 * DAY)} to "),
+        (lambda: validity(-3.0), FAILURE, f"This computer's clock shows {at(NOW)}, 3 days after the end. Compare"),
+        (lambda: validity(150.0), FAILURE, f"{at(NOW)}, 60 days before the start. Set this computer's clock: `timedat"),
         (lambda: judge_clock(True), FINE, "kept"),
         (lambda: judge_clock(False), WARNING, "timedatectl"),
         (lambda: judge_clock(None), FINE, "does not tell"),
         (lambda: judge_clock(False, 1.5), FINE, "1.5 s apart"),
-        (lambda: judge_clock(True, 300.0), FAILURE, "300 s ahead of"),
-        (lambda: judge_clock(True, -300.0), FAILURE, "300 s behind"),
+        (lambda: judge_clock(True, 300.0), FAILURE, "5 minutes ahead of the coordinator's clock."),
+        (lambda: judge_clock(True, 10 * 86400.0), FAILURE, "10 days ahead of"),
+        (lambda: judge_clock(True, -300.0), FAILURE, "5 minutes behind the coordinator's clock."),
         (lambda: judge_address_rules(True), FINE, "enforces"),
         (lambda: judge_address_rules(False), WARNING, "firewall"),
         (lambda: judge_address_rules(None), FINE, "root"),
@@ -70,6 +81,15 @@ def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity, wo
     assert finding.severity is expected
     assert words in finding.line
     assert bool(finding.remedy) is (expected is not FINE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-60.0, "60 seconds"), (300.0, "5 minutes"), (7200.0, "2 hours"), (129600.0, "36 hours"), (864000.0, "10 days")],
+)
+def test_a_difference_of_clocks_is_spelled(seconds: float, words: str) -> None:
+    """A difference is told in the largest unit of which there are two, without its sign."""
+    assert spelled(seconds) == words
 
 
 def test_the_exit_status_is_that_of_the_worst() -> None:
@@ -123,11 +143,12 @@ def test_a_key_that_others_may_read(office: Office) -> None:
 
 @pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])
 def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity) -> None:
-    """Young it is well, late a warning, after its end a failure; before its beginning the clock is wrong."""
+    """Young it is well, late a warning; outside its days a failure, with the time that this clock shows."""
     told = key_checks.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
 
     assert told.severity is expected
-    assert ("clock" in told.line) is (days < 0)
+    assert ("This computer's clock shows" in told.line) is (expected is FAILURE)
+    assert ("timedatectl" in told.line) is (days < 0)
 
 
 def test_an_invitation_that_does_not_fit(office: Office) -> None:

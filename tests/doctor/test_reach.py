@@ -13,8 +13,9 @@ import pytest
 
 from deploy.quickstart.ports import free_port
 from host.address_checks import Proxy, Target, findings, proxy_for
+from host.clock_words import at
 from host.diagnosis import Finding, Severity
-from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
+from tests.doctor.network import ConnectProxy, intercepting, intercepting_as, listening, passing_through
 from tests.rehearsal.federation import Office, serving
 from tests.rehearsal.study import plan_with
 
@@ -142,27 +143,28 @@ def test_an_expired_coordinator(tmp_path: Path) -> None:
 
     with listening(intercepting_as(office)) as port:
         ended = the_failure(look(target_of(office, port)))
+    ends = office.authority.coordinator_leaf().not_valid_after_utc
     office.authority.renew_coordinator(datetime.now(UTC))
     with listening(intercepting_as(office)) as port:
         renewed = look(target_of(office, port))
 
-    assert "certificate ended on" in ended.says
-    assert "pki renew" in ended.remedy
+    assert "The coordinator's certificate has expired." in ended.says
+    assert f"to {at(ends)}. This computer's clock shows {datetime.now(UTC):%Y-%m-%d}" in ended.says
+    assert "10 days after the end." in ended.says
+    assert ended.remedy.startswith("Compare this computer's clock with a watch first. If it is right, ask the office")
     assert is_well(renewed)
 
 
-def intercepting_as(office: Office) -> object:
-    """A server that shows the coordinator's own certificate."""
-    import ssl
+def test_a_clock_that_is_behind(tmp_path: Path) -> None:
+    """A certificate of the days to come is told with both ends, and the clock that has to be set."""
+    office = Office.found(tmp_path, now=datetime.now(UTC) + timedelta(days=6))
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
+    with listening(intercepting_as(office)) as port:
+        early = the_failure(look(target_of(office, port)))
 
-    def serve(connection: socket.socket) -> None:
-        with context.wrap_socket(connection, server_side=True) as secure:
-            secure.recv(1)
-
-    return serve
+    assert "The coordinator's certificate is not valid yet. It is valid from" in early.says
+    assert "6 days before the start." in early.says
+    assert early.remedy == "Set this computer's clock: `timedatectl set-ntp true`."
 
 
 def test_a_proxy_that_does_not_answer(office: Office) -> None:

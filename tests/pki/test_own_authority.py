@@ -51,8 +51,8 @@ def constrained(*permitted: str) -> x509.NameConstraints:
 
 UNFIT: dict[str, Callable[[datetime, Authority], tuple[bytes, str]]] = {
     "no authority": lambda now, _: (found(Wanted(start=now, is_authority=False)).pem, "not the certificate of an auth"),
-    "expired": lambda now, _: (found(Wanted(start=now - timedelta(days=9), days=8)).pem, "valid only from"),
-    "not yet valid": lambda now, _: (found(Wanted(start=now + timedelta(days=9))).pem, "valid only from"),
+    "expired": lambda now, _: (found(Wanted(start=now - timedelta(days=9), days=8)).pem, "not valid now"),
+    "not yet valid": lambda now, _: (found(Wanted(start=now + timedelta(days=9))).pem, "not valid now"),
     "weak RSA": lambda now, _: (found(Wanted(start=now), rsa.generate_private_key(65537, 2048)).pem, "RSA of 3072"),
     "another curve": lambda now, _: (found(Wanted(start=now), ec.generate_private_key(ec.SECP256K1())).pem, "P-384"),
     "nameless": lambda now, _: (found(Wanted(start=now, name="")).pem, "has no name"),
@@ -133,8 +133,8 @@ WRONG_LEAVES: dict[str, tuple[Callable[[Leaf], Leaf], str]] = {
     "no name": (lambda leaf: replace(leaf, uris=()), "0 names"),
     "another federation": (lambda leaf: replace(leaf, uris=("spiffe://lungs/site/a",)), "not that of a site"),
     "the coordinator's name": (lambda leaf: replace(leaf, uris=("spiffe://heart/coordinator",)), "not that of a site"),
-    "expired": (lambda leaf: replace(leaf, start=leaf.start - timedelta(days=9), days=8), "expired"),
-    "not yet valid": (lambda leaf: replace(leaf, start=leaf.start + timedelta(days=9)), "not valid before"),
+    "expired": (lambda leaf: replace(leaf, start=leaf.start - timedelta(days=9), days=8), "after the end"),
+    "not yet valid": (lambda leaf: replace(leaf, start=leaf.start + timedelta(days=9)), "before the start"),
     "too long": (lambda leaf: replace(leaf, days=399), "more than 398 days"),
     "unknown and critical": (lambda leaf: replace(leaf, extensions=((TEMPLATE, True),)), "extension"),
 }
@@ -180,7 +180,7 @@ def test_authorities_between_are_followed_and_checked(hospital: HospitalAuthorit
     assert good is not None
     assert certificates_in(good.chain_pem) == [shown, between.certificate, hospital.certificate]
     assert own_certificate_in([shown], anchors, HEART, now) is None
-    for wrong, reason in ((late, "valid only from"), (none, "not the certificate of an authority")):
+    for wrong, reason in ((late, "not valid now"), (none, "not the certificate of an authority")):
         with pytest.raises(RefusedError, match=reason):
             own_certificate_in([shown, wrong.certificate], anchors, HEART, now)
     shown = issued(deeper, small_key().public_key(), leaf)

@@ -1,0 +1,44 @@
+"""Times and differences of clocks in words, for messages about certificates that this computer's clock rejects.
+
+A certificate that has expired and a clock that is ahead look the same to a program. So each message names the
+certificate's times, the time of this clock and the difference, and a person compares the clock with a watch.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+# Below two of a unit the next smaller one is used, so that no number stands before a wrong plural.
+_UNITS: Final = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
+SET_CLOCK: Final = "Set this computer's clock: `timedatectl set-ntp true`."
+COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."
+
+
+def at(time: datetime) -> str:
+    """A time in UTC with its minute; `time` is aware and in UTC."""
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def spelled(seconds: float) -> str:
+    """A difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
+    for size, unit in _UNITS:
+        if abs(seconds) >= 2 * size:
+            return f"{abs(seconds) / size:.0f} {unit}"
+    return f"{abs(seconds):.0f} seconds"
+
+
+def outside(start: datetime, end: datetime, now: datetime) -> str:
+    """Two sentences on a time outside an interval, with both ends and the difference; empty inside it."""
+    if now < start:
+        apart = f"{spelled((start - now).total_seconds())} before the start"
+    elif now >= end:
+        apart = f"{spelled((now - end).total_seconds())} after the end"
+    else:
+        return ""
+    return f"It is valid from {at(start)} to {at(end)}. This computer's clock shows {at(now)}, {apart}."
+
+
+def clocks_apart(seconds: float) -> str:
+    """How far this computer's clock is from the coordinator's; positive if this one is ahead."""
+    return f"{spelled(seconds)} {'ahead of' if seconds > 0 else 'behind'} the coordinator's clock"
