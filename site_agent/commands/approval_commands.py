@@ -93,11 +93,13 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     log, facts = _log(hospital), _facts(plan, by)
     reason = "; ".join(_refusals(hospital, plan))
     if reason:
+        from site_agent.gate.policy import remedy_of_refusal
+
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
             consequence="Nothing was approved. Nothing left this site.",
-            remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
+            remedy=remedy_of_refusal(plan, hospital.site, own_fingerprint(hospital)),
         )
     if sys.stdin.isatty() and not yes:
         _ask(hospital, plan, by)

@@ -46,7 +46,7 @@ from site_agent.gate.announced_absence import watch_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.door import GateRefusal, unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
-from site_agent.gate.policy import refuse_plan
+from site_agent.gate.policy import refuse_plan, remedy_of_refusal
 from site_agent.gate.separation import guard_of
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
@@ -269,7 +269,7 @@ class SiteGate:
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        raise policy_refuses(plan.study, refusal)
+        raise policy_refuses(plan.study, refusal, remedy_of_refusal(plan, self._hospital.site, self._identity))
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)

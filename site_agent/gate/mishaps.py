@@ -37,12 +37,12 @@ class TrainerFailed(OperatorError):
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 
 
-def policy_refuses(study: str, reason: str) -> RefusedError:
+def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
     """The policy in hospital.yaml does not allow a study."""
     return RefusedError(
         what=f"This site's policy refuses the study {study}: {reason}.",
         consequence="Nothing more leaves this site for it.",
-        remedy="Agree with the researcher on another plan, or change the policy in hospital.yaml.",
+        remedy=remedy,
         code="E025",
     )
 

@@ -37,13 +37,23 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
         site: this site's name.
         identity: the fingerprint of this site's identity key; None leaves out whether the plan lists it.
     """
+    return tuple(dict.fromkeys((*_listing(plan, site, identity), *_reasons(policy, plan, manifest, site))))
+
+
+def remedy_of_refusal(plan: Plan, site: str, identity: str | None) -> str:
+    """The one step after a refusal: the plan's list is the researcher's, the policy is this hospital's own."""
+    if _listing(plan, site, identity):
+        return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
+    return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
+
+
+def _listing(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
     listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
-    listing: tuple[str, ...] = ()
-    if identity is not None and listed is None:
-        listing = (f"the plan does not list {site}, with whatever identity key",)
-    elif identity is not None and listed != identity:
-        listing = (f"the plan lists {site} with the identity key {listed}; this site's own is {identity}",)
-    return tuple(dict.fromkeys((*listing, *_reasons(policy, plan, manifest, site))))
+    if identity is None or listed == identity:
+        return ()
+    if listed is None:
+        return (f"the plan does not list {site}. This site's identity key is {identity}",)
+    return (f"the plan lists {site} with the identity key {listed}. This site's identity key is {identity}",)
 
 
 def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Iterator[str]:
@@ -52,7 +62,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         yield f"the plan asks this site for {tier}, the policy allows {policy.tier} at most"
     forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
     if forbidden and tier != "statistics":
-        yield f"the policy does not allow the method {' or '.join(forbidden)}"
+        yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:
@@ -69,7 +79,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         yield f"the plan's clipping range is {asked:g}, and the policy allows {allowed:g}"
     if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
         fewest = plan.prior.method.fewest_sites
-        yield f"a concept is added up over {fewest} sites or more, the policy wants {policy.smallest_sites}"
+        yield f"a concept is added up over {fewest} sites or more, the policy requires {policy.smallest_sites}"
     if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
         cell = plan.statistics.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"

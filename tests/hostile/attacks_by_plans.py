@@ -74,7 +74,8 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
         reason="each of the plan's two sites would see the other's change, and the policy does not allow it",
     ),
     "another method": WeakPlan(
-        policy={"methods": ("global-layers",)}, reason="the policy does not allow the method fedavg"
+        policy={"methods": ("global-layers",)},
+        reason="the policy does not allow the method fedavg, it allows global-layers",
     ),
     "more rounds": WeakPlan(policy={"largest_rounds": 2}, reason="the plan has 3 rounds, and the policy allows 2"),
     "more bytes": WeakPlan(policy={"largest_megabytes": 1e-5}, reason="MB would leave, and the policy allows 1e-05 MB"),

@@ -88,15 +88,30 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     """Every reason is said by review and approve alike, both end with 77, it is on record, no approval is written."""
     plan = site.plan()
-    site.allow(largest_rounds=2, largest_clipping_range=0.5)
+    site.allow(largest_rounds=2, largest_clipping_range=0.5, methods=["local"], largest_megabytes=0.00001)
 
     assert site("review") == 77
     assert "It refuses this plan: the plan has 3 rounds, and the policy allows 2." in site.out
     assert "It refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
+    assert "It refuses this plan: the policy does not allow the method fedavg, it allows local." in site.out
+    assert " MB would leave, and the policy allows 1e-05 MB." in site.out
     assert site("approve", "--by", "A. Jones") == 77
-    assert "has 3 rounds, and the policy allows 2; the plan's clipping range is 8" in site.err
+    assert "change the policy in hospital.yaml" in site.err
+    assert "has 3 rounds, and the policy allows 2; " in site.err
+    assert "the policy allows 1e-05 MB; the plan's clipping range is 8, and the policy allows 0.5" in site.err
     assert [(facts["event"], facts["by"]) for facts in site.events()] == [("approval_refused", "A. Jones")]
     assert find_approval(site.folder / "state", plan) is None
+
+
+def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
+    """A missing plan and a missing folder for the page are told by their paths."""
+    missing = site.folder / "missing" / "review.html"
+
+    assert site("review") == 78
+    assert f"{site.folder / 'plan.yaml'} cannot be read: No such file or directory." in site.err
+    site.plan()
+    assert site("review", "--html", missing) == 78
+    assert f"{missing} could not be written: No such file or directory." in site.err
 
 
 @pytest.mark.parametrize(("rows", "status"), [(None, 0), (9, 0), (4, 78), (2, 78)])
@@ -123,7 +138,8 @@ def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
 
     assert site("approve", "--by", "A. Jones") == 77
     own = SiteKeys.load(site.folder / "state" / "gate").identity_fingerprint()
-    assert f"lists a with the identity key {site.identities['a']}; this site's own is {own}" in site.err
+    assert f"lists a with the identity key {site.identities['a']}. This site's identity key is {own}." in site.err
+    assert "Send the researcher the fingerprint that `site-agent identity` prints." in site.err
 
 
 @pytest.mark.parametrize("typed", ["n", "", "yes please"])

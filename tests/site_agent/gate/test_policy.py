@@ -21,6 +21,7 @@ ALLOWED: dict[str, Any] = {
     "largest_megabytes": 1.0,
     "largest_clipping_range": 8.0,
 }
+METHODS = ", ".join(ALLOWED["methods"])
 MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
 
 
@@ -46,9 +47,9 @@ def composed(*names: str) -> dict[str, Any]:
     [
         ({}, None),
         (composed("fedprox", "fedlp"), None),
-        (composed("fedprox", "ditto"), "the policy does not allow the method ditto"),
-        (composed("moon", "fedadam"), "the policy does not allow the method moon or fedadam"),
-        ({"method": {"name": "ditto"}}, "the policy does not allow the method ditto"),
+        (composed("fedprox", "ditto"), f"the policy does not allow the method ditto, it allows {METHODS}"),
+        (composed("moon", "fedadam"), f"the policy does not allow the method moon or fedadam, it allows {METHODS}"),
+        ({"method": {"name": "ditto"}}, f"the policy does not allow the method ditto, it allows {METHODS}"),
     ],
 )
 def test_every_method_of_a_composition_has_to_be_allowed(changes: dict[str, Any], reason: str | None) -> None:
@@ -101,4 +102,4 @@ def test_another_key_under_this_sites_name_is_refused_first() -> None:
     plan = plan_with(made_up_identities("abd") | {"a": IDENTITIES["b"], "b": IDENTITIES["a"]})
 
     wrong, own = IDENTITIES["b"], IDENTITIES["a"]
-    assert answer(plan) == f"the plan lists a with the identity key {wrong}; this site's own is {own}"
+    assert answer(plan) == f"the plan lists a with the identity key {wrong}. This site's identity key is {own}"
