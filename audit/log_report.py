@@ -34,6 +34,7 @@ _WORDS: Final = {
     "maintenance_cancelled": "A person took back that this site may be away.",
     "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",
     "data_accepted": "{by} accepted {warnings} warnings about this site's table.",
+    "model_adopted": "{by} adopted the model {model} of the run {run}, digest {digest}.",
     "approval_refused": "{by} could not approve {study} version {version}: {reason}.",
     "approval_awaited": "A plan of {study} waits for persons here: {because}.",
     "plan_withdrawn": "{by} withdrew this site from {study} version {version}.",

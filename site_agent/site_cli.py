@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import click
 
 from host.command_line import finish
+from site_agent.commands.adopt_command import adopt
 from site_agent.commands.approval_commands import approve, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
@@ -116,6 +117,7 @@ def check(path: Path) -> None:
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 
+cli.add_command(adopt)
 cli.add_command(audit)
 cli.add_command(predict)
 cli.add_command(recalibrate)

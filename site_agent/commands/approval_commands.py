@@ -88,9 +88,9 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
     """
     hospital, now = read_hospital(path), datetime.now(UTC)
-    plan, by = read_plan(hospital, plan_path), _person(by)
+    plan, by = read_plan(hospital, plan_path), person(by)
     ends = None if until is None else _end_of(until, now)
-    log, facts = _log(hospital), _facts(plan, by)
+    log, facts = audit_log_of(hospital), _facts(plan, by)
     reason = "; ".join(_refusals(hospital, plan))
     if reason:
         from site_agent.gate.policy import remedy_of_refusal
@@ -147,7 +147,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "A. Jones"
     """
     hospital = read_hospital(path)
-    plan, by = read_plan(hospital, plan_path), _person(by)
+    plan, by = read_plan(hospital, plan_path), person(by)
     # First the act that stops, then the record of it: a full disk or a broken log must not keep a site in a study.
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
@@ -155,7 +155,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
             consequence="Nothing was changed. Nothing of it leaves this site.",
             remedy="Name the plan that was approved with --plan.",
         )
-    _log(hospital).write("plan_withdrawn", **_facts(plan, by))
+    audit_log_of(hospital).write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}; nothing more leaves.")
     click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
 
@@ -288,7 +288,8 @@ def _of_bytes(plan: Plan) -> str:
     return "These very bytes would have left after masking, which makes others of them each time."
 
 
-def _log(hospital: Hospital) -> AuditLog:
+def audit_log_of(hospital: Hospital) -> AuditLog:
+    """This site's audit log, opened for a person's command."""
     from site_agent.gate.site_log import AuditLog
 
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
@@ -296,10 +297,10 @@ def _log(hospital: Hospital) -> AuditLog:
 
 def _facts(plan: Plan, by: str) -> dict[str, str | int]:
     digests = {"plan": plan.digest.hex(), "manifest": manifest_of(plan).digest.hex()}
-    return {"study": plan.study, "version": plan.version, **digests, "by": by, "account": _account()}
+    return {"study": plan.study, "version": plan.version, **digests, "by": by, "account": account()}
 
 
-def _account() -> str:
+def account() -> str:
     """The user of this computer who types, as the system knows it and no environment says otherwise."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -307,7 +308,12 @@ def _account() -> str:
         return str(os.getuid())
 
 
-def _person(by: str) -> str:
+def person(by: str) -> str:
+    """The name that a person gave, in one line.
+
+    Raises:
+        UsageError: it is empty.
+    """
     if not by.strip() or not by.isprintable():
         raise UsageError(
             what="--by is empty.",

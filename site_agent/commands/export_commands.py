@@ -15,9 +15,9 @@ from site_agent.hospital import read_hospital
 @config_option
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
 @click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This needs the extra `onnx`.")
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
-    """Write the chosen model with a loader that needs only PyTorch.
+    """Write the model in use with a loader that needs only PyTorch.
 
     The loader's predictions are compared with the model's first.
 
@@ -32,20 +32,22 @@ def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> No
     from site_agent.desk.export.export_folder import export_model
 
     made = export_model(hospital, output, run_name, has_onnx=has_onnx)
-    click.echo(f"{', '.join(made.files)} are in {output}.")
+    click.echo(f"{', '.join(made.files)} are in {output}: {made.model}.")
     click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
     if made.onnx_difference is not None:
         click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
     click.echo("The files hold what was learnt of this site's rows; see card.md before giving them away.")
+    for notice in made.notices:
+        click.echo(notice)
 
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
-    """Write a model card of the chosen model. Counts below 10 are not shown.
+    """Write a model card of the model in use. Counts below 10 are not shown.
 
     Example: site-agent card --config hospital.yaml --markdown card.md
     """
@@ -57,11 +59,10 @@ def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Pat
 
     from site_agent.desk.model_card import card_facts, card_markdown
     from site_agent.desk.result_files import check_places, write_result
-    from site_agent.trainer.saved_model import latest_run, load_model
+    from site_agent.desk.use.model_in_use import model_in_use
 
     check_places((("--markdown", markdown), ("--json", json_path)), hospital, [path])
-    name = latest_run(hospital.state_path) if run_name is None else run_name
-    facts = card_facts(hospital, name, load_model(hospital.state_path, name))
+    facts = card_facts(hospital, model_in_use(hospital.state_path, run_name))
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
     if markdown is not None:

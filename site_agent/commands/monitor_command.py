@@ -14,7 +14,7 @@ from site_agent.hospital import read_hospital
 @click.command()
 @config_option
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 @click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
 @click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")

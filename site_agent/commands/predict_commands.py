@@ -1,4 +1,4 @@
-"""`site-agent predict` and `site-agent recalibrate`: the chosen model on new rows; everything stays here."""
+"""`site-agent predict` and `site-agent recalibrate`: the model in use on new rows; everything stays here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from site_agent.hospital import read_hospital
 @config_option
 @click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
-    """Apply the chosen model to new rows. Nothing leaves this computer.
+    """Apply the model in use to new rows. Nothing leaves this computer.
 
     The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
     .parquet.
@@ -31,17 +31,17 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 
     from site_agent.desk.prediction import predict_table
     from site_agent.desk.result_files import check_place
-    from site_agent.trainer.saved_model import latest_run
 
     check_place(output, "--output", hospital, [path, table])
-    run_name = latest_run(hospital.state_path) if run_name is None else run_name
     predicted = predict_table(hospital, table, output, run_name)
     done = predicted.rows - predicted.abstained
-    click.echo(f"{done} of {predicted.rows} rows predicted into {output} by the model of the run {run_name}.")
+    click.echo(f"{done} of {predicted.rows} rows predicted into {output} by {predicted.model}.")
     if predicted.abstained:
         click.echo(f"{predicted.abstained} rows have no prediction. The column abstained_because names the reason:")
         for line in predicted.why:
             click.echo(f"  {line}")
+    for notice in predicted.notices:
+        click.echo(notice)
 
 
 @click.command()
@@ -52,7 +52,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     type=click.Choice(["platt", "isotonic", "none"]),
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
-@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
 def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's validation rows. The model itself does not change.
 

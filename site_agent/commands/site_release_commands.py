@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from protos.errors import UsageError
+from site_agent.commands.approval_commands import audit_log_of
 from site_agent.commands.site_options import config_option
-from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path, gate_folder
-
-if TYPE_CHECKING:
-    from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import read_hospital
+from site_agent.state_folders import gate_folder
 
 _run_option = click.option("--run", required=True, help="Name of the run, as in the audit log.")
 _by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
@@ -48,7 +46,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     from pki.store import write_public
     from protos.wire.release_statements import approve_release
 
-    log = _log(hospital)
+    log = audit_log_of(hospital)
     ends = [facts for facts in log.records("run_finished") if facts["run"] == run]
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
@@ -83,7 +81,7 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "A. Jones" --reason "no consent"
     """
     hospital, by, reason = read_hospital(path), _line(by, "--by"), _line(reason, "--reason")
-    log = _log(hospital)
+    log = audit_log_of(hospital)
     sent = {facts["round"]: facts for facts in log.records("contribution_released") if facts["run"] == run}
     if not sent:
         raise UsageError(
@@ -111,12 +109,6 @@ def _consequences(run: str, sent: dict[int, dict[str, Any]]) -> list[str]:
         "  take the patients out of the table: the next study then is without them",
         "Tell the federation office and the data protection officer; the audit log has this record to show them.",
     ]
-
-
-def _log(hospital: Hospital) -> AuditLog:
-    from site_agent.gate.site_log import AuditLog
-
-    return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
 
 
 def _line(text: str, option: str) -> str:

@@ -17,6 +17,7 @@ from protos.plan.manifest import manifest_of
 from site_agent.hospital import Training
 from site_agent.trainer.data.dataset import place_columns
 from site_agent.trainer.evaluation import Scores, scores_of
+from site_agent.trainer.own_models import own_scores
 from site_agent.trainer.saved_model import SavedModel, other_version
 from site_agent.trainer.site_network import SiteNetworks
 from site_agent.trainer.soft_target_training import added_columns, beside, joined
@@ -33,7 +34,7 @@ class AppliedModel:
             ConfigurationError: the values are those of another network.
         """
         self.model = model
-        if model.joined is not None:
+        if model.joined is not None or model.own is not None:
             return
         networks = SiteNetworks(
             plan=model.plan,
@@ -43,7 +44,7 @@ class AppliedModel:
             own_module=Path(training.own_module) if training.own_module else None,
             module_seed=0,  # every value is replaced below
         )
-        self._flat = networks.lay(manifest_of(model.plan).tensors)
+        self._flat = networks.lay(() if model.is_alone else manifest_of(model.plan).tensors)
         try:
             self._flat.load(model.values)
         except ValueError as cause:
@@ -55,7 +56,7 @@ class AppliedModel:
         return self._flat.network.eval()
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What model and expert say of rows, float32 of shape (rows, outputs).
+        """What network and expert say of rows, float32 of shape (rows, outputs); a simple model has no such outputs.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.
@@ -66,7 +67,7 @@ class AppliedModel:
             return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
         own = model.preprocessing.columns
         unused = model.plan.unused_columns
-        placed = place_columns(features, own, model.columns, unused) if model.plan.columns else features
+        placed = features if model.columns == own else place_columns(features, own, model.columns, unused)
         if model.expert is None or model.plan.expert is None:
             return predict(self._flat, torch.from_numpy(placed))
         said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert
@@ -74,5 +75,13 @@ class AppliedModel:
         return joined(predict(self._flat, read), said, use.result_share)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
-        """The same as probabilities, or as numbers in the target's unit; see `scores_of`."""
-        return scores_of(self.model.preprocessing, self.outputs(features))
+        """Probabilities, or numbers in the target's unit, see `scores_of`; NaN in a row without a finite output."""
+        preprocessing, own = self.model.preprocessing, self.model.own
+        if own is not None:
+            task = preprocessing.contract.target.task
+            scores = own_scores(own, task, features)
+            return preprocessing.in_target_units(scores) if task == "regression" else scores
+        outputs = self.outputs(features)
+        scores = scores_of(preprocessing, outputs)
+        scores[~np.isfinite(outputs).all(axis=1)] = np.nan
+        return scores

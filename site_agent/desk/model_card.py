@@ -6,7 +6,6 @@ of fewer than SMALLEST_CELL patients or rows are not told, no range or code of a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,14 +15,16 @@ from audit.log_files import BrokenFile, all_files, position_after
 from protos.errors import ConfigurationError
 from protos.plan.methods import described
 from protos.wire.log_chain import LogPosition
+from site_agent.desk.findings.facts import saved_facts
+from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.software import versions
 
 SMALLEST_CELL: Final = 10
@@ -39,43 +40,45 @@ _NOT_FOR: Final = (
 )
 
 
-def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Json]:
+def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
     """The card as plain values.
 
     Args:
         hospital: this site; its report of the run is read.
-        run: the run's name.
-        model: the run's model.
+        used: the model.
 
     Raises:
         OperatorError: the run's scores were not kept.
     """
-    kept, plan = scored_rows(hospital.state_path, run), model.plan
-    contract, saved = model.preprocessing.contract, _report(hospital, run)
+    run, model, plan = used.run, used.model, used.model.plan
+    kept, contract = scored_rows(hospital.state_path, run), model.preprocessing.contract
+    saved: dict[str, Any] = saved_facts(hospital.state_path, run)
     names = [site.name for site in plan.sites]
-    federated, shown = saved[FEDERATED], _shown_classes(kept.test)
-    changed = recalibration_of(hospital.state_path, run)
+    reached, shown = (saved["simple_models"] if model.own else saved)[used.name], _shown_classes(kept.test)
+    changed = recalibration_of(hospital.state_path, run, used.name)
     return {
         "run": run,
+        "model": used.name,
+        "adopted_by": used.adoption.by if used.adoption else None,
         "intended_use": _USE,
         "not_for": _NOT_FOR,
         "study": plan.study,
         "plan_digest": plan.digest.hex(),
         "method": described(plan.method),
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
-        "architecture": plan.architecture.name if plan.prior is None else "regression, forest and the others' score",
+        "architecture": _built_of(used),
         "rounds": plan.rounds,
         "sites": len(names),
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
-        "checkpoint_round": federated["checkpoint"]["round"],
+        "checkpoint_round": reached["checkpoint"]["round"] if "checkpoint" in reached else None,
         "task": contract.target.task,
         "target": contract.target.name,
         "features": [feature.name for feature in contract.features],
         "rows": {part: _cell(count) for part, count in saved["rows"].items()},
         "test_rows_by_class": by_class(kept.test),
-        "metrics": federated["metrics"],
-        "intervals": federated["intervals"],
-        "calibration": {shown.get(of, of): found for of, found in federated["calibration"].items()},
+        "metrics": reached["metrics"],
+        "intervals": reached["intervals"],
+        "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
         "conclusion": _told(saved["gain"]),
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_expert": model.expert is not None,
@@ -83,6 +86,15 @@ def card_facts(hospital: Hospital, run: str, model: SavedModel) -> dict[str, Jso
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
     }
+
+
+def _built_of(used: ModelInUse) -> str:
+    """The kind of model."""
+    if used.model.own is not None:
+        return "none: a simple model, fitted to this site's own rows alone"
+    if used.model.joined is not None:
+        return "regression and forest" if used.name != FEDERATED else "regression, forest and the others' score"
+    return used.model.plan.architecture.name
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
@@ -116,8 +128,10 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
             {
                 "plan digest": facts["plan_digest"],
                 "method": facts["method"],
+                "this model": MODEL_TITLES.get(facts["model"], facts["model"]),
+                "adopted by": facts["adopted_by"] or "nobody",
                 "network": facts["architecture"],
-                "rounds": f"{facts['rounds']}; the model of round {facts['checkpoint_round']} was kept",
+                "rounds": _rounds(facts),
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
                 "expert of the site": "yes" if facts["has_expert"] else "no",
                 "recalibrated here": facts["recalibration"] or "no",
@@ -142,6 +156,12 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         _list(_evidence(facts)),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _rounds(facts: Mapping[str, Any]) -> str:
+    if facts["model"] != FEDERATED:
+        return "none: no other hospital's patients took part in this model"
+    return f"{facts['rounds']}; the model of round {facts['checkpoint_round']} was kept"
 
 
 def _asked(facts: Mapping[str, Any]) -> list[str]:
@@ -176,11 +196,6 @@ def _told(gain: Mapping[str, Any]) -> str:
 
 def _cell(count: int) -> int | str:
     return count if count >= SMALLEST_CELL else SUPPRESSED
-
-
-def _report(hospital: Hospital, run: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((hospital.state_path / "reports" / f"{run}.json").read_bytes())
-    return found
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:

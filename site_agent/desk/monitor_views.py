@@ -43,7 +43,8 @@ _HELP: Final = {
 def monitor_lines(facts: Facts) -> Iterator[str]:
     """Rows, warnings, then a line for each column and for the headline metric."""
     abstained = f"{facts['abstained']} abstained, {facts['off_contract']} of them off contract"
-    yield f"{facts['site']}: run {facts['run']} on {facts['rows']} new rows, {abstained}"
+    yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows, {abstained}"
+    yield from facts["notices"]
     for warning in facts["warnings"]:
         yield f"Warning: {warning}"
     for one in facts["columns"]:

@@ -16,35 +16,35 @@ import numpy.typing as npt
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
 from site_agent.desk.prediction import scores_of_new_rows
+from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model, other_version
+from site_agent.trainer.saved_model import other_version
 
 FEWEST_ROWS: Final = 100
 
 
 def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
-    """What a table of new patients says about a run's model, as plain values.
+    """What a table of new patients says about the model in use, as plain values.
 
     Raises:
         OperatorError: there is no such model, it has no profile, or it is not a table of its contract.
     """
-    name = latest_run(hospital.state_path) if run is None else run
-    model = load_model(hospital.state_path, name)
+    used = model_in_use(hospital.state_path, run)
+    model = used.model
     if model.profile is None:
-        raise other_version(name)
+        raise other_version(used.run)
     contract = model.preprocessing.contract
     new = _read(path, contract, model.profile)
-    scores = scores_of_new_rows(hospital, model, name, new)
+    scores = scores_of_new_rows(hospital, used, new)
     columns = watch(model.profile, new)
-    quality = _quality(hospital, model, name, new, scores)
+    quality = _quality(hospital, used, new, scores)
     rows, abstained = new.table.rows, new.table.rows - len(new.usable)
     warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
     off_contract = int(new.off_contract().sum())
@@ -57,7 +57,9 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     warnings += [] if quality is None else list(quality_warnings(quality, contract.target.task))
     return {
         "site": hospital.site,
-        "run": name,
+        "run": used.run,
+        "model": used.title,
+        "notices": list[Json](used.notices),
         "task": contract.target.task,
         "rows": rows,
         "patients": None if new.table.patients is None else len(set(new.table.patients)),
@@ -82,10 +84,10 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
 
 
 def _quality(
-    hospital: Hospital, model: SavedModel, run: str, new: NewRows, scores: npt.NDArray[np.float64]
+    hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
     """That of the usable rows beside that of the test rows; None without outcomes."""
-    usable, target = new.usable, model.preprocessing.contract.target
+    usable, target = new.usable, used.model.preprocessing.contract.target
     if new.table.target is None or not len(usable):
         return None
     who = new.table.patients
@@ -96,7 +98,8 @@ def _quality(
         classes=target.classes,
         patients=None if patients is None else patients.astype(np.int64),
     )
-    kept, changed = scored_rows(hospital.state_path, run), recalibration_of(hospital.state_path, run)
+    state, run = hospital.state_path, used.run
+    kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores are mapped where the site has recalibrated, so those of the test are too.
-    then = kept.scores[FEDERATED] if changed is None else changed.apply(kept.scores[FEDERATED])
+    then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
     return quality_of(rows, scores, kept.test, then)

@@ -1,4 +1,4 @@
-"""The chosen model on new rows: a table in, a table of predictions out; both stay at the site.
+"""The model in use on new rows: a table in, a table of predictions out; both stay at the site.
 
 The table is read under the contract that the model was trained with, encoded by the preprocessing that
 was fitted then, and computed as the model's own test was; where the site has recalibrated the model, its
@@ -30,11 +30,11 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from site_agent.desk.result_files import check_place, write_result
+from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
@@ -44,11 +44,21 @@ _PARQUET: Final = (".parquet", ".pq")
 
 @dataclass(frozen=True)
 class Predicted:
-    """How many rows there were, of how many of them nothing was predicted, and why, a line for each column and flaw."""
+    """What a prediction came to.
+
+    Attributes:
+        rows: how many there were.
+        abstained: of how many of them nothing was predicted.
+        why: a line for each column and flaw.
+        model: which model predicted, as a sentence names it.
+        notices: what a person should read beside the result.
+    """
 
     rows: int
     abstained: int
-    why: tuple[str, ...] = ()
+    why: tuple[str, ...]
+    model: str
+    notices: tuple[str, ...]
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
@@ -64,23 +74,23 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         hospital: this site.
         table: new rows, with or without the columns of target, patient and ignored.
         output: where the predictions go, in a folder that exists.
-        run: the run whose model is used; None takes the one saved last.
+        run: the run whose model is used; None takes the adopted model, or that of the latest run if there is none.
 
     Raises:
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
     check_place(output, "--output", hospital, [table])
-    name = latest_run(hospital.state_path) if run is None else run
-    model = load_model(hospital.state_path, name)
+    used = model_in_use(hospital.state_path, run)
+    model = used.model
     new = read_new_rows(table, model.preprocessing.contract, model.profile)
-    scores = scores_of_new_rows(hospital, model, name, new)
+    scores = scores_of_new_rows(hospital, used, new)
     lines = _lines(model.preprocessing.contract, new, scores)
     write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     why = tuple(one.line for one in new.left_out)
-    return Predicted(new.table.rows, new.table.rows - len(new.usable), why)
+    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
 
 
-def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: NewRows) -> npt.NDArray[np.float64]:
+def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
     """What the model says of the usable rows, recalibrated where the site has asked for it.
 
     Returns:
@@ -89,7 +99,7 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
     Raises:
         DataError: a prediction is no finite number.
     """
-    usable = new.usable
+    usable, model = new.usable, used.model
     if not len(usable):
         return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
     features = model.encode(new.table, usable)
@@ -97,10 +107,9 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
 
     from site_agent.desk.applied import AppliedModel
     from site_agent.desk.use.recalibration import recalibration_of
-    from site_agent.trainer.evaluation import scores_of
 
-    outputs = AppliedModel(model, run, hospital.training).outputs(features)
-    failed = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+    scores = AppliedModel(model, used.run, hospital.training).scores(features)
+    failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
     if failed.size:
         first = int(usable[failed[0]]) + 1
         raise DataError(
@@ -108,7 +117,7 @@ def scores_of_new_rows(hospital: Hospital, model: SavedModel, run: str, new: New
             consequence="Nothing was written and nothing left this site.",
             remedy="Check these rows for values far outside the training data.",
         )
-    scores, map_of = scores_of(model.preprocessing, outputs), recalibration_of(hospital.state_path, run)
+    map_of = recalibration_of(hospital.state_path, used.run, used.name)
     return scores if map_of is None else map_of.apply(scores)
 
 

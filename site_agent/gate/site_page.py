@@ -34,6 +34,7 @@ _TOLD: Final = frozenset(
         "data_accepted",
         "enrolled",
         "enrolment_requested",
+        "model_adopted",
         "plan_approved",
         "plan_withdrawn",
         "release_refused",

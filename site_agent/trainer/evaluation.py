@@ -156,9 +156,9 @@ def held_out_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows
 
 
 def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRows:
-    """A site's validation rows, as `held_out_rows` gives its test rows, without their patients."""
-    targets = targets_of(preprocessing, dataset.validation.targets)
-    return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes)
+    """A site's validation rows, as `held_out_rows` gives its test rows."""
+    targets, patients = targets_of(preprocessing, dataset.validation.targets), dataset.validation_patients
+    return HeldOutRows(task=dataset.task, targets=targets, classes=dataset.classes, patients=patients)
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -21,13 +21,15 @@ from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
+from site_agent.trainer.comparison.recommendation import recommend
 from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
 from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.simple_models import best_simple_model, simple_scores
+from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
 from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
@@ -63,7 +65,9 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     advice = study.advice
-    save_model(hospital.state_path, run, _saved(study, preprocessing, outcome, facts | reached))
+    saved = _saved(study, preprocessing, outcome, facts | reached)
+    save_model(hospital.state_path, run, saved)
+    validation = {FEDERATED: scores_of(preprocessing, outcome.validation_outputs)}
     if advice is not None:
         models["expert"], facts["expert"] = scores_of(preprocessing, advice.test), advice.fitted.evidence
     reason = "this site did not train alone"
@@ -73,14 +77,20 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         alone = train_alone(study)
         if alone is not None:
             models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
+            validation[SILOED] = scores_of(preprocessing, alone.validation_outputs)
+            save_model(hospital.state_path, run, replace(saved, values=alone.values, is_alone=True), SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
     seeds = study.seeds
     if hospital.training.simple_models:
-        models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+        like, seed = replace(saved, values={}, expert=None), seeds.own("simple models")
+        tested, validated = save_simple_models(hospital, run, like, study.own, seed)
+        models, validation = models | tested, validation | validated
         facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
-    keep_scored_rows(hospital.state_path, run, _scored(study, preprocessing, outcome, models))
+    kept = scored(study.own, preprocessing, models, validation)
+    keep_scored_rows(hospital.state_path, run, kept)
+    facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
     assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
     facts |= compared(assessment, choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
@@ -99,13 +109,43 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
     )
 
 
-def _scored(study: Study, preprocessing: Preprocessing, outcome: Outcome, models: Mapping[str, Scores]) -> ScoredRows:
+def save_simple_models(
+    hospital: Hospital, run: str, like: SavedModel, dataset: Dataset, seed: int
+) -> tuple[dict[str, Scores], dict[str, Scores]]:
+    """Fit each simple model, and save it so that a person may adopt it.
+
+    Args:
+        hospital: this site.
+        run: the run's name.
+        like: a saved model of the run without a network, which each one becomes.
+        dataset: the site's own rows.
+        seed: of forests and ties, not negative.
+
+    Returns:
+        scores of the test rows by name, and of the validation rows, there without those that are not saved.
+    """
+    test, validation = {}, {}
+    for name, fit in fit_simple_models(dataset, like.preprocessing, seed):
+        test[name] = fit.test
+        if fit.kept is not None:
+            validation[name] = fit.validation
+            save_model(hospital.state_path, run, replace(like, own=fit.kept), name)
+    return test, validation
+
+
+def scored(
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+    models: Mapping[str, Scores],
+    validation: Mapping[str, Scores],
+) -> ScoredRows:
+    """The test and validation rows with all scores."""
     return ScoredRows(
-        test=held_out_rows(study.own, preprocessing),
+        test=held_out_rows(dataset, preprocessing),
         scores=models,
-        validation=validation_rows(study.own, preprocessing),
-        validation_scores=scores_of(preprocessing, outcome.validation_outputs),
-        dataset=study.own.digest,
+        validation=validation_rows(dataset, preprocessing),
+        validation_scores=validation,
+        dataset=dataset.digest,
     )
 
 

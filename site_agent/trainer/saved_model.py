@@ -1,6 +1,7 @@
-"""A chosen model with all that a prediction needs, as one checkpoint: network, plan, preprocessing.
+"""A model with all that a prediction needs, as one checkpoint: network, plan, preprocessing.
 
-The preprocessing holds the contract it was fitted under, so that no second file can have changed in
+A run leaves several models: the federated one, the site's own network and simple models, each under its name in the
+report. The preprocessing holds the contract it was fitted under, so that no second file can have changed in
 between. Everything stays at the site.
 """
 
@@ -19,17 +20,20 @@ from protos.errors import ConfigurationError, OperatorError, ProtocolError, Usag
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.trainer.baselines import Expert, expert_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
+from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.joined_model import JoinedModel, joined_model_of
 
 _JOINED: Final = "joined "
+_OWN: Final = "own "
 _EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
-_NAME: Final = "model"
+_FEDERATED_FILE: Final = "model"  # every other model's file has its name
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -46,6 +50,9 @@ class SavedModel:
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the columns that it reads beside the site's own.
         profile: of the training rows; None in a model that was saved before there were profiles.
+        own: a simple model, which has no network and no other values.
+        is_alone: whether the network was trained alone, on the site's own columns where the plan's are not told apart.
+        digest: of the file that it was read from, in hexadecimal; None for a model that was not read.
     """
 
     plan: Plan
@@ -56,6 +63,9 @@ class SavedModel:
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
+    own: OwnModel | None = None
+    is_alone: bool = False
+    digest: str | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """What the model reads of a table, C-contiguous float32 of shape (rows, columns).
@@ -84,6 +94,8 @@ class SavedModel:
     @property
     def columns(self) -> tuple[str, ...]:
         """The network's input columns: the plan's, the site's own, or both."""
+        if self.is_alone and self.common is None:
+            return self.preprocessing.columns
         return input_columns(self.plan, self.preprocessing.columns)[0]
 
     @property
@@ -103,8 +115,8 @@ def is_run_name(run: str) -> bool:
     return _RUN.fullmatch(run) is not None
 
 
-def save_model(state: Path, run: str, model: SavedModel) -> Path:
-    """Write a run's model below the state directory, whole, mode 0600; an earlier one is replaced."""
+def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
+    """Write one model of a run below the state directory, whole, mode 0600; an earlier one is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
         "preprocessing": model.preprocessing.to_json(),
@@ -113,17 +125,19 @@ def save_model(state: Path, run: str, model: SavedModel) -> Path:
         "report": model.report,
         "profile": None if model.profile is None else model.profile.model_dump_json(),
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
+        "is_alone": model.is_alone,
     }
     joined = {} if model.joined is None else model.joined.arrays()
     expert = {} if model.expert is None else model.expert.arrays()
     beside = {f"{_EXPERT}{name}": array for name, array in expert.items()}
     beside |= {f"{_JOINED}{name}": array for name, array in joined.items()}
+    beside |= {} if model.own is None else {f"{_OWN}{name}": array for name, array in arrays_of(model.own).items()}
     tensors = {**model.values, **beside}
-    return save(_folder(state, run), _NAME, tensors, facts)
+    return save(_folder(state, run), _file(name), tensors, facts)
 
 
-def load_model(state: Path, run: str) -> SavedModel:
-    """The model of a run.
+def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
+    """A model of a run, by its name in the report.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -135,7 +149,7 @@ def load_model(state: Path, run: str) -> SavedModel:
             consequence="Nothing was predicted, and nothing left this site.",
             remedy="Take a name from the folder `models` in the state directory, or leave --run out.",
         )
-    checkpoint = load(_folder(state, run), _NAME)
+    checkpoint = load(_folder(state, run), _file(name))
     try:
         plan = plan_from_wire(str(checkpoint.facts["plan"]).encode())
         preprocessing = Preprocessing.from_json(str(checkpoint.facts["preprocessing"]))
@@ -143,13 +157,18 @@ def load_model(state: Path, run: str) -> SavedModel:
             plan=plan,
             preprocessing=preprocessing,
             values={
-                name: array for name, array in checkpoint.tensors.items() if not name.startswith((_EXPERT, _JOINED))
+                name: array
+                for name, array in checkpoint.tensors.items()
+                if not name.startswith((_EXPERT, _JOINED, _OWN))
             },
             report=checkpoint.facts["report"],
             expert=_expert(plan, preprocessing, checkpoint.tensors),
             joined=_joined(plan, preprocessing, checkpoint.tensors),
             concepts=_concepts(checkpoint.facts.get("concepts")),
             profile=_profile(checkpoint.facts.get("profile")),
+            own=_own(checkpoint.tensors),
+            is_alone=checkpoint.facts.get("is_alone") is True,
+            digest=checkpoint.digest,
         )
     except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
@@ -163,15 +182,29 @@ def _concepts(text: Json) -> ConceptEncoding | None:
     return None if text is None else ConceptEncoding.model_validate_json(str(text))
 
 
+def _of_network(tensors: Tensors) -> Tensors:
+    return {name: array for name, array in tensors.items() if not name.startswith((_EXPERT, _JOINED, _OWN))}
+
+
+def _under(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def _own(tensors: Tensors) -> OwnModel | None:
+    arrays = _under(_OWN, tensors)
+    return own_model_of(arrays) if arrays else None
+
+
 def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> JoinedModel | None:
-    arrays = {name.removeprefix(_JOINED): array for name, array in tensors.items() if name.startswith(_JOINED)}
-    return None if plan.prior is None else joined_model_of(preprocessing.contract.target.task, arrays)
+    if plan.prior is None or _under(_OWN, tensors):
+        return None
+    return joined_model_of(preprocessing.contract.target.task, _under(_JOINED, tensors))
 
 
 def _expert(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Expert | None:
     """The saved expert; there has to be one exactly where the plan has one."""
-    arrays = {name.removeprefix(_EXPERT): array for name, array in tensors.items() if name.startswith(_EXPERT)}
-    if plan.expert is None and not arrays:
+    arrays = _under(_EXPERT, tensors)
+    if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
     if plan.expert is None:
         raise ValueError("an expert that the plan does not have")
@@ -193,7 +226,7 @@ def latest_run(state: Path) -> str:
     Raises:
         OperatorError: there is none.
     """
-    models = list((state / "models").glob(f"*/{_NAME}.safetensors"))
+    models = list((state / "models").glob(f"*/{_FEDERATED_FILE}.safetensors"))
     if not models:
         raise OperatorError(
             what="This site has no trained model yet.",
@@ -204,5 +237,29 @@ def latest_run(state: Path) -> str:
     return max(models, key=lambda path: (path.stat().st_mtime_ns, path.parent.name)).parent.name
 
 
+def saved_names(state: Path, run: str) -> tuple[str, ...]:
+    """The names of the models that a run left here, the federated one first; empty where there is none.
+
+    Raises:
+        OperatorError: this user may not look there.
+    """
+    try:
+        files = sorted(path.stem for path in _folder(state, run).iterdir() if path.suffix == ".safetensors")
+    except FileNotFoundError:
+        return ()
+    except OSError as cause:
+        raise OperatorError(
+            what=f"The models of the run {run} cannot be read: {cause.strerror}.",
+            consequence="Nothing was changed, and nothing left this site.",
+            remedy="Run this command as root, or as a user who may read the folder `models` in the state directory.",
+        ) from cause
+    others = [name for name in files if name != _FEDERATED_FILE]
+    return (*([FEDERATED] if _FEDERATED_FILE in files else []), *others)
+
+
 def _folder(state: Path, run: str) -> Path:
     return state / "models" / run
+
+
+def _file(name: str) -> str:
+    return _FEDERATED_FILE if name == FEDERATED else name

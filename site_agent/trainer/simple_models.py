@@ -6,7 +6,7 @@ network has to be worth more than these, so every site's report shows them besid
 * they see the site's own columns as its preprocessing encodes them, and no validation or test row;
 * equal rows and an equal seed give equal scores: the forest has one thread, because several add up its
   trees in the order in which they come, and the last bits differ;
-* no model is written to disk: each is fitted, tested and forgotten before the next one;
+* each is fitted, tested and kept as plain numbers before the next one, so that a person may adopt it;
 * which of them a statistician would have chosen is decided on training rows alone, before any test row is seen;
 * time is bounded: see `MOST_ROWS`.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores
+from site_agent.trainer.own_models import OwnModel, kept_model
 
 # Training rows (for boosting times the classes, where there are more than two) beyond which the recipes
 # change: each tree of the forest draws this many rows, and boosting counts values in 255 bins
@@ -74,8 +76,23 @@ class _Classifier(Protocol):
     def predict_proba(self, features: _Matrix) -> _Matrix: ...
 
 
-def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> dict[str, Scores]:
-    """Every simple model's scores on the test rows, by its name: those of `TITLES`, and the guess.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SimpleFit:
+    """One simple model after it was fitted: its scores, and its numbers.
+
+    Attributes:
+        test: scores of the test rows as `evaluate` takes them.
+        validation: the same of the validation rows.
+        kept: what a saved model holds; None for the guess, and for boosting that counts values in bins.
+    """
+
+    test: Scores
+    validation: Scores
+    kept: OwnModel | None
+
+
+def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> Iterator[tuple[str, SimpleFit]]:
+    """Every simple model by its name, one after the other: those of `TITLES`, and the guess.
 
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest:
     500 trees, at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the
@@ -85,24 +102,23 @@ def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> 
         dataset: the site's rows, as its own preprocessing encodes them.
         preprocessing: gives a regression's scores their unit.
         seed: of the forest's draws and of ties in boosting; not negative.
-
-    Returns:
-        scores as `evaluate` takes them.
     """
-    features = dataset.training.features.astype(np.float64)
-    tested = dataset.test.features.astype(np.float64)
-    scores: dict[str, Scores] = {}
+    features, random_state = dataset.training.features.astype(np.float64), seed % _SEEDS
+    parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
     if dataset.task == "regression":
         numbers = dataset.training.targets.astype(np.float64)
-        for name, regressor in _regressors(len(features), seed % _SEEDS):
+        for name, regressor in _regressors(len(features), random_state):
             regressor.fit(features, numbers)
-            scores[name] = preprocessing.in_target_units(regressor.predict(tested).astype(np.float64))
-        return scores
+            said = [preprocessing.in_target_units(regressor.predict(part).astype(np.float64)) for part in parts]
+            kept = kept_model(regressor, dataset.task, dataset.outputs)
+            yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
+        return
     labels = dataset.training.targets.astype(np.int64)
-    for name, classifier in _classifiers(len(features), len(dataset.classes), seed % _SEEDS):
+    for name, classifier in _classifiers(len(features), len(dataset.classes), random_state):
         classifier.fit(features, labels)
-        scores[name] = _scores_of_classes(classifier, tested, dataset)
-    return scores
+        said = [_scores_of_classes(classifier, part, dataset) for part in parts]
+        kept = kept_model(classifier, dataset.task, dataset.outputs)
+        yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:

@@ -32,6 +32,7 @@ from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
 from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibration import Recalibration, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -42,7 +43,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.data.value_intervals import interval_rule
-from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.trainer_files import write_whole
 
@@ -55,12 +56,15 @@ _SEED: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and by how much loader and ONNX at most differ from the model, None without ONNX.
+    """What was written, of which model, and what a person should read beside it.
 
-    A difference is in probability, or in standard deviations of a regression's target.
+    `loader_difference` and `onnx_difference` say by how much the copies at most differ from the model, in probability,
+    or in standard deviations of a regression's target; None without ONNX.
     """
 
     files: tuple[str, ...]
+    model: str
+    notices: tuple[str, ...]
     loader_difference: float
     onnx_difference: float | None
 
@@ -73,10 +77,10 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
             in use.
     """
     _check_folder(folder)
-    name = latest_run(hospital.state_path) if run is None else run
-    model, changed = load_model(hospital.state_path, name), recalibration_of(hospital.state_path, name)
+    used = model_in_use(hospital.state_path, run)
+    model, name, changed = used.model, used.run, recalibration_of(hospital.state_path, used.run, used.name)
     prepare_arithmetic(hospital.training.threads)
-    graph, facts = written_down(model, changed), card_facts(hospital, name, model)
+    graph, facts = written_down(model, changed), card_facts(hospital, used)
     applied = AppliedModel(model, name, hospital.training)
     own = _own_network(applied, hospital.training.own_module)
     contract = model.preprocessing.contract
@@ -104,7 +108,13 @@ def export_model(hospital: Hospital, folder: Path, run: str | None, *, has_onnx:
     for file, content in files.items():
         write_whole(folder / file, content)
     onnx = differences[1] if has_onnx else None
-    return Exported(files=tuple(files), loader_difference=differences[0], onnx_difference=onnx)
+    return Exported(
+        files=tuple(files),
+        model=used.title,
+        notices=used.notices,
+        loader_difference=differences[0],
+        onnx_difference=onnx,
+    )
 
 
 def standalone(name: str) -> bytes:
@@ -125,7 +135,7 @@ def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | N
 
 def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
     model = applied.model
-    if not isinstance(model.plan.architecture, NamedTensors):
+    if model.own is not None or not isinstance(model.plan.architecture, NamedTensors):
         return None
     columns = len(model.columns) + added_columns(model.plan, model.outputs)
     return own_network(path, applied.network, columns, model.outputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from site_agent.desk.export.exported_encoding import encoded
 from site_agent.desk.export.exported_forest import forest_answers, scores_of_outputs, shares_on_scale
 from site_agent.desk.export.exported_join import joined_outputs
@@ -10,6 +12,8 @@ from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Expert
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
 from site_agent.trainer.saved_model import SavedModel
 from site_agent.trainer.soft_target_training import added_columns
 
@@ -20,11 +24,14 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
     """The graph of a model; its result is float64 of shape (rows, 1) or (rows, classes)."""
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
-    if model.joined is not None and model.concepts is not None:
+    if model.own is not None:
+        scores = _of_simple_model(graph, model.own, task, own)
+    elif model.joined is not None and model.concepts is not None:
         outputs = joined_outputs(graph, model.joined, model.concepts, model.preprocessing.contract, own)
+        scores = scores_of_outputs(graph, task, outputs)
     else:
         outputs = graph.apply("cast", _of_network(graph, model, own), to="float64")
-    scores = scores_of_outputs(graph, task, outputs)
+        scores = scores_of_outputs(graph, task, outputs)
     scale = model.preprocessing.target_scale
     if scale is not None:
         wide = graph.apply("multiply", scores, graph.constant([[scale.deviation]], "float64"))
@@ -33,6 +40,24 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
         scores = _recalibrated(graph, recalibration, scores, model.outputs)
     graph.finish(scores)
     return graph
+
+
+def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str:
+    """What a simple model says, float64 of shape (rows, outputs); see `own_scores`."""
+    match model:
+        case LinearModel(lines=lines):
+            products = graph.apply(
+                "matmul", graph.apply("cast", own, to="float64"), graph.constant(lines.slopes.T, "float64")
+            )
+            started = graph.apply("add", products, graph.constant(lines.starts[None], "float64"))
+            return scores_of_outputs(graph, task, started)
+        case VotingForest(forest=forest):
+            return forest_answers(graph, forest, own)
+        case BoostedTrees(forest=forest, starts=starts):
+            sums = graph.apply("add", forest_answers(graph, forest, own), graph.constant(starts[None], "float64"))
+            return scores_of_outputs(graph, task, sums)
+        case _:
+            assert_never(model)
 
 
 def _of_network(graph: Graph, model: SavedModel, own: str) -> str:

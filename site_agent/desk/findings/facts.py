@@ -27,11 +27,14 @@ from site_agent.desk.findings.curves import (
 from site_agent.desk.findings.groups import group_values
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
+from site_agent.desk.use.adoption import find_adoption
+from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import ScoredRows, scored_rows
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
@@ -74,7 +77,7 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     """
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
-    kept, facts = scored_rows(hospital.state_path, name), _saved_facts(hospital.state_path, name)
+    kept, facts = scored_rows(hospital.state_path, name), saved_facts(hospital.state_path, name)
     prepare_arithmetic(hospital.training.threads)
     found_part = _test_part(hospital, model, kept, groups)
     part = None if isinstance(found_part, str) else found_part
@@ -85,8 +88,9 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
+    facts["in_use"] = _in_use(hospital.state_path, name)
     facts["warnings"] = [
-        *([] if recalibration_of(hospital.state_path, name) is None else [BEFORE]),
+        *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
         *_warnings(facts, kept, found),
         *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
         *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
@@ -94,7 +98,12 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     return facts
 
 
-def _saved_facts(state: Path, run: str) -> dict[str, Json]:
+def saved_facts(state: Path, run: str) -> dict[str, Json]:
+    """A run's report as it was written when the run ended.
+
+    Raises:
+        ConfigurationError: there is none that can be read.
+    """
     try:
         return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
     except (OSError, ValueError) as cause:
@@ -103,6 +112,18 @@ def _saved_facts(state: Path, run: str) -> dict[str, Json]:
             consequence="No report was made, and nothing left this site.",
             remedy="Give the name of a run that ended, or take part in a new run.",
         ) from cause
+
+
+def _in_use(state: Path, run: str) -> str:
+    """Which model predictions use, in a sentence; a damaged record of it is reported by who uses the model."""
+    adoption = find_adoption(state)
+    if adoption is None:
+        return NOBODY_ADOPTED
+    title = MODEL_TITLES.get(adoption.model, adoption.model)
+    words = f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}."
+    if adoption.run == run:
+        return words
+    return f"{words} The models of this run are not in use until a person adopts one."
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:

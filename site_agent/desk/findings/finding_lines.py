@@ -10,7 +10,7 @@ from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
-    """Run, conclusion, warnings, the headline figure of every model, and which checkpoint was kept."""
+    """Run, conclusion, warnings, every model's figure, what is recommended, what is in use, and which checkpoint."""
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]
@@ -19,6 +19,9 @@ def report_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {NAMES.get(name, name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
+    if facts.get("recommendation"):
+        yield facts["recommendation"]["sentence"]
+    yield facts["in_use"]
     yield checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
 
 

@@ -64,6 +64,8 @@ def report_page(facts: Facts) -> str:
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
+        *([paragraph(facts["recommendation"]["sentence"])] if facts.get("recommendation") else []),
+        paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
             "Everything on this page was computed at this site and stays here. Research software: not a medical"

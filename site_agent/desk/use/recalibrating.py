@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
 from site_agent.trainer.comparison.calibration import calibrations
-from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.evaluation import HeldOutRows, Scores
-from site_agent.trainer.saved_model import latest_run, load_model
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str) -> Iterator[str]:
@@ -20,17 +19,17 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str) -> Iterator[
     Raises:
         OperatorError: there is no such run, or its validation rows do not allow it.
     """
-    name = latest_run(hospital.state_path) if run is None else run
-    load_model(hospital.state_path, name)  # tells an operator when there is no such run
+    used = model_in_use(hospital.state_path, run)
+    name, model = used.run, used.name
     if kind == "none":
-        was_there = forget_recalibration(hospital.state_path, name)
+        was_there = forget_recalibration(hospital.state_path, name, model)
         yield f"The recalibration of {name} was taken away." if was_there else f"{name} was not recalibrated."
         return
     kept = scored_rows(hospital.state_path, name)
-    made = fit_recalibration(cast(Kind, kind), kept.validation, kept.validation_scores)
-    save_recalibration(hospital.state_path, name, made)
+    made = fit_recalibration(cast(Kind, kind), kept.validation, kept.validation_scores[model])
+    save_recalibration(hospital.state_path, name, model, made)
     yield f"{name} is recalibrated ({kind}) by {made.rows} validation rows; predictions use it from now on."
-    before = kept.scores[FEDERATED]
+    before = kept.scores[model]
     for title, scores in (("before", before), ("after", made.apply(before))):
         yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, scores)}"
 

@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from protos.errors import ConfigurationError, UsageError
 from protos.plan.documents import Document
 from site_agent.trainer.comparison.calibration import logits
+from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
 from site_agent.trainer.trainer_files import write_whole
 
@@ -106,28 +107,28 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
             assert_never(kind)
 
 
-def save_recalibration(state: Path, run: str, made: Recalibration) -> Path:
-    """Write it beside the model, mode 0600; an earlier one is replaced."""
-    path = _path(state, run)
+def save_recalibration(state: Path, run: str, name: str, made: Recalibration) -> Path:
+    """Write it beside the run's model of this name, mode 0600; an earlier one is replaced."""
+    path = _path(state, run, name)
     write_whole(path, made.model_dump_json(indent=2).encode())
     return path
 
 
-def forget_recalibration(state: Path, run: str) -> bool:
+def forget_recalibration(state: Path, run: str, name: str) -> bool:
     """Take it away; whether there was one."""
-    path = _path(state, run)
+    path = _path(state, run, name)
     was_there = path.exists()
     path.unlink(missing_ok=True)
     return was_there
 
 
-def recalibration_of(state: Path, run: str) -> Recalibration | None:
-    """That of a run's model, or None.
+def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
+    """That of a run's model of this name, or None.
 
     Raises:
         ConfigurationError: it is damaged.
     """
-    path = _path(state, run)
+    path = _path(state, run, name)
     if not path.exists():
         return None
     try:
@@ -165,5 +166,7 @@ def _impossible(reason: str) -> UsageError:
     )
 
 
-def _path(state: Path, run: str) -> Path:
-    return state / "models" / run / _NAME
+def _path(state: Path, run: str, name: str) -> Path:
+    # Another model's has its name, as its file has.
+    file = _NAME if name == FEDERATED else f"{name}.{_NAME}"
+    return state / "models" / run / file

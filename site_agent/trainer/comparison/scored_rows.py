@@ -17,29 +17,32 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
+from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 _NAME: Final = "rows"
 _MODEL: Final = "model "  # with a blank, which no other array has in its name
+_VALIDATION: Final = "validation "
+_FEDERATED_ONCE: Final = "validation scores"  # the only ones that version 0.1 kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoredRows:
-    """Test rows with every model's scores, and validation rows with the federated model's.
+    """Test rows with every model's scores, and validation rows with those of every model that may be used.
 
     Attributes:
         test: the test rows.
         scores: by the model's name, as the report has them, in its order.
-        validation: the validation rows; patients are not known there.
-        validation_scores: the federated model's.
+        validation: the validation rows.
+        validation_scores: by the model's name; the placebo and the guess have none.
         dataset: digest of the encoded table, so that a table that changed since is noticed.
     """
 
     test: HeldOutRows
     scores: Mapping[str, Scores]
     validation: HeldOutRows
-    validation_scores: Scores
+    validation_scores: Mapping[str, Scores]
     dataset: str
 
     def __repr__(self) -> str:
@@ -59,8 +62,8 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "test": kept.test.targets,
         "validation": kept.validation.targets,
-        "validation scores": kept.validation_scores,
         **{f"{_MODEL}{name}": scores for name, scores in kept.scores.items()},
+        **{f"{_VALIDATION}{name}": scores for name, scores in kept.validation_scores.items()},
     }
     if kept.test.patients is not None:
         arrays["patients"] = kept.test.patients
@@ -96,11 +99,13 @@ def _read(found: Checkpoint) -> ScoredRows:
     unit = None if facts["unit"] is None else str(facts["unit"])
     patients = arrays["patients"].astype(np.int64) if "patients" in arrays else None
     names = [str(name) for name in cast(Sequence[Json], facts["models"])]
+    said = {name: arrays[f"{_VALIDATION}{name}"] for name in names if f"{_VALIDATION}{name}" in arrays}
+    said |= {FEDERATED: arrays[_FEDERATED_ONCE]} if _FEDERATED_ONCE in arrays else {}
     return ScoredRows(
         test=HeldOutRows(task=task, targets=arrays["test"], classes=classes, patients=patients, unit=unit),
         scores={name: arrays[f"{_MODEL}{name}"].astype(np.float64) for name in names},
         validation=HeldOutRows(task=task, targets=arrays["validation"], classes=classes, unit=unit),
-        validation_scores=arrays["validation scores"].astype(np.float64),
+        validation_scores={name: scores.astype(np.float64) for name, scores in said.items()},
         dataset=str(facts["dataset"]),
     )
 

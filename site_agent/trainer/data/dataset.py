@@ -54,8 +54,8 @@ class Examples:
 class Dataset:
     """What training, choosing and testing read; `classes` is empty for regression.
 
-    `training_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one patient; None
-    where the contract declares no patient column. `profile` is of the training rows.
+    `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
+    patient; None where the contract declares no patient column. `profile` is of the training rows.
     """
 
     training: Examples
@@ -65,6 +65,7 @@ class Dataset:
     task: Task
     classes: tuple[str, ...]
     training_patients: npt.NDArray[np.int64] | None = None
+    validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     profile: Profile | None = None
@@ -121,6 +122,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         task=target.task,
         classes=target.classes,
         training_patients=training_patients,
+        validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
         test_groups=MappingProxyType(
             {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}

@@ -7,7 +7,7 @@ trained alone is here the same join without the others' score. The report states
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -16,16 +16,17 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import assess
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED
-from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
+from site_agent.trainer.comparison.recommendation import recommend
+from site_agent.trainer.comparison.scored_rows import keep_scored_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
+from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.joined_model import MODELS, JoinedModel
 from site_agent.trainer.prior.joining_models import FittedJoin, fit_join
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.run_report import Report, compared, facts_of, log_report
+from site_agent.trainer.run_report import Report, compared, facts_of, log_report, save_simple_models, scored
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.simple_models import best_simple_model, simple_scores
+from site_agent.trainer.simple_models import best_simple_model
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.trainer_files import write_whole
 
@@ -45,10 +46,9 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     facts["prior"] = prior_facts(study, known, join)
     choice: Json = {"rule": "latest", "round": known.rounds, "loss": None, "validation_losses": []}
-    models = {
-        FEDERATED: _scores(study, known, preprocessing, join.model),
-        SILOED: _scores(study, known, preprocessing, join.alone),
-    }
+    joins = {FEDERATED: join.model, SILOED: join.alone}
+    said = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
+    models, validation = ({name: both[part] for name, both in said.items()} for part in (0, 1))
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
     saved = SavedModel(
@@ -61,11 +61,15 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         profile=study.own.profile,
     )
     save_model(hospital.state_path, run, saved)
+    save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
     if hospital.training.simple_models:
-        models |= simple_scores(study.own, preprocessing, seeds.own("simple models"))
+        like, seed = replace(saved, joined=None, concepts=None), seeds.own("simple models")
+        tested, validated = save_simple_models(hospital, run, like, study.own, seed)
+        models, validation = models | tested, validation | validated
         facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
-    kept = _scored(study, known, preprocessing, join.model, models)
+    kept = scored(study.own, preprocessing, models, validation)
     keep_scored_rows(hospital.state_path, run, kept)
+    facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
     assessment = assess(rows, models, seeds.own("resamples"))
     facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
@@ -115,28 +119,15 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     }
 
 
-def _scored(
-    study: PriorStudy,
-    known: KnownByOthers,
-    preprocessing: Preprocessing,
-    model: JoinedModel,
-    models: Mapping[str, Scores],
-) -> ScoredRows:
-    validation = study.own.validation.features
-    outputs = model.outputs(validation, known.design(study.part("validation"), len(validation)).astype(np.float32))
-    return ScoredRows(
-        test=held_out_rows(study.own, preprocessing),
-        scores=models,
-        validation=validation_rows(study.own, preprocessing),
-        validation_scores=scores_of(preprocessing, outputs),
-        dataset=study.own.digest,
+def _scores(
+    study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
+) -> tuple[Scores, Scores]:
+    """Of the test rows and of the validation rows."""
+    test, validation = (
+        model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
+        for name, rows in (("test", study.own.test), ("validation", study.own.validation))
     )
-
-
-def _scores(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel) -> Scores:
-    test = study.own.test.features
-    concepts = known.design(study.part("test"), len(test)).astype(np.float32)
-    return scores_of(preprocessing, model.outputs(test, concepts))
+    return scores_of(preprocessing, test), scores_of(preprocessing, validation)
 
 
 def _rounded(model: JoinedModel) -> dict[str, float]:

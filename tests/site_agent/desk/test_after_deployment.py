@@ -19,7 +19,8 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.monitoring import monitor_table
-from site_agent.desk.prediction import Predicted, predict_table
+from site_agent.desk.prediction import predict_table
+from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibration import (
     BEFORE,
     Recalibration,
@@ -37,7 +38,6 @@ from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import rounded_outward
 from site_agent.trainer.drift_chance import stability_index
 from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.saved_model import load_model
 from tests.site_agent.desk.findings.test_site_report import REQUEST
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
@@ -87,7 +87,8 @@ def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_
     predicted = predict_table(hospital, changed, tmp_path / "out.csv", None)
 
     why = (f"column mean_texture: it is missing, in {predicted.rows} rows",)
-    assert predicted == Predicted(rows=predicted.rows, abstained=predicted.rows, why=why)
+    assert predicted.abstained == predicted.rows
+    assert predicted.why == why
     assert "column mean_texture: it is missing" in (tmp_path / "out.csv").read_text().splitlines()[1]
 
 
@@ -148,10 +149,10 @@ def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Pat
     made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
 
     predict_table(hospital, new, tmp_path / "a.csv", None)
-    save_recalibration(hospital.state_path, RUN, made)
-    assert recalibration_of(hospital.state_path, RUN) == made
+    save_recalibration(hospital.state_path, RUN, FEDERATED, made)
+    assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
     predict_table(hospital, new, tmp_path / "b.csv", None)
-    assert forget_recalibration(hospital.state_path, RUN)
+    assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
     predict_table(hospital, new, tmp_path / "c.csv", None)
 
     one, other, again = ((tmp_path / name).read_bytes() for name in ("a.csv", "b.csv", "c.csv"))
@@ -203,11 +204,11 @@ def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_pa
     made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
     expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED])).metrics["brier"]
 
-    save_recalibration(hospital.state_path, RUN, made)
+    save_recalibration(hospital.state_path, RUN, FEDERATED, made)
     found = monitor_table(hospital, new, None)["quality"]
-    card = card_markdown(card_facts(hospital, RUN, load_model(hospital.state_path, RUN)))
+    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, RUN)))
     warnings = site_facts(hospital, None)["warnings"]
-    forget_recalibration(hospital.state_path, RUN)
+    forget_recalibration(hospital.state_path, RUN, FEDERATED)
 
     assert found["at_the_test"]["brier"] == expected  # type: ignore[index,call-overload]
     assert BEFORE in card
@@ -240,7 +241,7 @@ def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path:
 
 def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     """Counts below ten are suppressed, sites are numbers, and everything that was asked for is there."""
-    facts = card_facts(hospital, RUN, load_model(hospital.state_path, RUN))
+    facts = card_facts(hospital, model_in_use(hospital.state_path, RUN))
 
     text = card_markdown(facts)
 
@@ -256,21 +257,21 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
     """The head is that of the last record over all files, also where the newest is still empty; damage is told."""
     path, now = audit_log_path(hospital.state_path), datetime(2026, 1, 1, tzinfo=UTC)
     key, limits = Ed25519PrivateKey.generate(), Limits(largest_bytes=1)
-    model = load_model(hospital.state_path, RUN)
-    without = card_facts(hospital, RUN, model)
+    model = model_in_use(hospital.state_path, RUN)
+    without = card_facts(hospital, model)
 
     log = AuditLog(path, site="ahus", now=lambda: now, identity_key=key, limits=limits)
     for number in range(3):
         log.write("tried", number=number)
     head = log.file.position
     log.close()
-    found = card_facts(hospital, RUN, model)
+    found = card_facts(hospital, model)
     path.rename(path.with_name(f"audit.log.{head.sequence - 2:010d}"))
     path.touch()
-    rotated = card_facts(hospital, RUN, model)
+    rotated = card_facts(hospital, model)
     path.write_text("{}\n")
     with pytest.raises(ConfigurationError, match="audit verify"):
-        card_facts(hospital, RUN, model)
+        card_facts(hospital, model)
     for file in path.parent.glob("audit.log*"):
         file.unlink()
 
@@ -282,7 +283,7 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
 
 def test_a_card_tells_with_what_the_model_was_trained(hospital: Hospital) -> None:
     """The versions of then are kept with the report; where today's differ both are told."""
-    facts = card_facts(hospital, RUN, load_model(hospital.state_path, RUN))
+    facts = card_facts(hospital, model_in_use(hospital.state_path, RUN))
 
     text = card_markdown({**facts, "trained_with": {**facts["trained_with"], "torch": "1.0"}})  # type: ignore[dict-item]
 

@@ -17,7 +17,7 @@ import pytest
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
 from protos.plan.plan import Plan
 from site_agent.desk import prediction
-from site_agent.desk.prediction import Predicted, harmless, predict_table
+from site_agent.desk.prediction import harmless, predict_table
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -134,7 +134,7 @@ def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Tabl
     header, rows = _read(tmp_path / "out.csv")
     expected = scores_of(trained.preprocessing, trained.outcome.test_outputs)
     found = np.array([[float(cell) for cell in row[1 : 4 if table == "wine" else 2]] for row in rows])
-    assert count == Predicted(rows=len(test), abstained=0)
+    assert (count.rows, count.abstained) == (len(test), 0)
     assert len(rows) == len(test)
     assert [row[0] for row in rows] == [trained.rows[row][0] for row in test]
     np.testing.assert_array_equal(found, expected if table == "wine" else expected[:, None])

@@ -15,8 +15,9 @@ from site_agent.trainer import simple_models
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.evaluation import measure, targets_of
-from site_agent.trainer.simple_models import TITLES, best_simple_model, simple_scores
+from site_agent.trainer.evaluation import Scores, measure, targets_of
+from site_agent.trainer.own_models import OwnModel, arrays_of, own_model_of, own_scores
+from site_agent.trainer.simple_models import TITLES, best_simple_model, fit_simple_models
 from tests.site_agent.trainer.sites import Table, make_site
 
 
@@ -30,6 +31,11 @@ def site(folder: Path, table: Table) -> tuple[Dataset, Preprocessing]:
     """A hospital's rows, split and encoded."""
     hospital = read_hospital(make_site(folder, table=table, columns=slice(0, 10)))
     return prepare(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), hospital.data.split)
+
+
+def simple_scores(dataset: Dataset, preprocessing: Preprocessing, seed: int) -> dict[str, Scores]:
+    """What every simple model says of the test rows."""
+    return {name: fit.test for name, fit in fit_simple_models(dataset, preprocessing, seed)}
 
 
 def test_two_classes_are_scikit_learns_models(tmp_path: Path) -> None:
@@ -106,6 +112,42 @@ def test_a_class_that_training_lacks_has_no_probability(tmp_path: Path) -> None:
         assert scores.shape == (len(dataset.test), 3)
         assert (scores[:, 1] == 0.0).all()
         np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("lacking", [None, 0, 1, 2])
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_what_is_kept_answers_as_scikit_learn_does(tmp_path: Path, table: Table, lacking: int | None) -> None:
+    """The arrays of a line, a forest and boosted trees give the tested scores to 1e-9, also where a class is absent."""
+    dataset, preprocessing = site(tmp_path, table)
+    if lacking is not None:
+        if table != "wine":
+            pytest.skip("of two classes both are needed")
+        is_kept = dataset.training.targets != lacking
+        part = Examples(features=dataset.training.features[is_kept], targets=dataset.training.targets[is_kept])
+        dataset = replace(dataset, training=part)
+
+    fits = {name: fit for name, fit in fit_simple_models(dataset, preprocessing, seed=3) if name in TITLES}
+
+    assert len(fits) == 3
+    for name, fit in fits.items():
+        assert fit.kept is not None
+        for part, expected in ((dataset.test, fit.test), (dataset.validation, fit.validation)):
+            found = own_scores(own_model_of(arrays_of(fit.kept)), dataset.task, part.features)
+            found = preprocessing.in_target_units(found) if table == "diabetes" else found
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_arrays_of_something_else_are_no_model(tmp_path: Path) -> None:
+    """A file that lacks an array, or has one too many, is refused."""
+    dataset, preprocessing = site(tmp_path, "breast-cancer")
+    models: list[OwnModel] = [fit.kept for _, fit in fit_simple_models(dataset, preprocessing, 0) if fit.kept]
+
+    assert len(models) == 3
+    for model in models:
+        arrays = arrays_of(model)
+        for changed in ({**arrays, "other": np.zeros(1)}, {k: v for k, v in arrays.items() if k != next(iter(arrays))}):
+            with pytest.raises(ValueError, match="other arrays"):
+                own_model_of(changed)
 
 
 def test_many_rows_change_the_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

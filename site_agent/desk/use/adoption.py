@@ -1,0 +1,69 @@
+"""Which model of which run is in use at this hospital, by a person's decision: one small file beside the approvals.
+
+The file is written by a person's command alone; no service can write its folder. The rules:
+
+* one model is in use, or none was ever adopted;
+* the decision names the model's digest, so that no other numbers can take its place under the same name;
+* a file that cannot be read is an error. It never means that nobody has decided.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from host.durable import make_folder, replace_file
+from protos.errors import ConfigurationError
+from protos.plan.documents import Document
+from site_agent.state_folders import approvals_folder
+
+
+class Adoption(Document):
+    """One named person's decision.
+
+    Attributes:
+        run: whose model it is.
+        model: its name in the run's report.
+        digest: of the saved model, BLAKE3 in hexadecimal.
+        by: the person.
+        at: an aware time in ISO 8601.
+    """
+
+    run: str
+    model: str
+    digest: str
+    by: str
+    at: str
+
+
+def keep_adoption(state: Path, adoption: Adoption) -> None:
+    """Put a model in use, in the place of the one before; the audit log has recorded it already."""
+    path = _path(state)
+    make_folder(path.parent)
+    # As services predictions are another user of the folder's group, and read the decision there.
+    replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
+
+
+def find_adoption(state: Path) -> Adoption | None:
+    """The decision that counts now, or None if nobody has adopted a model.
+
+    Raises:
+        ConfigurationError: there is a file in its place that cannot be read.
+    """
+    try:
+        return Adoption.model_validate_json(_path(state).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "it is damaged"
+        raise ConfigurationError(
+            what=f"The record of the adopted model cannot be read: {reason}.",
+            consequence="No model was used, and nothing left this site.",
+            remedy="Run `site-agent adopt MODEL --by NAME` again as root, and this command as a user of its group.",
+        ) from cause
+
+
+def _path(state: Path) -> Path:
+    return approvals_folder(state) / "models" / "in-use.json"

@@ -1,0 +1,92 @@
+"""The one model that predictions, exports and monitoring use: the adopted one, and no other.
+
+If nobody has adopted a model, they use the federated model of the latest run, as before there were adoptions, and
+report that the next run will change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protos.errors import ConfigurationError, UsageError
+from site_agent.desk.use.adoption import Adoption, find_adoption
+from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.recommendation import MODEL_TITLES
+from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
+
+NOBODY_ADOPTED: Final = (
+    "Nobody has adopted a model here, so the federated model of the latest run is in use and the next run replaces it."
+    " `site-agent adopt` lists the models."
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelInUse:
+    """A model that a command may use.
+
+    Attributes:
+        run: whose model it is.
+        name: its name in the run's report.
+        model: the model.
+        adoption: a person's decision; None if nobody decided.
+        notices: what a person should read beside the result, each a sentence or two.
+    """
+
+    run: str
+    name: str
+    model: SavedModel
+    adoption: Adoption | None
+    notices: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The model as a sentence names it."""
+        return f"{MODEL_TITLES.get(self.name, self.name)} of the run {self.run}"
+
+
+def model_in_use(state: Path, run: str | None) -> ModelInUse:
+    """The model that commands use at this site.
+
+    Args:
+        state: the site's state directory.
+        run: a run that the person has named; if a model was adopted, it must be of this run.
+
+    Raises:
+        UsageError: the adopted model is of another run.
+        OperatorError: there is no such model, or it is not the one that was adopted.
+    """
+    adoption = find_adoption(state)
+    if adoption is None:
+        name = latest_run(state) if run is None else run
+        notices = (NOBODY_ADOPTED,) if run is None else ()
+        return ModelInUse(run=name, name=FEDERATED, model=load_model(state, name), adoption=None, notices=notices)
+    title = f"{MODEL_TITLES.get(adoption.model, adoption.model)} of the run {adoption.run}"
+    if run not in (None, adoption.run):
+        raise UsageError(
+            what=f"The model in use here is {title}, and --run names the run {run}.",
+            consequence="Nothing was computed or written, and nothing left this site.",
+            remedy="Leave out --run, or adopt a model of the other run with `site-agent adopt`.",
+        )
+    model = load_model(state, adoption.run, adoption.model)
+    if model.digest != adoption.digest:
+        raise ConfigurationError(
+            what=f"The file of the adopted model has changed since {adoption.by} adopted it ({title}).",
+            consequence="No model was used, and nothing left this site.",
+            remedy="Restore the file from a backup, or check the new model and adopt it with `site-agent adopt`.",
+        )
+    return ModelInUse(
+        run=adoption.run, name=adoption.model, model=model, adoption=adoption, notices=newer_models(state, adoption)
+    )
+
+
+def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
+    """A notice if a later run has left models that are not in use."""
+    latest = latest_run(state)
+    if latest == adoption.run:
+        return ()
+    return (
+        f"The run {latest} has newer models. They are not in use. `site-agent report` compares them, and"
+        " `site-agent adopt` changes the model in use.",
+    )

@@ -1,0 +1,190 @@
+"""The simple models of a site as plain arrays: a line, a voting forest, boosted trees.
+
+scikit-learn fits them, and numbers alone are kept. So a saved model is read without unpickling anything, and gives
+the same answer whatever version of scikit-learn is installed then. The rules:
+
+* a probability equals scikit-learn's to 1e-9;
+* a class that no training row has keeps probability 0;
+* a row's answer does not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from site_agent.trainer.data.contract import Task
+from site_agent.trainer.evaluation import Scores, probabilities
+from site_agent.trainer.forest import Forest, forest_of
+from site_agent.trainer.prior.joined_model import Lines
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+_TREES: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
+_LINE: Final = {"slopes": "<f8", "starts": "<f8"}
+_BOOSTED: Final = {**_TREES, "starts": "<f8"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LinearModel:
+    """One line for each output: logits of a logistic regression, or the number of a ridge regression."""
+
+    lines: Lines
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class VotingForest:
+    """A random forest, whose answers are the shares of the outputs, or numbers."""
+
+    forest: Forest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BoostedTrees:
+    """Boosted trees: `starts`, float64 of shape (outputs,), plus the forest's answers are logits, or numbers."""
+
+    forest: Forest
+    starts: Float64
+
+
+OwnModel: TypeAlias = LinearModel | VotingForest | BoostedTrees
+
+
+def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
+    """What the model says of rows.
+
+    Args:
+        model: as it was kept.
+        task: what is predicted.
+        features: float32 of shape (rows, own columns), as the preprocessing encodes them.
+
+    Returns:
+        probabilities of shape (rows,) or (rows, classes), or a regression's z-scores of shape (rows,).
+    """
+    match model:
+        case LinearModel(lines=lines):
+            return probabilities(task, lines.of(features))
+        case VotingForest(forest=forest):
+            answers = forest.answers(features)
+            return answers if task == "multi-class" else answers[:, 0]
+        case BoostedTrees(forest=forest, starts=starts):
+            return probabilities(task, forest.answers(features) + starts)
+        case _:
+            assert_never(model)
+
+
+def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
+    """A model of scikit-learn's as numbers.
+
+    Args:
+        fitted: to the site's training rows, with the indices of classes as labels.
+        task: what is predicted.
+        outputs: one, or one per class where there are several.
+
+    Returns:
+        None for a kind that is not kept: the guesses, and boosting that counts values in bins.
+    """
+    match fitted:
+        case Ridge():
+            return LinearModel(lines=Lines(slopes=np.atleast_2d(fitted.coef_), starts=np.atleast_1d(fitted.intercept_)))
+        case LogisticRegression():
+            slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
+            if task == "binary":
+                return LinearModel(lines=Lines(slopes=slopes, starts=starts))
+            return _lines_of_classes(slopes, starts, fitted.classes_, outputs)
+        case RandomForestRegressor():
+            return VotingForest(forest=forest_of(fitted.estimators_))
+        case RandomForestClassifier():
+            forest = forest_of(fitted.estimators_)
+            places = np.eye(max(2, outputs))[fitted.classes_][:, -outputs:]
+            return VotingForest(forest=replace(forest, values=forest.values @ places))
+        case GradientBoostingRegressor():
+            return _boosted(fitted, fitted.predict, np.zeros(1, dtype=np.int64), np.zeros(1))
+        case GradientBoostingClassifier():
+            known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
+            starts = np.full(outputs, -np.inf)
+            starts[known] = 0.0
+            # Of two classes that are there, the trees answer the logit of the second one.
+            asked = known[1:] if task == "multi-class" and len(known) == 2 else known
+            return _boosted(fitted, fitted.decision_function, asked, starts)
+        case _:
+            return None
+
+
+def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
+    """All that `own_model_of` needs."""
+    match model:
+        case LinearModel(lines=lines):
+            return {"slopes": lines.slopes, "starts": lines.starts}
+        case VotingForest(forest=forest):
+            return _trees(forest)
+        case BoostedTrees(forest=forest, starts=starts):
+            return {**_trees(forest), "starts": starts}
+        case _:
+            assert_never(model)
+
+
+def own_model_of(arrays: Arrays) -> OwnModel:
+    """The model whose `arrays_of` these are.
+
+    Raises:
+        ValueError: they are those of no such model.
+    """
+    kinds = {name: array.dtype.str for name, array in arrays.items()}
+    if kinds not in (_LINE, _TREES, _BOOSTED):
+        raise ValueError("other arrays than those of a line, a forest or boosted trees")
+    numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name, kind in kinds.items() if kind == "<f8"}
+    if kinds == _LINE:
+        return LinearModel(lines=Lines(slopes=numbers["slopes"], starts=numbers["starts"]))
+    whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
+    forest = Forest(**whole, thresholds=numbers["thresholds"], values=numbers["values"])
+    if kinds == _TREES:
+        return VotingForest(forest=forest)
+    if forest.values.shape[1:] != numbers["starts"].shape:
+        raise ValueError("trees with other answers than starts")
+    return BoostedTrees(forest=forest, starts=numbers["starts"])
+
+
+def _trees(forest: Forest) -> dict[str, npt.NDArray[np.generic]]:
+    return {name: np.asarray(getattr(forest, name)) for name in _TREES}
+
+
+def _lines_of_classes(slopes: Float64, starts: Float64, known: npt.NDArray[np.int64], outputs: int) -> LinearModel:
+    if len(slopes) < len(known):  # of two classes that are there scikit-learn gives the second one's logit
+        slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
+    all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, -np.inf)
+    all_slopes[known], all_starts[known] = slopes, starts
+    return LinearModel(lines=Lines(slopes=all_slopes, starts=all_starts))
+
+
+def _boosted(
+    fitted: GradientBoostingClassifier | GradientBoostingRegressor,
+    answer: Callable[[Float64], npt.NDArray[np.generic]],
+    known: npt.NDArray[np.int64],
+    starts: Float64,
+) -> BoostedTrees:
+    """The trees with their step, each at its output; the starts are what the trees leave of an answer."""
+    steps, answers = fitted.estimators_.shape
+    forest = forest_of([tree for step in fitted.estimators_ for tree in step])
+    sizes = np.diff([*forest.roots, len(forest.columns)])
+    output = np.repeat(np.tile(known, steps), sizes)
+    values = np.zeros((len(forest.columns), len(starts)))
+    # A forest answers with the mean over its trees, and boosting with the sum.
+    values[np.arange(len(values)), output] = forest.values[:, 0] * fitted.learning_rate * steps * answers
+    whole = replace(forest, values=values)
+    anything = np.zeros((1, fitted.n_features_in_), dtype=np.float32)
+    rest = np.atleast_2d(answer(anything.astype(np.float64)).astype(np.float64)) - whole.answers(anything)[:, known]
+    starts = starts.copy()
+    starts[known] += rest[0]
+    return BoostedTrees(forest=whole, starts=starts)

@@ -1,0 +1,329 @@
+"""One model is in use at a hospital, by a person's decision, and nothing but a person changes it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.log_report import in_words
+from site_agent.desk.export.export_folder import export_model
+from site_agent.desk.prediction import predict_table
+from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
+from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
+from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
+from site_agent.hospital import read_hospital
+from site_agent.site_cli import main
+from site_agent.state_folders import audit_log_path
+from site_agent.trainer import simple_models
+from site_agent.trainer.comparison.recommendation import MODEL_TITLES
+from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.saved_model import load_model, saved_names
+from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.sites import Table
+
+LATER = "law-2"
+MODELS = ("federated", "gradient_boosting", "logistic_regression", "random_forest", "siloed")
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a hospital after one run, with all its models."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simple_models, "_TREES", 10)
+        folder = tmp_path_factory.mktemp("trained")
+        site_after_run(folder / "site", simple_models=True)
+    return folder / "site"
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it, in which a test may do what it likes."""
+    shutil.copytree(trained, tmp_path / "site")
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """A terminal: exit status, and what was written to screen and log."""
+    monkeypatch.setattr("site_agent.trainer.isolation.give_up_network", lambda: None)
+
+    def run(command: str, *words: object) -> tuple[int, str]:
+        config = ["--config", str(folder / "hospital.yaml")]
+        monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capfd.readouterr()
+        assert isinstance(ended.value.code, int | None)
+        return ended.value.code or 0, " ".join((written.out + written.err).split())
+
+    return run
+
+
+def a_later_run(folder: Path) -> None:
+    """Another run ends: its models lie beside those of the first."""
+    for kind, suffix in (("models", ""), ("scores", ""), ("reports", ".json")):
+        here = folder / "state" / kind
+        copy = shutil.copytree if not suffix else shutil.copy
+        copy(here / f"{RUN}{suffix}", here / f"{LATER}{suffix}")
+    newest = folder / "state" / "models" / LATER / "model.safetensors"
+    later = (folder / "state" / "models" / RUN / "model.safetensors").stat().st_mtime + 60
+    os.utime(newest, (later, later))
+
+
+def rows_of_the_test(folder: Path, place: Path) -> None:
+    """Write the site's own test rows as a table of new rows."""
+    hospital = read_hospital(folder / "hospital.yaml")
+    kept = split_rows(read_table(folder / "table.csv", read_contract(folder / "contract.yaml")), hospital.data.split)
+    with (folder / "table.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    with place.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *(rows[row] for row in kept.test)])
+
+
+def probabilities(place: Path) -> list[float]:
+    """What was predicted, row by row; NaN where the model abstained."""
+    return [float(row["probability"] or "nan") for row in csv.DictReader(place.read_text().splitlines())]
+
+
+def state_of(folder: Path) -> Path:
+    """The hospital's state directory."""
+    return folder / "state"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_adopted_predicts_as_it_was_tested(
+    folder: Path, tmp_path: Path, site_agent: Command, model: str
+) -> None:
+    """The test rows as a new table get the scores of exactly the adopted model, whatever its kind."""
+    rows_of_the_test(folder, tmp_path / "new.csv")
+
+    assert site_agent("adopt", model, "--by", "A. Jones")[0] == 0
+    status, said = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "out.csv")
+
+    assert status == 0, said
+    assert MODEL_TITLES[model] in said
+    assert "Nobody" not in said
+    np.testing.assert_allclose(
+        probabilities(tmp_path / "out.csv"), scored_rows(state_of(folder), RUN).scores[model], rtol=0, atol=1e-6
+    )
+
+
+def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, site_agent: Command) -> None:
+    """Predictions stay equal to the byte and name the newer models; --run does not reach them either."""
+    rows_of_the_test(folder, tmp_path / "new.csv")
+    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "before.csv")
+    a_later_run(folder)
+
+    _, said = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "after.csv")
+    monitored = site_agent("monitor", folder / "table.csv")
+    refused = site_agent("predict", "--input", tmp_path / "new.csv", "--output", tmp_path / "x.csv", "--run", LATER)
+    reported = site_agent("report")
+
+    assert (tmp_path / "before.csv").read_bytes() == (tmp_path / "after.csv").read_bytes()
+    for text in (said, monitored[1]):
+        assert f"random forest of the run {RUN}" in text
+        assert f"The run {LATER} has newer models. They are not in use." in text
+    assert refused[0] == 2
+    assert f"--run names the run {LATER}" in refused[1]
+    assert not (tmp_path / "x.csv").exists()
+    assert f"In use: random forest of the run {RUN}, adopted by A. Jones" in reported[1]
+    assert "The models of this run are not in use until a person adopts one." in reported[1]
+
+
+def test_where_nobody_has_decided_the_latest_run_is_used_and_reported(
+    folder: Path, tmp_path: Path, site_agent: Command
+) -> None:
+    """Predict, monitor and export report that the next run will change the model."""
+    a_later_run(folder)
+
+    table = folder / "table.csv"
+    said = [
+        site_agent("predict", "--input", table, "--output", tmp_path / "out.csv"),
+        site_agent("monitor", table),
+        site_agent("export", "--output", tmp_path / "exported"),
+        site_agent("adopt"),
+    ]
+
+    assert all(status == 0 and NOBODY_ADOPTED in text for status, text in said)
+    assert f"the federated model of the run {LATER}" in said[0][1]
+    assert find_adoption(state_of(folder)) is None
+
+
+def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, site_agent: Command) -> None:
+    """Every model of the run, the recommendation of its report, and the decision."""
+    site_agent("adopt", "logistic-regression", "--by", "A. Jones")
+
+    status, said = site_agent("adopt")
+
+    assert status == 0
+    assert all(f" {model} " in said for model in MODELS)
+    assert "logistic regression (in use)" in said
+    assert f"In use: logistic regression of the run {RUN}, adopted by A. Jones at " in said
+    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
+    assert report["recommendation"]["sentence"] in said
+
+
+def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_agent: Command) -> None:
+    """Who, which model and digest, and what was in use before; in plain words too. Without a log nothing changes."""
+    site_agent("adopt", "siloed", "--by", "A. Jones")
+    site_agent("adopt", "federated", "--by", "B. Lee")
+    log = audit_log_path(state_of(folder))
+    records = [json.loads(line)["facts"] for line in log.read_text().splitlines()]
+
+    decisions = [record for record in records if record.get("event") == "model_adopted"]
+    assert [(one["model"], one["by"], one.get("former_model")) for one in decisions] == [
+        ("siloed", "A. Jones", None),
+        ("federated", "B. Lee", "siloed"),
+    ]
+    assert all(len(one["digest"]) == 64 and one["run"] == RUN for one in decisions)
+    assert f"B. Lee adopted the model federated of the run {RUN}" in in_words(decisions[1])
+
+    log.write_bytes(log.read_bytes().replace(b"Jones", b"Smith"))
+    status, _ = site_agent("adopt", "random_forest", "--by", "C. Mallory")
+
+    assert status != 0
+    adoption = find_adoption(state_of(folder))
+    assert adoption is not None
+    assert adoption.model == "federated"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "status"),
+    [
+        (("oracle", "--by", "A"), "has no model oracle. It has federated, gradient_boosting, logistic_regression", 2),
+        (("../law-1/model", "--by", "A"), "has no model", 2),
+        (("federated",), "--by is missing", 2),
+        (("federated", "--by", " "), "--by is empty", 2),
+        (("federated", "--by", "A", "--run", "law-9"), "cannot be read", 78),
+        (("federated", "--by", "A", "--run", "../law-1"), "The name of a run has letters", 2),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused(
+    folder: Path, site_agent: Command, words: tuple[str, ...], expected: str, status: int
+) -> None:
+    """With its exit status and the reason; nothing is recorded."""
+    found, said = site_agent("adopt", *words)
+
+    assert (found, expected in said) == (status, True), said
+    assert find_adoption(state_of(folder)) is None
+    assert not audit_log_path(state_of(folder)).exists()
+
+
+def test_without_a_model_there_is_nothing_to_adopt(folder: Path, site_agent: Command) -> None:
+    """The operator reads what to do first."""
+    shutil.rmtree(state_of(folder) / "models")
+
+    for words in ((), ("federated", "--by", "A. Jones")):
+        status, said = site_agent("adopt", *words)
+        assert (status, "no trained model yet" in said) == (1, True), said
+
+
+@pytest.mark.parametrize("harm", ["removed", "replaced", "record damaged", "record unreadable"])
+def test_nothing_takes_the_place_of_the_adopted_model(
+    folder: Path, tmp_path: Path, site_agent: Command, harm: str
+) -> None:
+    """A file that is gone or has changed stops predict, export, card and monitor. No other model answers instead."""
+    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    models, record = state_of(folder) / "models" / RUN, state_of(folder) / "approvals" / "models" / "in-use.json"
+    match harm:
+        case "removed":
+            (models / "random_forest.safetensors").unlink()
+        case "replaced":
+            shutil.copy(models / "gradient_boosting.safetensors", models / "random_forest.safetensors")
+        case "record damaged":
+            record.write_text("{")
+        case _:
+            record.unlink()
+            record.mkdir()
+
+    table, made = folder / "table.csv", tmp_path / "made"
+    ended = [
+        site_agent("predict", "--input", table, "--output", made),
+        site_agent("export", "--output", made),
+        site_agent("card", "--markdown", made),
+        site_agent("monitor", table, "--json", made),
+        site_agent("recalibrate", "--kind", "platt"),
+    ]
+
+    assert [status for status, _ in ended] == [78] * 5, ended
+    assert not made.exists()
+
+
+def test_a_recalibration_belongs_to_one_model(folder: Path, tmp_path: Path, site_agent: Command) -> None:
+    """The forest's map changes the forest's predictions alone, and comes back with the forest."""
+    table, out = folder / "table.csv", tmp_path / "out.csv"
+
+    def predicted() -> list[float]:
+        assert site_agent("predict", "--input", table, "--output", out)[0] == 0
+        return probabilities(out)
+
+    found = {}
+    for model in ("random_forest", "federated"):
+        site_agent("adopt", model, "--by", "A. Jones")
+        found[model] = predicted()
+    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    halved = Recalibration(maps=(PlattMap(intercept=-1.0, slope=0.5),), rows=100)
+    save_recalibration(state_of(folder), RUN, "random_forest", halved)
+
+    mapped = predicted()
+    site_agent("adopt", "federated", "--by", "A. Jones")
+
+    assert mapped != found["random_forest"]
+    assert predicted() == found["federated"]
+    site_agent("adopt", "random_forest", "--by", "A. Jones")
+    assert predicted() == mapped
+
+
+def test_the_card_is_of_the_adopted_model(folder: Path, site_agent: Command) -> None:
+    """Its own figures, who adopted it, and that no other hospital took part in a simple model."""
+    site_agent("adopt", "random_forest", "--by", "A. Jones")
+
+    status, said = site_agent("card")
+
+    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
+    assert status == 0
+    assert "this model: random forest" in said
+    assert "adopted by: A. Jones" in said
+    assert "no other hospital's patients took part in this model" in said
+    assert f"| auroc | {report['simple_models']['random_forest']['metrics']['auroc']:.3f} |" in said
+
+
+@pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
+def test_every_model_is_exported_as_it_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
+    """For every task, the loader without this program and ONNX answer as `predict` does."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(simple_models, "_TREES", 10)
+    hospital = site_after_run(tmp_path / "site", table=table, simple_models=True)
+    own, state = Path(hospital.data.table), hospital.state_path
+
+    for name in saved_names(state, RUN):
+        digest = load_model(state, RUN, name).digest
+        assert digest is not None
+        keep_adoption(state, Adoption(run=RUN, model=name, digest=digest, by="A. Jones", at="2026-03-01T12:00Z"))
+        made = export_model(hospital, tmp_path / name, None, has_onnx=True)
+        predict_table(hospital, own, tmp_path / f"{name}.csv", None)
+
+        loaded = runpy.run_path(str(tmp_path / name / "loader.py"))["load"](tmp_path / name)
+        answers = loaded.predict(list(csv.DictReader(own.read_text().splitlines())))
+        lines = list(csv.reader((tmp_path / f"{name}.csv").read_text().splitlines()))[1:]
+        assert MODEL_TITLES[name] in made.model
+        assert any(answer is not None for answer in answers)
+        for answer, line in zip(answers, lines, strict=True):
+            if answer is not None:
+                wanted = [float(cell) for cell in line[1 : 4 if table == "wine" else 2]]
+                np.testing.assert_allclose(answer, wanted if table == "wine" else wanted[0], rtol=1e-5, atol=1e-5)
