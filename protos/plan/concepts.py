@@ -62,7 +62,12 @@ class NumberConcept(Document):
 
 
 class CodedConcept(Document):
-    """One of several codes; the first one is what the others are compared with."""
+    """One of several codes.
+
+    Attributes:
+        codes: the first one is what all others are compared with. Any third and later one is also compared with the
+            second, so the second code should be common at most sites.
+    """
 
     kind: Literal["codes"]
     name: ConceptName
@@ -82,26 +87,33 @@ Concept: TypeAlias = Annotated[NumberConcept | CodedConcept, Field(discriminator
 
 @dataclass(frozen=True)
 class ConceptColumn:
-    """One column of a regression on concepts: a number, or whether a code is this one.
+    """One column of a regression on concepts: a number, or whether a code is one of these.
 
     Attributes:
-        name: as it stands in names of sums, "age" or "chest-pain=typical".
+        name: as it stands in names of sums, "age", "sex=male" or "chest-pain: not none".
         concept: where it comes from.
-        code: the code that is 1 here; None for a number.
+        ones: the codes that are 1 here; empty for a number.
     """
 
     name: str
     concept: NumberConcept | CodedConcept
-    code: str | None
+    ones: tuple[str, ...] = ()
 
 
 def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
-    """The columns of a regression on these concepts, in order; a coded concept has one for each code but the first."""
+    """The columns of a regression on these concepts, in order.
+
+    A concept of k codes has k - 1: whether the code is any but the first, then one for each code but the first two.
+    So a code that is rare at a site still counts among the others there.
+    """
     return tuple(column for concept in concepts for column in _columns(concept))
 
 
 def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
     if isinstance(concept, NumberConcept):
-        yield ConceptColumn(concept.name, concept, None)
-    else:
-        yield from (ConceptColumn(f"{concept.name}={code}", concept, code) for code in concept.codes[1:])
+        yield ConceptColumn(concept.name, concept)
+        return
+    first, *others = concept.codes
+    any_other = f"{concept.name}={others[0]}" if len(others) == 1 else f"{concept.name}: not {first}"
+    yield ConceptColumn(any_other, concept, tuple(others))
+    yield from (ConceptColumn(f"{concept.name}={code}", concept, (code,)) for code in others[1:])

@@ -5,8 +5,10 @@ A contract names the concept of a column. The rules:
 * a number is converted to the concept's unit by the factor that the plan declares, never by a guess;
 * a code is the concept's code of the same name, or the one that the contract gives for it;
 * values count from 0 to 1 within the concept's range, and what lies beyond it counts as the nearer end;
-* a column with fewer than ten values beside its commonest one could single a patient out, so it counts as missing at
-  this site; so does each code with fewer rows.
+* a number with fewer than ten values beside its commonest one could single a patient out, so it counts as missing at
+  this site;
+* the columns of a code tell only sets of ten or more rows apart; a rarer code counts as one of the others;
+* this site's own rows decide that, because nobody can check a count that was announced (docs/design/methods.md).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError
-from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept, columns_of
 from protos.plan.documents import Document
 from protos.plan.prior_sums import FEWEST_ROWS, Prior
 from site_agent.trainer.data.contract import Contract
@@ -120,8 +122,8 @@ def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
         raise _wrong(f"The column {feature.name} maps {what} to {concept.name}, which has {', '.join(concept.codes)}.")
     known = tuple(place for place, code in enumerate(means) if code is not None)
     return [
-        MappedCode(feature=feature.name, ones=tuple(p for p in known if means[p] == code), known=known)
-        for code in concept.codes[1:]
+        MappedCode(feature=feature.name, ones=tuple(p for p in known if means[p] in column.ones), known=known)
+        for column in columns_of((concept,))
     ]
 
 
@@ -135,16 +137,40 @@ def without_rare(
         features: of the training rows, float64 of shape (rows,) by the site's own names.
         fewest: values beside the commonest one, and rows of a code.
     """
-    kept: list[Mapped] = []
-    for one in mapped:
+    codes: dict[str, dict[int, MappedCode]] = {}
+    kept: list[Mapped] = [None] * len(mapped)
+    for place, one in enumerate(mapped):
         if isinstance(one, MappedCode):
-            counts = {place: int(np.count_nonzero(features[one.feature] == place)) for place in one.known}
-            known = tuple(place for place in one.known if counts[place] >= fewest)
-            one = one.model_copy(update={"known": known, "ones": tuple(p for p in one.ones if p in known)})
-        if one is None or _beside_commonest(one.values(features[one.feature])) < fewest:
-            kept.append(None)
-        else:
-            kept.append(one)
+            codes.setdefault(one.feature, {})[place] = one
+        elif one is not None and _beside_commonest(one.values(features[one.feature])) >= fewest:
+            kept[place] = one
+    for name, columns in codes.items():
+        for place in _common(columns, features[name], fewest):
+            kept[place] = columns[place]
+    return tuple(kept)
+
+
+def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tuple[int, ...]:
+    """Which columns of one concept may take part.
+
+    Rows of the first code, rows of each code with a column that takes part, and all other rows are then `fewest` or
+    more. So no linear combination of the columns tells fewer rows apart.
+
+    Args:
+        columns: by place; the first is whether the code is any but the first, and the others are single codes.
+        own: positions of this site's codes, float64 of shape (rows,).
+        fewest: rows.
+    """
+    rows = {place: int(np.count_nonzero(np.isin(own, one.ones))) for place, one in columns.items()}
+    any_other, *single = columns
+    others = rows[any_other]
+    if min(others, int(np.count_nonzero(np.isin(own, columns[any_other].known))) - others) < fewest:
+        return ()
+    kept = [any_other]
+    for place in sorted(single, key=lambda place: -rows[place]):
+        if rows[place] >= fewest and others - rows[place] >= fewest:
+            kept.append(place)
+            others -= rows[place]
     return tuple(kept)
 
 

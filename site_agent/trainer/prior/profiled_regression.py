@@ -4,7 +4,7 @@ The site's own intercept never leaves: it is solved at the site for every coeffi
 those of the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one
 is told apart from all others by a regression of its own.
 
-The rules against a coordinator that chooses coefficients (each has its attack in tests/hostile):
+The rules against a coordinator that chooses coefficients (attacks: test_profiled_regression.py, test_prior_study.py):
 
 * the rows that count in H are many: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
 * a site with one class only, or without an outcome, contributes zeros.
