@@ -147,6 +147,15 @@ class FramedSocket(Generic[Message]):
             if self._waiting:
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
+    def has_ended(self) -> bool:
+        """Whether the other side has hung up and nothing of it waits to be read; call it while nobody receives."""
+        try:
+            return not self._ahead and not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Hang up; what was posted and is not written yet is dropped."""
         if not self._is_over and self._waiting:

@@ -210,12 +210,25 @@ class GateEnd:
             await self._socket.send(message)
             return await self._socket.receive(lambda _: largest_payload)
         except OSError as cause:
-            raise TrainerGone(
-                what="The trainer of this site has ended.",
-                consequence="Nothing of this round left this site.",
-                remedy="Read the trainer's last message, then start the site agent again.",
-            ) from cause
+            raise _gone() from cause
+
+    def require(self) -> None:
+        """Return if the trainer is there, as far as its socket tells; call it while nobody asks.
+
+        Raises:
+            TrainerGone: it has ended.
+        """
+        if self._socket.has_ended():
+            raise _gone()
 
     def close(self) -> None:
         """End the conversation; the trainer ends too."""
         self._socket.close()
+
+
+def _gone() -> TrainerGone:
+    return TrainerGone(
+        what="The trainer of this site has ended.",
+        consequence="Nothing of this round left this site.",
+        remedy="Read the trainer's last message. The gate starts it again, or waits for the service site-trainer.",
+    )

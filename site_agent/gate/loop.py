@@ -53,7 +53,7 @@ from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
-from site_agent.gate.waiting import await_approval, await_hours, watch_consent, watch_hours
+from site_agent.gate.waiting import await_approval, await_hours, rest, watch_consent, watch_hours, watch_trainer
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_folder
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Prepared, Train, TrainerGone
@@ -113,19 +113,21 @@ class SiteGate:
         Raises:
             OperatorError: this site cannot or must not go on.
         """
-        failures = 0
+        failures, wait = 0, 0.0
         try:
             while True:
                 try:
                     if self._has_lost_trainer:
                         await self._begin_trainer_anew()
-                    await await_hours(self._hours)
+                    await rest(wait, self._require_trainer)
+                    await await_hours(self._hours, self._require_trainer)
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
-                    failures = 0
+                    failures, wait = 0, 0.0
                 except TrainerGone as gone:
                     self._deaths, self._has_lost_trainer, self._connection = self._deaths + 1, True, None
+                    wait, self._standing.trainer = 0.0, "gone"
                     self._standing.failed(gone)
                     self._log.warning("trainer_gone", what=gone.what)
                     if self._renew_trainer is None or self._deaths > MOST_DEATHS:
@@ -140,7 +142,6 @@ class SiteGate:
                     self._standing.failed(gone)
                     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
                     self._log.warning("coordinator_unavailable", what=gone.what, retry_in_seconds=round(wait, 1))
-                    await asyncio.sleep(wait)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -150,6 +151,11 @@ class SiteGate:
         """From now on this configuration holds; a study under way ends where its policy refuses that."""
         self._hospital = hospital
         self._spawn(self._inbox.put(Adopted()))
+
+    def _require_trainer(self) -> None:
+        """Raise TrainerGone where the trainer has ended, unless a question is under way, which tells that itself."""
+        if not self._asking.locked():
+            self._trainer.require()
 
     async def _begin_trainer_anew(self) -> None:
         """The trainer has died: another one takes the run up from what is on its disk."""
@@ -162,7 +168,7 @@ class SiteGate:
         self._trainer = await self._renew_trainer()
         if self._rounds is not None:
             self._rounds.trainer_began_anew(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
-        self._has_lost_trainer = False
+        self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
         """One stream from greeting to end; whether everything is over."""
@@ -170,6 +176,7 @@ class SiteGate:
         await connection.send(Hello(PROTOCOL_VERSION, self._software, UPKEEP_VERSION if self._upkeep else 0, *away))
         reader, watcher = self._spawn(self._read(connection)), self._spawn(watch_consent(self._consent))
         window, hours = self._spawn(watch_window(gate_folder(state), away)), self._spawn(watch_hours(self._hours))
+        trainer = self._spawn(watch_trainer(self._require_trainer))
         keeper = self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0))
         try:
             while True:
@@ -196,7 +203,7 @@ class SiteGate:
             await self._end_part(ended)
             raise
         finally:
-            for task in (reader, watcher, window, hours, keeper):
+            for task in (reader, watcher, window, hours, trainer, keeper):
                 task.cancel()
             self._standing.parted()
             if self._rounds is not None:
@@ -279,7 +286,7 @@ class SiteGate:
             state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC), guard=guard_of(self._hospital)
         )
         keep_plan(state, plan)
-        await await_approval(consent, self._audit, self._standing.await_approval, self._hours)
+        await await_approval(consent, self._audit, self._standing.await_approval, self._hours, self._require_trainer)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -19,7 +20,11 @@ CONSENT_POLL_SECONDS: Final = 0.2
 
 
 async def await_approval(
-    consent: Consent, audit: AuditLog, tell: Callable[[], None], hours: Callable[[], Hours | None]
+    consent: Consent,
+    audit: AuditLog,
+    tell: Callable[[], None],
+    hours: Callable[[], Hours | None],
+    require_trainer: Callable[[], None],
 ) -> None:
     """Return when as many persons here as the policy wants have approved exactly this plan.
 
@@ -27,6 +32,7 @@ async def await_approval(
 
     Raises:
         OutsideHours: the policy's hours have ended meanwhile; the stream on which the plan came is not kept.
+        TrainerGone: the trainer has ended meanwhile.
     """
     plan, told = consent.plan, ""
     while because := consent.why_not():
@@ -37,7 +43,21 @@ async def await_approval(
             tell()
             told = because
         require_hours(hours())
+        require_trainer()
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
+
+
+async def watch_trainer(require_trainer: Callable[[], None]) -> None:
+    """Never return; raise TrainerGone within a moment after an idle trainer has ended."""
+    while True:
+        require_trainer()
+        await asyncio.sleep(APPROVAL_POLL_SECONDS)
+
+
+async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
+    """Return after so many seconds; raise TrainerGone within a moment after an idle trainer has ended."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(watch_trainer(require_trainer), seconds)
 
 
 async def watch_consent(current: Callable[[], Consent | None]) -> None:
@@ -66,11 +86,16 @@ def require_hours(hours: Hours | None) -> None:
         raise OutsideHours
 
 
-async def await_hours(current: Callable[[], Hours | None]) -> None:
-    """Return when the policy lets something leave, by this computer's own clock."""
+async def await_hours(current: Callable[[], Hours | None], require_trainer: Callable[[], None]) -> None:
+    """Return when the policy lets something leave, by this computer's own clock.
+
+    Raises:
+        TrainerGone: the trainer has ended meanwhile.
+    """
     has_told = False
     while (hours := current()) is not None and not hours.is_open(datetime.now()):  # the hospital's own day
         if not has_told:
             structlog.get_logger().info("hours_awaited", begin=hours.begin)
             has_told = True
+        require_trainer()
         await asyncio.sleep(APPROVAL_POLL_SECONDS)

@@ -113,6 +113,11 @@ class LiveTrainer:
         assert isinstance(message, Check) or len(answer.payload) <= largest_payload
         return answer
 
+    def require(self) -> None:
+        """A dead worker is noticed while nobody asks it."""
+        if self._worker is None:
+            raise _gone()
+
     def die(self) -> None:
         """The process is gone."""
         self._worker = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import threading
@@ -27,7 +28,7 @@ from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
 from tests.doctor.network import intercepting_as, listening
-from tests.rehearsal.programs import finished, running, says, wait_until
+from tests.rehearsal.programs import children, finished, running, says, wait_until
 
 
 def examined(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -174,6 +175,12 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         wait_until(lambda: any(words.startswith("READY=1\nWATCHDOG=1\nSTATUS=") for words in heard), 20)
         wait_until(lambda: "WATCHDOG=1\nSTATUS=awaiting approval" in heard, 20)
 
+        (trainer,) = [child for child in children(agent.pid) if b"site_agent.trainer" in words_of(child)]
+        os.kill(trainer, signal.SIGKILL)  # while it has nothing to do
+        wait_until(says(log, "trainer_gone"), 5)
+        assert asked(scene)["last_error"]["what"] == "The trainer of this site has ended."
+        wait_until(lambda: asked(scene)["trainer"] == "idle" and asked(scene)["phase"] == "awaiting approval", 60)
+
         scene.hospital.write_text(good.replace("largest_rounds: 10", "largest_rounds: many"))
         agent.send_signal(signal.SIGHUP)
         wait_until(says(log, "configuration_kept"), 20)
@@ -210,6 +217,11 @@ def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days
     assert doctor.returncode == 1
     assert f"The coordinator's certificate {words} It is valid from" in doctor.stdout
     assert f"{'10 days after the end' if days < 0 else '9 days before the start'}. {remedy}" in doctor.stdout
+
+
+def words_of(process: int) -> bytes:
+    """The command line of a process."""
+    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def serving_status(address: str) -> bytes:
