@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator, Field, StringConstraints
 
 from audit.log_settings import AuditSettings
+from protos.errors import ConfigurationError
 from protos.plan.configuration_fields import Address, LocalAddress, PathText
 from protos.plan.documents import Document, read_document
 from protos.plan.methods import METHOD_NAMES
@@ -28,6 +29,7 @@ def _known(name: str) -> str:
 
 
 INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
+_LONGEST_SOCKET_PATH: Final = 107  # bytes; what Linux has room for, less the last zero
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
@@ -197,7 +199,20 @@ def read_hospital(path: Path) -> Hospital:
             "training": training,
             "state": str(base / hospital.state),
             "invitation": str(base / invitation) if invitation else None,
-            "gate_socket": str(base / hospital.gate_socket) if hospital.gate_socket else None,
-            "trainer_socket": str(base / hospital.trainer_socket) if hospital.trainer_socket else None,
+            "gate_socket": _socket_path("gate_socket", base, hospital.gate_socket),
+            "trainer_socket": _socket_path("trainer_socket", base, hospital.trainer_socket),
         }
     )
+
+
+def _socket_path(key: str, base: Path, named: str | None) -> str | None:
+    """The absolute path of a Unix socket, which the kernel limits."""
+    path = str(base / named) if named else None
+    if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+        raise ConfigurationError(
+            what=f"The path that {key} names has {len(os.fsencode(path))} bytes: {path}. A socket's path has at most "
+            f"{_LONGEST_SOCKET_PATH}.",
+            consequence="The site agent did not start. Nothing left this site.",
+            remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
+        )
+    return path

@@ -39,7 +39,13 @@ def now() -> datetime:
 
 def site_identity_key(folder: Path) -> Ed25519PrivateKey:
     """The identity key in the gate's folder, made where there is none."""
-    return read_identity_key(folder) if has_identity_key(folder) else make_identity_key(folder)
+    if not has_identity_key(folder):
+        try:
+            return make_identity_key(folder)
+        except ConfigurationError:  # the service and a command may make it at the same moment: one of them did
+            if not has_identity_key(folder):
+                raise
+    return read_identity_key(folder)
 
 
 async def enrol_where_needed(

@@ -244,8 +244,9 @@ def what_came_out(rehearsal: Rehearsal) -> dict[str, str]:
 
 
 @pytest.mark.timeout(1500)
-def test_a_dozen_kills_change_no_bit(tmp_path: Path) -> None:
+def test_a_dozen_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Coordinator, agents and trainers are killed a dozen times in a short run: it ends by itself, in the same bits."""
+    tmp_path = tmp_path_factory.mktemp("kills")  # a socket's path has at most 107 bytes
     rehearsal = prepared(tmp_path / "undisturbed", is_masked=True, has_services=True)
     other = replace(rehearsal, folder=tmp_path / "killed")
     shutil.copytree(rehearsal.folder, other.folder)
@@ -261,8 +262,9 @@ def test_a_dozen_kills_change_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-def test_two_hundred_kills_change_no_bit(tmp_path: Path) -> None:
+def test_two_hundred_kills_change_no_bit(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Over many short runs, masked and not, trainers as children and as services: no run lost, no bit different."""
+    tmp_path = tmp_path_factory.mktemp("kills")  # as above
     killed: list[str] = []
     runs = 0
     with Nursery() as nursery:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,9 @@ from tests.institutions.runbook import Commands, steps
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 
 RUNS = "/var/lib/global-layers/coordinator/state/runs"
+TAKEN_OVER = Path(__file__).with_name("taken_over_agent.py")
+PYTHON = "/usr/lib/global-layers/site/bin/python"
+AS_AGENT = ("setpriv", "--reuid=site-agent", "--regid=site-agent", "--groups=site-gate-socket")
 SERVICES = [
     (OFFICE, "coordinator"),
     (HOSPITALS[1], "site-agent"),
@@ -332,6 +336,27 @@ def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation
     under_way.follow("Disk full")
 
     under_way.goes_on()
+
+
+def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(under_way: Federation) -> None:
+    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
+    hospital = under_way.machines[HOSPITALS[1]]
+    hospital.place("/srv/taken_over_agent.py", TAKEN_OVER.read_bytes())
+    hospital.run("systemctl", "stop", "site-agent")
+
+    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=120)
+
+    facts = json.loads(told.splitlines()[-1])
+    print(facts)
+    log = [json.loads(line) for line in hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()]
+    released = {record["round"] for record in log if record.get("event") == "contribution_released"}
+    assert facts["rounds"]
+    assert set(facts["rounds"]) <= released
+    assert facts["done"].keys() & {"repeated", "replayed", "altered"}
+    assert "Traceback" not in hospital.journal("site-gate")
+    for each in under_way.hospitals:
+        each.run("systemctl", "reset-failed", "site-gate", "site-trainer", "site-agent", may_fail=True)
+    under_way.begin_long_study("after-tampering")
 
 
 def test_nothing_of_it_broke_an_audit_log(under_way: Federation) -> None:
