@@ -109,11 +109,16 @@ def check(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.trainer.examination.admitted_rows import admit
+    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.examination.admitted_rows import admitted
 
-    dataset, _ = admit(hospital)
+    examination = admitted(hospital)
+    assert examination.split_rows is not None  # otherwise there was an error
+    dataset, _ = prepare_rows(examination.table, examination.split_rows)
     parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
     click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
+    if dropped := len(examination.table.dropped):
+        click.echo(f"{dropped} rows without an outcome are left out, as the contract says.")
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 

@@ -30,6 +30,7 @@ from site_agent.trainer.data.contract import (
     NumericFeature,
     RegressionTarget,
 )
+from site_agent.trainer.data.contract_columns import patterns_of
 from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.value_intervals import DAYS_PER_YEAR
 
@@ -69,7 +70,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
         elif column.role == "group":
             columns[column.name] = [column.codes[place] for place in generator.integers(len(column.codes), size=rows)]
         elif column.role == "date":
-            columns[column.name] = [day.strftime(column.pattern) for day in days[column.name]]
+            columns[column.name] = [day.strftime(patterns_of(column.pattern)[0]) for day in days[column.name]]
     columns[target.name] = _target(contract, leaning, generator)
     names = [column.name for column in contract.columns]
     if contract.format.decimal == ",":
@@ -127,7 +128,7 @@ def _feature(
         cells = [feature.codes[place] for place in places]
         lean = (places - (len(feature.codes) - 1) / 2) / max(1, len(feature.codes) - 1)
     elif isinstance(feature, DateFeature):
-        cells = [day.strftime(feature.pattern) for day in days[feature.name]]
+        cells = [day.strftime(patterns_of(feature.pattern)[0]) for day in days[feature.name]]
         lean = np.zeros(rows)
     else:
         lean = np.clip(generator.normal(size=rows), -2.5, 2.5)

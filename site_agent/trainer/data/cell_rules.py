@@ -36,6 +36,7 @@ class Flaw:
 
 NOT_A_NUMBER: Final = Flaw("text where a number is declared")
 TOO_LARGE: Final = Flaw("a number too large to compute with")
+PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value, which the contract refuses")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("no date as the declared pattern writes it")
@@ -136,33 +137,41 @@ class CodeRule:
 class DateRule:
     """A date; whether it may be missing is decided by the interval that is counted from it."""
 
-    def __init__(self, markers: Iterable[str], pattern: str, *, refuses_future: bool) -> None:
-        """`pattern` as strptime has it; in 2020-01-31 a time may follow, as spreadsheets and databases add one."""
-        self.markers, self.pattern, self.refuses_future = frozenset(markers), pattern, refuses_future
-        self.is_plain = pattern == "%Y-%m-%d"
+    def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
+        """`patterns` as strptime has them; in 2020-01-31 a time may follow, as spreadsheets and databases add one."""
+        self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
 
     @property
     def facts(self) -> dict[str, Any]:
         """The rule as plain data."""
+        pattern = self.patterns[0] if len(self.patterns) == 1 else list(self.patterns)
         missing = sorted(self.markers)
-        return {"kind": "date", "missing": missing, "pattern": self.pattern, "refuses_future": self.refuses_future}
+        return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
         """Days since the year 1, NaN where missing."""
         text = cell.strip()
         if text in self.markers:
             return math.nan
-        if self.is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
+        found = {day for pattern in self.patterns if (day := _written_day(text, pattern)) is not None}
+        if len(found) != 1:  # the contract has no two patterns that read one text as different days
             return NOT_A_DATE
-        try:
-            day = date.fromisoformat(text[:10]) if self.is_plain else datetime.strptime(text, self.pattern).date()
-        except ValueError:
-            return NOT_A_DATE
-        return self.judged(float(day.toordinal()), today)
+        return self.judged(float(found.pop().toordinal()), today)
 
     def judged(self, day: float, today: date) -> float | Flaw:
         """A day since the year 1, unless it lies in a future that is refused."""
         return IN_THE_FUTURE if self.refuses_future and day > today.toordinal() else day
+
+
+def _written_day(text: str, pattern: str) -> date | None:
+    """A date as one pattern writes it."""
+    is_plain = pattern == PLAIN_DATE
+    if is_plain and not (len(text) == 10 or _TIME.fullmatch(text[10:])):
+        return None
+    try:
+        return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
+    except ValueError:
+        return None
 
 
 class IntervalRule:
@@ -206,7 +215,9 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
     if kind == "code":
         codes = {code: float(place) for place, code in enumerate(facts["codes"])}
         return CodeRule(codes, markers, missing=MISSING if facts["refuses_missing"] else UNKNOWN_POSITION)
-    return DateRule(markers, facts["pattern"], refuses_future=facts["refuses_future"])
+    pattern = facts["pattern"]  # a text, or a list of several
+    patterns = [pattern] if isinstance(pattern, str) else pattern
+    return DateRule(markers, patterns, refuses_future=facts["refuses_future"])
 
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:

@@ -22,6 +22,7 @@ import pyarrow.compute as compute
 from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
     MISSING,
+    PLAIN_DATE,
     UNDECLARED,
     UNKNOWN_POSITION,
     CodeRule,
@@ -36,6 +37,7 @@ from site_agent.trainer.data.contract_columns import (
     DayColumn,
     GroupColumn,
     NumericFeature,
+    patterns_of,
 )
 from site_agent.trainer.data.numbers import Numbers, plain_cells, plain_numbers
 from site_agent.trainer.data.sources.blocks import texts_of
@@ -123,14 +125,14 @@ def target_parser(target: Target, spelling: Spelling) -> BlockParser:
 def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
     """How one cell of a date is read."""
     markers = {"", *spelling.markers, *column.missing_markers}
-    return DateRule(markers, column.pattern, refuses_future=column.future == "refuse")
+    return DateRule(markers, patterns_of(column.pattern), refuses_future=column.future == "refuse")
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
     """Days since the year 1, NaN where missing; whether that is allowed is decided where the interval is made."""
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
-    written = _DATE_AND_TIME if rule.is_plain else f"^{_as_expression(rule.pattern)}$"
+    written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
     absent = arrow.array(sorted(rule.markers), arrow.string())
     remembered = _Remembered(lambda cell: rule.read(cell, today))
 
@@ -152,8 +154,21 @@ def _as_expression(pattern: str) -> str:
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
 
-def _days(texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_after: float) -> tuple[Numbers, Bools]:
+def _days(
+    texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
+) -> tuple[Numbers, Bools]:
     """Days of the texts that are plainly written dates, not in the future; and which texts those are not."""
+    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
+    for one in written:
+        found, is_other = _days_written(texts, one, absent, refuses_after)
+        days[~is_other] = found[~is_other]
+        is_open &= is_other
+    return days, is_open
+
+
+def _days_written(
+    texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_after: float
+) -> tuple[Numbers, Bools]:
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     is_plain = compute.and_not(compute.match_substring_regex(texts, written), compute.is_in(texts, value_set=absent))
     parts = compute.extract_regex(texts.filter(is_plain), written)

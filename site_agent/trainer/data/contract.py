@@ -82,6 +82,7 @@ class BinaryTarget(Document):
     positive_name: Words = "positive"
     negative_name: Words = "negative"
     answers: Answers = "same"
+    missing: Literal["refuse", "drop"] = "refuse"
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -108,6 +109,7 @@ class MultiClassTarget(Document):
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
     answers: Answers = "same"
+    missing: Literal["refuse", "drop"] = "refuse"
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -131,6 +133,7 @@ class RegressionTarget(Document):
     unit: str | None = None
     range: tuple[float, float] | None = None
     answers: Answers = "same"
+    missing: Literal["refuse", "drop"] = "refuse"
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -145,6 +148,7 @@ class RegressionTarget(Document):
         return ()
 
 
+# Of every target: `missing: drop` leaves out the rows whose outcome is missing; they are counted and shown.
 Target = BinaryTarget | MultiClassTarget | RegressionTarget
 Column = Annotated[
     FeatureChoice
@@ -234,7 +238,10 @@ class Contract(Document):
     @property
     def digest(self) -> str:
         """SHA-256 of everything declared, in hexadecimal; comments and order of keys do not count."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        # A contract that refuses missing outcomes has the digest that it had before this could be declared.
+        drops = self.target.missing == "drop"
+        left_out = None if drops else {"columns": {self.columns.index(self.target): {"missing"}}}
+        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
 
 
 def read_contract(path: Path) -> Contract:

@@ -8,23 +8,51 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime
+from itertools import permutations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
-from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_labels
+from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct, check_labels
 
 _PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)
+# Each day of each month that has 28 days, in years whose digits could be a day and a month: 1012 as 10.12.
+_DAYS: Final = tuple(date(year, month, day) for year in (1012, 2011) for month in range(1, 13) for day in range(1, 29))
 
 
-def _check_pattern(pattern: str) -> str:
-    written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(pattern) if _PATTERN.fullmatch(pattern) else ""
-    if any(pattern.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
-        raise ValueError("a pattern has %Y, %m and %d once, and between them no more than -./ :T and %H, %M, %S")
-    return pattern
+Pattern = str | tuple[str, ...]
+
+
+def patterns_of(pattern: Pattern) -> tuple[str, ...]:
+    """The ways in which a column's dates are written, one or several."""
+    return (pattern,) if isinstance(pattern, str) else pattern
+
+
+def _check_patterns(pattern: Pattern) -> None:
+    patterns = patterns_of(pattern)
+    if not patterns:
+        raise ValueError("pattern names at least one way in which the dates are written")
+    for one in patterns:
+        written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(one) if _PATTERN.fullmatch(one) else ""
+        if any(one.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
+            raise ValueError("a pattern has %Y, %m and %d once, and between them no more than -./ :T and %H, %M, %S")
+    check_distinct(patterns, "these patterns are named more than once")
+    for one, other in permutations(patterns, 2):
+        for day in _DAYS:
+            read = _read(day.strftime(one), other)
+            if read is not None and read != day:
+                text = f"{day.strftime(one)} is {day} by {one}, and {read} by {other}"
+                raise ValueError(f"two patterns read one text as different days: {text}")
+
+
+def _read(text: str, pattern: str) -> date | None:
+    try:
+        return datetime.strptime(text, pattern).date()
+    except ValueError:
+        return None
 
 
 class MeasuredFeature(Document):
@@ -75,11 +103,12 @@ class NumericFeature(MeasuredFeature):
 class DateFeature(MeasuredFeature):
     """A date, read as the time from `since` to it, or from it to `until`, in days or years of 365.25 days.
 
+    `pattern` is how the dates are written, or a list of several ways, no two of which read one text as different days.
     `since` and `until` name another date column, or a day written 2020-01-31.
     """
 
     type: Literal["date"]
-    pattern: str = "%Y-%m-%d"
+    pattern: Pattern = "%Y-%m-%d"
     since: Name | None = None
     until: Name | None = None
     unit: Literal["days", "years"] = "days"
@@ -87,7 +116,7 @@ class DateFeature(MeasuredFeature):
 
     @model_validator(mode="after")
     def _counted(self) -> DateFeature:
-        _check_pattern(self.pattern)
+        _check_patterns(self.pattern)
         if (self.since is None) == (self.until is None):
             raise ValueError("give either since or until: a date is read as the time between two days")
         return self
@@ -189,18 +218,21 @@ class GroupColumn(Document):
 
 
 class DayColumn(Document):
-    """A date that other columns are counted from or to; no feature itself. A row without one has no interval."""
+    """A date that other columns are counted from or to; no feature itself. A row without one has no interval.
+
+    `pattern` as for DateFeature.
+    """
 
     name: Name
     role: Literal["date"]
-    pattern: str = "%Y-%m-%d"
+    pattern: Pattern = "%Y-%m-%d"
     missing_markers: tuple[Code, ...] = ()
     future: Literal["refuse", "allow"] = "refuse"
     note: Words | None = None
 
     @model_validator(mode="after")
     def _readable(self) -> DayColumn:
-        _check_pattern(self.pattern)
+        _check_patterns(self.pattern)
         return self
 
 

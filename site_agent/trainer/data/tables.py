@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError
-from site_agent.trainer.data.cell_rules import ABSENT, NOT_A_NUMBER, UNKNOWN_POSITION
+from site_agent.trainer.data.cell_rules import ABSENT, MISSING, NOT_A_NUMBER, UNKNOWN_POSITION
 from site_agent.trainer.data.cells import (
     BlockParser,
     Numbers,
@@ -75,6 +75,7 @@ class Table:
         patients: one identifier per row, None if the table has no such column.
         group_positions: by name of a column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
+        dropped: the numbers of the rows that were left out, because they have no outcome and the contract drops those.
     """
 
     contract: Contract
@@ -84,6 +85,7 @@ class Table:
     patients: tuple[str, ...] | None
     group_positions: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     row_numbers: npt.NDArray[np.int64] | None = None
+    dropped: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
@@ -198,6 +200,8 @@ class _Reading:
         self.others: dict[str, list[str]] = {}
         self.other_places: dict[str, int] = {}
         self.rows: list[npt.NDArray[np.int64]] = []
+        self.drops = not for_prediction and contract.target.missing == "drop"
+        self.dropped: list[int] = []
 
     def run(self, path: Path) -> Table:
         try:
@@ -228,6 +232,11 @@ class _Reading:
                 self._take(block, width, positions, parsers)
         if any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(_DELIMITER) for one in self.mistakes.found):
             self.mistakes.add_hint(format_hint(path, self.contract.format))
+        target = self.contract.target.name
+        if not self.for_prediction and any(
+            one.column == target and one.flaw == MISSING.words for one in self.mistakes.found
+        ):
+            self.mistakes.add_hint("`missing: drop` at the outcome in the contract leaves rows without one out")
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -301,7 +310,9 @@ class _Reading:
             words = f"not the expected {width} columns; {_DELIMITER}"
             self.mistakes.add(words, block.ragged)
         rows, dates = block.rows, self.dates
-        self.rows.append(rows)
+        kept = self._kept(block, positions, parsers)
+        self.rows.append(rows[kept])
+        self.dropped += rows[~kept].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
         # A date that may be absent and is makes every interval from it unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
@@ -314,17 +325,31 @@ class _Reading:
                 parsed = days[name] if name in days else parse(block.columns[positions[name]])
             for words, places in parsed.flaws.items():
                 found = np.asarray(places, dtype=np.int64)
+                found = found[kept[found]]
+                if not len(found):
+                    continue
                 self.mistakes.add(words, rows[found].tolist(), column=name)
                 if self.for_prediction:
                     cells = block.texts_at(positions[name])
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
-                self.parsed[name].append(parsed.values)
+                self.parsed[name].append(parsed.values[kept])
         patient = self.contract.patient
         if patient and patient.name in positions:
-            self.patients += [cell.strip() for cell in block.texts_at(positions[patient.name])]
+            cells = block.texts_at(positions[patient.name])
+            self.patients += [cells[place].strip() for place in np.flatnonzero(kept)]
         for name, place in self.other_places.items():
             self.others[name] += block.texts_at(place)
+
+    def _kept(
+        self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows of a block are used: all but those without an outcome, if the contract drops them."""
+        kept = np.ones(len(block.rows), dtype=bool)
+        if self.drops:
+            name = self.contract.target.name
+            kept[list(parsers[name](block.columns[positions[name]]).flaws.get(MISSING.words, ()))] = False
+        return kept
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
         # One column after the other, so that the blocks of only one of them are in memory twice.
@@ -363,6 +388,7 @@ class _Reading:
             patients=tuple(self.patients) if identified else None,
             group_positions=MappingProxyType(columns),
             row_numbers=rows,
+            dropped=tuple(self.dropped),
         )
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:

@@ -25,6 +25,7 @@ from site_agent.trainer.examination.examined_outcome import (
     Part,
     alone,
     alone_findings,
+    dropped_findings,
     group_findings,
     part_findings,
     parts_of,
@@ -87,6 +88,7 @@ class Examination:
         """Everything but the rows themselves, for a file that stays at the site."""
         facts: dict[str, Json] = {
             "rows": self.table.rows,
+            "rows_without_outcome": len(self.table.dropped),
             "patients": self.patients,
             "digest": self.digest,
             "table_digest": self.table.digest,
@@ -115,6 +117,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         )
         for mistake in survey.mistakes
     ]
+    found += dropped_findings(survey.table)
     parts, rows, measured = None, None, dict[str, float]()
     patients = patient_numbers(table)
     if table.rows:

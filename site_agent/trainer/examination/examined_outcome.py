@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.contract import CategoricalFeature, RegressionTarget
+from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.examination.columns_alone import (
@@ -21,10 +22,11 @@ from site_agent.trainer.examination.columns_alone import (
     correlation_alone,
     sampled,
 )
-from site_agent.trainer.examination.finding import Finding
+from site_agent.trainer.examination.finding import Finding, Level
 
 FEWEST_IN_GROUP: Final = 10
 FEWEST_OF_CLASS: Final = 10
+MOST_DROPPED: Final = 0.05
 _UNLIKELY: Final = 3.29  # a normal deviate that chance exceeds once in a thousand
 
 
@@ -58,6 +60,19 @@ def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | N
             )
         )
     return tuple(found)
+
+
+def dropped_findings(table: Table) -> Iterator[Finding]:
+    """Rows without an outcome that were left out, as the contract declares."""
+    count = len(table.dropped)
+    if not count:
+        return
+    share = count / (count + table.rows)
+    words = f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are left out, as the contract says"
+    if share > MOST_DROPPED:
+        words += f" (more than {MOST_DROPPED:.0%}: do these patients differ from the others?)"
+    level: Level = "warning" if share > MOST_DROPPED else "note"
+    yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:

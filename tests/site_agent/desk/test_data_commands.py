@@ -124,6 +124,32 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert "Zebra" not in "".join([*words, page, (tmp_path / "state" / "data" / "check.json").read_text(), text])
 
 
+@pytest.mark.parametrize(("rows", "level"), [(3, "note"), (30, "WARNING")])
+def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Path, rows: int, level: str) -> None:
+    """Refused they stop with the remedy, dropped they are counted and shown; many of them a person has to accept."""
+    table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
+    run("data", "describe", table, "--output", contract)
+    lines = table.read_text().splitlines()
+    for row in range(1, rows + 1):
+        lines[row] = lines[row].rpartition(",")[0].replace(lines[row].split(",")[1], "not a number", 1) + ","
+    table.write_text("\n".join(lines) + "\n")
+
+    refused = run("data", "check", "--config", config)
+    contract.write_text(contract.read_text().replace("role: target,", "role: target, missing: drop,"))
+    dropped = run("data", "check", "--config", config)
+
+    assert refused.returncode == 78
+    assert "column outcome: a missing value, which the contract refuses" in refused.stdout
+    assert "`missing: drop`" in refused.stderr
+    assert "ERROR" not in dropped.stdout
+    share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are left out, as the contract says"
+    assert f"{level}: {share}" in dropped.stdout
+    assert json.loads((tmp_path / "state" / "data" / "check.json").read_text())["rows_without_outcome"] == rows
+    counted = find_counted_rows(tmp_path / "state")
+    assert counted is not None
+    assert counted.training + counted.validation + counted.test == 200 - rows
+
+
 def test_a_rehearsal_needs_nobodys_data(run: Run, tmp_path: Path) -> None:
     """`invent` writes a table that `check` finds no error in, and does not write over another."""
     write_patients(tmp_path)

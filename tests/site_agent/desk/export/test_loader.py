@@ -73,15 +73,17 @@ def read(one: RowReader, cell: object) -> float | str:
 
 def test_a_date_is_text_a_date_or_days_since_1970() -> None:
     """The same day in each spelling is the same input; a day that nobody can have is no input."""
-    german = reader(DateRule({"", "?"}, "%d.%m.%Y", refuses_future=True))
-    plain = reader(DateRule({"", "?"}, "%Y-%m-%d", refuses_future=True))
+    german = reader(DateRule({"", "?"}, ["%d.%m.%Y"], refuses_future=True))
+    plain = reader(DateRule({"", "?"}, ["%Y-%m-%d"], refuses_future=True))
 
     same = [read(german, cell) for cell in ("02.01.1970", date(1970, 1, 2), 1)]
     same += [read(plain, cell) for cell in ("1970-01-02", "1970-01-02 23:59")]
     absent = [read(german, cell) for cell in (None, "?", float("nan"))]
+    several = reader(DateRule({"", "?"}, ["%d.%m.%Y", "%Y-%m-%d"], refuses_future=True))
+    same += [read(several, cell) for cell in ("02.01.1970", "1970-01-02", "1970-01-02 23:59")]
     refused = [read(german, cell) for cell in ("1970-01-02", "30.02.1970", "01.01.9999", float("inf"), True)]
 
-    assert same == [1.0] * 5
+    assert same == [1.0] * 8
     assert all(isinstance(cell, float) and np.isnan(cell) for cell in absent)
     assert all(isinstance(words, str) and words.startswith("column a: ") for words in refused)
     assert refused[0] == "column a: no date as the declared pattern writes it (1970-01-02)"

@@ -28,7 +28,13 @@ from site_agent.trainer.data.cell_rules import (
 )
 from site_agent.trainer.data.codes import canonical_code
 from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, NumericFeature
+from site_agent.trainer.data.contract_columns import (
+    CategoricalFeature,
+    DateFeature,
+    DayColumn,
+    NumericFeature,
+    patterns_of,
+)
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
@@ -164,6 +170,16 @@ def _number(column: NumericFeature, decimal: str, markers: set[str]) -> Judge:
     return judge
 
 
+def _written(text: str, pattern: str) -> date | None:
+    is_plain = pattern == "%Y-%m-%d"
+    if is_plain and not (len(text) == 10 or TIME.fullmatch(text[10:])):
+        return None
+    try:
+        return date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, pattern).date()
+    except ValueError:
+        return None
+
+
 def _date(column: DateFeature | DayColumn, contract: Contract, today: date) -> Judge:
     markers = {"", *contract.missing_markers, *column.missing_markers}
 
@@ -171,13 +187,10 @@ def _date(column: DateFeature | DayColumn, contract: Contract, today: date) -> J
         text = cell.strip()
         if text in markers:
             return math.nan
-        try:
-            is_plain = column.pattern == "%Y-%m-%d"
-            day = date.fromisoformat(text[:10]) if is_plain else datetime.strptime(text, column.pattern).date()
-        except ValueError:
+        read = [day for pattern in patterns_of(column.pattern) if (day := _written(text, pattern)) is not None]
+        if not read:
             return NOT_A_DATE.words
-        if is_plain and not (len(text) == 10 or TIME.fullmatch(text[10:])):
-            return NOT_A_DATE.words
+        (day,) = set(read)
         return IN_THE_FUTURE.words if day > today and column.future == "refuse" else float(day.toordinal())
 
     return judge

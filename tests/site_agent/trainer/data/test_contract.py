@@ -11,6 +11,7 @@ from protos.plan.documents import parse_document
 from site_agent.trainer.data.contract import CategoricalFeature, Contract, canonical_code, read_contract
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "data"
+DAY = "{name: a, role: feature, type: date, since: '2020-01-01'"
 TARGET = "{name: y, role: target, task: binary, positive: [1]}"
 
 
@@ -116,6 +117,11 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         (("{name: a, role: feature, type: date, since: b}", TARGET), "name another date column"),
         (("{name: a, role: feature, type: date, since: a}", TARGET), "name another date column"),
         (("{name: a, role: feature, type: date, pattern: '%Y', since: '2020-01-01'}", TARGET), "a pattern has"),
+        ((f"{DAY}, pattern: ['%d.%m.%Y', '%m.%d.%Y']}}", TARGET), "two patterns read one text as different days"),
+        ((f"{DAY}, pattern: ['%Y%m%d', '%d%m%Y']}}", TARGET), "two patterns read one text as different days"),
+        ((f"{DAY}, pattern: ['%d.%m.%Y', '%d.%m.%Y']}}", TARGET), "these patterns are named more than once"),
+        ((f"{DAY}, pattern: []}}", TARGET), "at least one way"),
+        ((NUMBER, TARGET.replace("[1]", "[1], missing: median")), "missing"),
         ((NUMBER, TARGET, "{name: g, role: group, codes: []}"), "at least 1 code"),
         ((NUMBER, TARGET.replace("[1]", "[1], positive_name: negative")), "have to differ"),
     ],

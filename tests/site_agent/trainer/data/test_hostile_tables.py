@@ -50,6 +50,20 @@ def test_dates_become_ages_and_intervals(write: Write) -> None:
     assert "admitted" not in table.features
 
 
+def test_one_column_may_write_dates_in_several_ways(write: Write) -> None:
+    """Two hospital systems in one column are one birthday, and a third way is refused."""
+    several = contract_from(DATES.replace('"%d.%m.%Y"', '["%d.%m.%Y", "%Y/%m/%d"]'))
+    rows = [list(row) for row in DATE_ROWS]
+    rows[3][0] = rows[7][0] = "1950/03/01"
+
+    table = read_table(write(rows, DATE_HEADER), several, today=TODAY)
+
+    assert len(set(table.features["born"])) == 1
+    rows[2][0] = "1950-03-01"
+    words = "column born: no date as the declared pattern writes it in row 4"
+    assert words in _refused(write(rows, DATE_HEADER), several)
+
+
 @pytest.mark.parametrize(
     ("column", "cell", "words"),
     [

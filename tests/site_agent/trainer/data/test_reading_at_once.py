@@ -25,7 +25,7 @@ COLUMNS = """
   - {name: c, role: feature, type: categorical, codes: [1, 2, "1.5", "é"], missing_markers: [9]}
   - {name: d, role: feature, type: categorical, codes: [x, y], missing: refuse}
   - {name: born, role: feature, type: date, until: seen, unit: years, range: [0, 120], missing: median}
-  - {name: seen, role: date, pattern: "%d.%m.%Y", missing_markers: ["01.01.1900"]}
+  - {name: seen, role: date, pattern: ["%d.%m.%Y", "%Y-%m-%d", "%Y/%m/%d"], missing_markers: ["01.01.1900"]}
   - {name: last, role: feature, type: date, since: "2020-01-01", pattern: "%Y/%m/%d %H:%M:%S", future: allow}
   - {name: note, role: ignore}
   - {name: y, role: target, task: binary, positive: [1], negative: [0]}
@@ -45,7 +45,7 @@ DAYS = [
 ]
 SEEN = [
     *("01.03.2020", "1.3.2020", "31.12.2023", "30.02.2020", "01.01.1900", "01.01.0000", "01.01.2031", ""),
-    "29.02.2020\n",
+    *("29.02.2020\n", "2020-03-01", "2020-03-01 09:05", "2020/3/1", "2020/03/01", "2020/03/01 09:05", "2020-3-1"),
 ]
 LAST = ["2020/01/31 10:20:30", "2020/01/31 24:00:00", "2020/01/31 10:20:61", "2020/1/31 1:2:3", "2040/01/01 00:00:00"]
 NOTES = ["", "x", "two\nlines", "three\r\nlines", 'a "quoted" word', "a,b;c", "'=1+1", "\u2028", "\x0b\x1c", "\ufeff"]
