@@ -58,6 +58,7 @@ def _of_site(reports: dict[str, Any], last: str) -> dict[str, Any]:
     found[BEST_LOCAL] = {"model": best} | report["simple_models"][best]["metrics"]
     difference = report["differences"][best].get("auroc")
     found["difference_to_best_local"] = difference
+    found["verdict"] = report["gain"]["verdict"]
     if PRIOR in reports:
         without = reports[PRIOR]["differences"][SILOED].get("auroc")
         found["others_part_auroc"] = None if without is None else without["difference"]
@@ -96,7 +97,10 @@ def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
             continue
         low, high = (100 * end for end in difference["interval"])
         interval = f"95% interval {low:+.1f} to {high:+.1f} points"
-        if low > 0:
+        if low > 0 and found["verdict"] != "gained":
+            better = f"{method} is better than the best local model ({interval})"
+            yield f"{site}: {better}. It is not shown that other hospitals' patients brought this."
+        elif low > 0:
             yield f"{site}: join. {method} is better than the best local model ({interval})."
         elif high < 0:
             yield f"{site}: do not join for this model. {method} is worse than the best local model ({interval})."

@@ -21,7 +21,7 @@ from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.gain import FEDERATED
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.evaluation import HeldOutRows
@@ -188,10 +188,16 @@ def _told(gain: Mapping[str, Any]) -> str:
     """The conclusion without the counts of test rows, some of which may be small."""
     difference = gain["difference"]
     if difference is None:
-        return "There is no comparison with the same network trained alone."
+        return "There is no comparison with a local model."
     low, high = gain["interval"] or (None, None)
     span = "" if low is None else f", 95% interval {low:+.3f} to {high:+.3f}"
-    return f"Against the same network trained alone: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+    best = gain.get("best_local", SILOED)
+    told = f"Against {MODEL_TITLES.get(best, best)}: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+    placebo = gain["placebo"]
+    if placebo is None or placebo["interval"] is None:
+        return f"{told} There is no placebo to compare with."
+    ends = placebo["interval"]
+    return f"{told} Against the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to {ends[1]:+.3f}."
 
 
 def _cell(count: int) -> int | str:

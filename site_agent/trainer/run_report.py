@@ -20,7 +20,7 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain, Opponents
 from site_agent.trainer.comparison.recommendation import recommend
 from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.trainer.data.dataset import Dataset
@@ -59,12 +59,11 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     Raises:
         OperatorError: no finite model is left, or the disk does not take what is saved.
     """
-    outcome = study.conclude()
+    outcome, advice, seeds = study.conclude(), study.advice, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
-    advice = study.advice
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)
     validation = {FEDERATED: scores_of(preprocessing, outcome.validation_outputs)}
@@ -82,16 +81,17 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
-    seeds = study.seeds
+    best: str | None = None
     if hospital.training.simple_models:
         like, seed = replace(saved, values={}, expert=None), seeds.own("simple models")
         tested, validated = save_simple_models(hospital, run, like, study.own, seed)
         models, validation = models | tested, validation | validated
-        facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
+        best = facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
     kept = scored(study.own, preprocessing, models, validation)
     keep_scored_rows(hospital.state_path, run, kept)
     facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
-    assessment = assess(rows, models, seeds.own("resamples"), why_not_alone=reason)
+    opponents = Opponents(best_local=best, why_none=reason)
+    assessment = assess(rows, models, seeds.own("resamples"), opponents=opponents)
     facts |= compared(assessment, choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)
@@ -183,6 +183,7 @@ def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, J
 
 def log_report(run: str, gain: Gain) -> None:
     """Log the headline and the verdict alone."""
-    figures = {FEDERATED: gain.federated, SILOED: gain.siloed}
+    best = None if gain.difference is None else gain.difference.second
+    figures = {FEDERATED: gain.federated, SILOED: gain.siloed, "best_local": best}
     headline = {f"{name}_{gain.metric}": None if value is None else round(value, 4) for name, value in figures.items()}
     structlog.get_logger().info("study_reported", run=run, **headline, verdict=gain.verdict)

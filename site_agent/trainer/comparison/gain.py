@@ -1,13 +1,13 @@
 """What joining brought this site, in one sentence that a clinician can act on.
 
-The federated model against the same network trained alone at this site with the same budget, on the same
-test rows. The rules:
+The federated model against the best local model, on the same test rows: the simple model that this site would have
+chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
 
-* a gain or a loss is only said where the paired 95% interval excludes "none";
-* test rows too few to conclude from are said, and a simple model on the site's own data that is clearly
-  better than the federated one is said;
-* where the site also federated with copies of itself (the placebo), averaging is told apart from what other
-  hospitals brought.
+* "gained" is only said if two paired 95% intervals exclude zero: the difference to the best local model, and the
+  difference to the placebo (a federation of copies of this site, or the same recipe without the others);
+* without a placebo nobody can tell averaging from what other hospitals brought, so nothing is called gained;
+* a loss against the best local model is a loss, whatever the placebo did;
+* test rows too few to conclude from are reported, and so is a simple model that is clearly better.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.simple_models import TITLES
 
-Verdict: TypeAlias = Literal["gained", "lost", "no clear difference", "not comparable"]
+Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no clear difference", "not comparable"]
 FEDERATED: Final = "federated"
 SILOED: Final = "siloed"
 PLACEBO: Final = "placebo"
@@ -32,12 +32,32 @@ FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {
     "gained": "Joining gained",
+    "better, cause not shown": "Better than the best local model, but no gain from joining is shown",
     "lost": "Joining lost",
     "no clear difference": "No clear difference",
     "not comparable": "No comparison",
 }
 _BROUGHT: Final = {True: "brought more", False: "took something away", None: "made no clear difference"}
+_PLACEBOS: Final = {
+    PLACEBO: "a federation of copies of this site, which averages without anyone else's patients",
+    SILOED: "the same recipe without the other hospitals",
+}
 _NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opponents:
+    """Which models the federated one has to be better than.
+
+    Attributes:
+        best_local: a simple model's name; None takes SILOED where there is one.
+        placebo: PLACEBO, or SILOED where that is the same recipe without the others.
+        why_none: why there is no local model, as the sentence says it.
+    """
+
+    best_local: str | None = None
+    placebo: Literal["placebo", "siloed"] = PLACEBO
+    why_none: str = "this site was not trained alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +67,10 @@ class Gain:
     Attributes:
         metric: auroc, or rmse, of which less is better.
         federated, siloed: None where undefined, or where there is no such model.
-        difference: federated minus siloed with its paired interval.
-        placebo: federated minus the federation with copies of itself, where there was one.
-        verdict: one of four.
+        best_local: the name of the best local model; None where there is none.
+        difference: federated minus the best local model with its paired interval.
+        placebo: federated minus the placebo, where there was one.
+        verdict: one of five.
         sentence: the verdict with its numbers, for the hospital.
         warnings: why one should not build on it; each a sentence.
     """
@@ -57,6 +78,7 @@ class Gain:
     metric: str
     federated: float | None
     siloed: float | None
+    best_local: str | None
     difference: Difference | None
     placebo: Difference | None
     verdict: Verdict
@@ -74,6 +96,8 @@ class Gain:
             "metric": self.metric,
             "federated": self.federated,
             "siloed": self.siloed,
+            "best_local": self.best_local,
+            "best_local_value": self.difference.second if self.difference else None,
             "difference": self.difference.value if self.difference else None,
             "interval": self.interval.to_json() if self.interval else None,
             "placebo": self.placebo.to_json() if self.placebo else None,
@@ -88,35 +112,38 @@ def headline_metric(task: Task) -> str:
     return "rmse" if task == "regression" else "auroc"
 
 
-def gain_of(rows: HeldOutRows, compared: Compared, why_not_alone: str = "this site was not trained alone") -> Gain:
+def gain_of(rows: HeldOutRows, compared: Compared, opponents: Opponents) -> Gain:
     """What joining brought.
 
     Args:
         rows: the test rows.
         compared: the models tested on them, by name: FEDERATED, and SILOED, PLACEBO and the simple
             models of `simple_models.TITLES` where there are any.
-        why_not_alone: why there is no SILOED, as the sentence says it.
+        opponents: which of them the federated model has to be better than.
     """
     metric = headline_metric(rows.task)
     values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
-    differences = {name: compared.difference(FEDERATED, name, metric) for name in (SILOED, PLACEBO) if name in values}
-    difference, placebo = differences.get(SILOED), differences.get(PLACEBO)
-    if difference is None:
-        verdict: Verdict = "not comparable"
-        reason = why_not_alone if SILOED not in values else "the test rows are all of one class, and AUROC needs two"
+    best = opponents.best_local or (SILOED if SILOED in values else None)
+    difference = None if best is None else compared.difference(FEDERATED, best, metric)
+    has_placebo = opponents.placebo in values
+    placebo = compared.difference(FEDERATED, opponents.placebo, metric) if has_placebo else None
+    verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
+    if difference is None or best is None:
+        reason = opponents.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
         sentence = f"{_OPENINGS[verdict]}: {reason}."
     else:
-        verdict = _verdict(difference)
-        sentence = f"{_OPENINGS[verdict]}: {_figures(rows, difference)}; {_counts(rows)})."
+        other = _other(best, opponents)
+        sentence = f"{_OPENINGS[verdict]}: {_figures(rows, difference, other)}; {_counts(rows)})."
     if placebo is not None:
-        sentence += (
-            f" Against a federation of copies of this site, which averages without anyone else's patients, the other"
-            f" hospitals {_BROUGHT[placebo.better]} ({_span(placebo)})."
-        )
+        sentence += f" Against {_PLACEBOS[opponents.placebo]}, the other hospitals {_BROUGHT[placebo.better]}"
+        sentence += f" ({_span(placebo)})."
+    elif verdict == "better, cause not shown":
+        sentence += " There is no placebo to compare with, so averaging alone may explain the difference."
     return Gain(
         metric=metric,
         federated=values[FEDERATED],
         siloed=values.get(SILOED),
+        best_local=best,
         difference=difference,
         placebo=placebo,
         verdict=verdict,
@@ -125,25 +152,30 @@ def gain_of(rows: HeldOutRows, compared: Compared, why_not_alone: str = "this si
     )
 
 
-def _verdict(difference: Difference) -> Verdict:
+def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
     match difference.better:
         case True:
-            return "gained"
+            is_shown = placebo is not None and placebo.better is True
+            return "gained" if is_shown else "better, cause not shown"
         case False:
             return "lost"
         case None:
             return "no clear difference"
 
 
-def _figures(rows: HeldOutRows, difference: Difference) -> str:
+def _other(best: str, opponents: Opponents) -> str:
+    """The best local model as the sentence names it."""
+    if best in TITLES:
+        return f"the best local model ({TITLES[best]})"
+    return _PLACEBOS[SILOED] if opponents.placebo == SILOED else "the same network trained alone"
+
+
+def _figures(rows: HeldOutRows, difference: Difference, other: str) -> str:
     """The two figures and their difference; the bracket stays open."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
-        figures = (
-            f"the federated model's predictions miss by {first:.4g}{unit}, those of the same network trained alone"
-            f" by {second:.4g}{unit}"
-        )
+        figures = f"the federated model's predictions miss by {first:.4g}{unit}, those of {other} by {second:.4g}{unit}"
     else:
         noun = _noun(rows)
         pairs = (
@@ -152,8 +184,8 @@ def _figures(rows: HeldOutRows, difference: Difference) -> str:
             else f"one {noun} of a class and one of another, averaged over the classes,"
         )
         figures = (
-            f"of 100 pairs of {pairs} the federated model ranks {100 * first:.1f} the right way round, the same"
-            f" network trained alone {100 * second:.1f}"
+            f"of 100 pairs of {pairs} the federated model ranks {100 * first:.1f} the right way round, {other}"
+            f" {100 * second:.1f}"
         )
     return f"{figures} ({_span(difference)}"
 

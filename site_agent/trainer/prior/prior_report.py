@@ -15,7 +15,7 @@ import structlog
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import assess
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Opponents
 from site_agent.trainer.comparison.recommendation import recommend
 from site_agent.trainer.comparison.scored_rows import keep_scored_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -62,15 +62,17 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     )
     save_model(hospital.state_path, run, saved)
     save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
+    best: str | None = None
     if hospital.training.simple_models:
         like, seed = replace(saved, joined=None, concepts=None), seeds.own("simple models")
         tested, validated = save_simple_models(hospital, run, like, study.own, seed)
         models, validation = models | tested, validation | validated
-        facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
+        best = facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
     kept = scored(study.own, preprocessing, models, validation)
     keep_scored_rows(hospital.state_path, run, kept)
     facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
-    assessment = assess(rows, models, seeds.own("resamples"))
+    opponents = Opponents(best_local=best, placebo=SILOED)
+    assessment = assess(rows, models, seeds.own("resamples"), opponents=opponents)
     facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)

@@ -129,6 +129,7 @@ def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
         "run": "law-1",
         "federated_auroc": round(gain["federated"], 4),
         "siloed_auroc": round(gain["siloed"], 4),
+        "best_local_auroc": round(gain["best_local_value"], 4),
         "verdict": gain["verdict"],
     }
 

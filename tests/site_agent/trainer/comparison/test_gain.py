@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from site_agent.trainer.comparison.assessment import Assessment, assess
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain, Opponents
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
 
 TWO = ("negative", "positive")
@@ -34,8 +34,9 @@ def numbers(rows: int = 60) -> HeldOutRows:
 
 
 def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others: Scores) -> Gain:
-    """What joining brought between these two."""
-    return assess(rows, {FEDERATED: federated, SILOED: siloed, **others}, 0, resamples=300).gain
+    """What joining brought between these two; the placebo is the siloed model unless another one is given."""
+    models = {FEDERATED: federated, SILOED: siloed, PLACEBO: siloed} | others
+    return assess(rows, models, 0, resamples=300).gain
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,57 @@ def test_the_sentence_has_the_numbers() -> None:
         f" {100 * gain.difference.first:.1f} the right way round, the same network trained alone"
         f" {100 * gain.difference.second:.1f} (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
         f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f}; 200 test patients, 80 with the outcome and 120"
-        " without)."
+        " without). Against a federation of copies of this site, which averages without anyone else's patients, the"
+        f" other hospitals brought more (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
+        f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f})."
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("local", "placebo", "verdict"),
+    [
+        (0.5, 0.5, "gained"),
+        (0.5, 2.0, "better, cause not shown"),
+        (0.5, 3.5, "better, cause not shown"),
+        (0.5, None, "better, cause not shown"),
+        (2.0, 0.5, "no clear difference"),
+        (3.5, 0.5, "lost"),
+    ],
+)
+def test_gained_needs_the_best_local_model_and_the_placebo(
+    seed: int, local: float, placebo: float | None, verdict: str
+) -> None:
+    """Both differences exclude zero, or it is not called a gain, however far behind the network alone is."""
+    rows = two_classes()
+    models = {
+        FEDERATED: model(rows, 2.0, seed),
+        SILOED: model(rows, 0.1, seed),
+        "random_forest": model(rows, local, seed),
+    }
+    models |= {} if placebo is None else {PLACEBO: model(rows, placebo, seed)}
+
+    gain = assess(rows, models, 0, opponents=Opponents(best_local="random_forest"), resamples=300).gain
+
+    assert gain.verdict == verdict
+    assert ("Joining gained" in gain.sentence) == (verdict == "gained")
+    assert "the best local model (random forest)" in gain.sentence
+    assert gain.difference is not None
+    assert gain.to_json()["best_local_value"] == gain.difference.second
+    assert ("no placebo" in gain.sentence) == (placebo is None)
+
+
+def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
+    """For federated-prior the same join without the others' score stands where copies of the site would stand."""
+    rows = two_classes()
+    models = {FEDERATED: model(rows, 2.0), SILOED: model(rows, 2.0, seed=7), "random_forest": model(rows, 0.5)}
+    opponents = Opponents(best_local="random_forest", placebo=SILOED)
+
+    close = assess(rows, models, 0, opponents=opponents, resamples=300).gain
+    apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, opponents=opponents, resamples=300).gain
+
+    assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
+    assert "Against the same recipe without the other hospitals, the other hospitals brought more" in apart.sentence
 
 
 def test_rows_are_called_patients_only_where_that_is_known() -> None:
@@ -181,7 +231,9 @@ def test_without_an_opponent_there_is_no_comparison() -> None:
     """The reason is the sentence."""
     rows = two_classes()
 
-    gain = assess(rows, {FEDERATED: model(rows, 1.0)}, 0, why_not_alone="training alone did not end well").gain
+    gain = assess(
+        rows, {FEDERATED: model(rows, 1.0)}, 0, opponents=Opponents(why_none="training alone did not end well")
+    ).gain
 
     assert gain.sentence == "No comparison: training alone did not end well."
     assert (gain.verdict, gain.difference, gain.siloed) == ("not comparable", None, None)
