@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -32,21 +33,21 @@ PATH: Final = (
 class Walk:
     """Three hospitals and an office in folders side by side, and the programs that run there."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.statuses = folder, dict[str, int]()
+    def __init__(self, folder: Path, stack: ExitStack, page: Path = PAGE) -> None:
+        self.folder, self.page, self.statuses = folder, page, dict[str, int]()
         self._stack, self._programs = stack, dict[str, subprocess.Popen[bytes]]()
         # What differs from the page: its ports, its fingerprints, the name of its run.
         self._real = {f"localhost:{port}": f"localhost:{free_port()}" for port in (8443, 8444)}
 
     def deal(self) -> None:
         """Run the page's lines of Python, which deal the tables."""
-        (lines,) = fenced(PAGE, "python")
+        (lines,) = fenced(self.page, "python")
         paths = os.environ | {"PYTHONPATH": str(ROOT / "deploy")}
         subprocess.run([sys.executable, "-c", lines], cwd=self.folder.parent, env=paths, check=True)
 
     def follow(self, heading: str) -> None:
         """Do what a section says, and hold every answer against what it promises."""
-        for step in steps(heading, PAGE):
+        for step in steps(heading, self.page):
             where = step.where.removeprefix("the ")
             for place in HOSPITALS if where == "each hospital" else (where,):
                 if isinstance(step, File):
@@ -64,14 +65,18 @@ class Walk:
         return (self.folder / f"{place}.log").read_text()
 
     def _do(self, step: Commands, place: str) -> None:
-        own_terminal, _, word = step.how.partition("in a terminal of its own, until it says ")
+        own_terminal, _, word = step.how.partition(", until it says ")
         if word:
             (line,) = step.lines
-            self._start(place, line, word)
+            if own_terminal.endswith(", after Ctrl-C there"):
+                self._programs[place].send_signal(signal.SIGINT)
+                assert self.end(place) == 0
+            self._start(place, self._filled(line, place), word)
             return
-        assert own_terminal == step.how
-        self._await(step.how, place)
-        said = [self._typed(self._filled(line, place), place) for line in step.lines]
+        status = re.fullmatch(r"with status (\d+)", step.how)
+        self._await("" if status or step.how == "in an editor" else step.how, place)
+        expected = int(status[1]) if status else 0
+        said = [self._typed(self._filled(line, place), place, expected) for line in step.lines]
         answer, text = self._filled(step.answer, place), "\n".join(part for part in said if part)
         if answer and not is_answered(answer, text):
             raise AssertionError(f"{place}: {step.lines}\nThe page promises:\n{answer}\nIt said:\n{text}")
@@ -81,6 +86,8 @@ class Walk:
         log.unlink(missing_ok=True)
         self._programs[place] = self._stack.enter_context(running(log, *shlex.split(line), folder=self.folder / place))
         wait_until(says(log, word), PATIENCE_SECONDS)
+        if told := re.search(r'"identity": "([a-z0-9-]+)", .*"event": "enrolment_awaits_approval"', log.read_text()):
+            self._real[f"fingerprint-of-{place}"] = told[1]
 
     def _await(self, how: str, place: str) -> None:
         """What a person waits for before they type."""
@@ -95,7 +102,7 @@ class Walk:
         else:
             assert how == ""
 
-    def _typed(self, line: str, place: str) -> str:
+    def _typed(self, line: str, place: str, status: int = 0) -> str:
         path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line],
@@ -107,9 +114,11 @@ class Walk:
             check=False,
             timeout=PATIENCE_SECONDS,
         )
-        assert done.returncode == 0, f"{place}: {line}\n{done.stdout}{done.stderr}"
+        assert done.returncode == status, f"{place}: {line}\n{done.stdout}{done.stderr}"
         if "site-agent identity " in line:
             self._real[f"fingerprint-of-{place}"] = done.stdout.split()[-1]
+        if digest := re.search("digest of this examination is ([0-9a-f]+)", done.stdout):
+            self._real[f"digest-of-{place}"] = digest[1]
         if "coordinator runs " in line:
             (run,) = json.loads(done.stdout)
             self._real["heart-v1-0123456789ab"] = run["name"]
