@@ -77,16 +77,21 @@ async def relay_for(seconds: float) -> None:
         gate.close()
 
 
-def main() -> None:
-    """Tamper for so many seconds."""
-    deadline, Tampering.luck = time.monotonic() + float(sys.argv[1]), random.Random(int(sys.argv[2]))
+async def tamper(deadline: float) -> None:
+    """Be the agent again and again."""
     while time.monotonic() < deadline:
         try:
-            asyncio.run(relay_for(CONNECTION_SECONDS))
-        except Exception as error:  # the gate is being started again
+            await relay_for(CONNECTION_SECONDS)
+        except Exception as error:  # the gate is being started again, or has stopped for good
             Tampering.done[type(error).__name__] += 1
-            time.sleep(0.5)
-    print(json.dumps({"done": Tampering.done, "rounds": sorted(Tampering.left)}))
+            await asyncio.sleep(0.5)
+
+
+def main() -> None:
+    """Tamper for so many seconds."""
+    Tampering.luck = random.Random(int(sys.argv[2]))
+    asyncio.run(tamper(time.monotonic() + float(sys.argv[1])))
+    print(json.dumps({"done": Tampering.done, "rounds": sorted(Tampering.left)}), flush=True)
 
 
 if __name__ == "__main__":
