@@ -48,6 +48,7 @@ _WORDS: Final = {
     "run_rolled_back": "Too few sites accepted what they received; {run} returned to round {returned_to}.",
     "step_drawn_afresh": "Round {round} is trained again for other contributors.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
+    "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
     "contribution_released": "A contribution to round {round} of {run} may leave: {bytes} bytes, {tensors} tensors, "
     "masked: {masked}, summed over {contributors}.",
     "contribution_handed_over": "The contribution to round {round} of {run} left: {bytes} bytes.",

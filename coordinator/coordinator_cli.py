@@ -37,6 +37,7 @@ from host.command_line import Following, finish
 from host.message_catalogue import identify
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
+from protos.plan.patient_privacy import price_in_words
 
 
 @click.group()
@@ -80,6 +81,8 @@ def check(path: Path) -> None:
             f"{plan.study} version {plan.version}: {' + '.join(method_names(plan.method))}, {plan.rounds} rounds"
         )
         click.echo(f"  plan      {plan.digest.hex()}")
+        if plan.privacy is not None:
+            click.echo(f"  privacy   {price_in_words(plan.privacy)}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

@@ -19,6 +19,7 @@ from protos.plan.configuration_fields import Address, LocalAddress, PathText
 from protos.plan.documents import Document, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.nearest import did_you_mean
+from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
 from protos.plan.plan import Name
 
 
@@ -51,6 +52,20 @@ class Hours(Document):
         return begin <= now < end if begin < end else now >= begin or now < end
 
 
+class PrivacyLimits(Document):
+    """How much of its patients' privacy this hospital spends at most; see docs/privacy.md.
+
+    Attributes:
+        largest_epsilon_per_study: over all versions and runs of one study.
+        largest_epsilon_per_year: over all studies in any 365 days.
+        delta: at which both are computed.
+    """
+
+    largest_epsilon_per_study: float = Field(gt=0, le=LARGEST_EPSILON)
+    largest_epsilon_per_year: float = Field(gt=0, le=LARGEST_EPSILON)
+    delta: float = Field(ge=SMALLEST_DELTA, le=LARGEST_DELTA)
+
+
 class Policy(Document):
     """What this hospital allows, whatever a coordinator announces. What loosens it is off unless said.
 
@@ -79,6 +94,8 @@ class Policy(Document):
         smallest_cell: no sum of statistics has fewer of this site's rows in it.
         hours: when contributions may leave; None for always. Outside them the site is not connected.
         approvers: how many different persons have to approve a plan.
+        privacy: limits of epsilon. With it this site refuses plans that send numbers without noise; without it this
+            site refuses plans that promise privacy.
     """
 
     tier: Tier = "training"
@@ -98,6 +115,7 @@ class Policy(Document):
     smallest_cell: int = Field(default=10, ge=1)
     hours: Hours | None = None
     approvers: int = Field(default=1, ge=1, le=8)
+    privacy: PrivacyLimits | None = None
 
 
 class Split(Document):

@@ -34,6 +34,7 @@ from site_agent.commands.monitor_command import monitor
 from site_agent.commands.move_state_command import move_state
 from site_agent.commands.own_certificate import install_certificate, request_certificate
 from site_agent.commands.predict_commands import predict, recalibrate
+from site_agent.commands.privacy_command import privacy
 from site_agent.commands.renew_command import renew
 from site_agent.commands.report_command import report
 from site_agent.commands.site_doctor_command import doctor
@@ -142,6 +143,7 @@ cli.add_command(explain)
 cli.add_command(fingerprints)
 cli.add_command(init)
 cli.add_command(page)
+cli.add_command(privacy)
 cli.add_command(status)
 cli.add_command(review)
 cli.add_command(approve)

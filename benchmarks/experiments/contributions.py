@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from protos.plan.plan import Plan
-from site_agent.gate.door import Builder
+from site_agent.gate.door import Builder, Noise
+from site_agent.gate.privacy_ledger import with_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,10 +32,11 @@ class Collection:
     """One run, and the door through which its sites' parts go."""
 
     def __init__(self, plan: Plan) -> None:
-        """`plan` has secure aggregation off: masks cancel in every sum, so they change no bit of it."""
+        """Nothing is masked here: masks cancel in every sum, so they change no bit of it."""
         self.plan = plan
         self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
         self._builder = Builder(plan, trains=True, smallest_rows=1)
+        self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
 
     def begin(self, round_number: int) -> None:
         """No site's part of this round is added yet."""
@@ -43,8 +46,9 @@ class Collection:
         """Encode a part as the site's gate does, and add it chunk by chunk."""
         offered = self.run.offered(round_number)
         payload = part.changes.tobytes() + np.array(part.scalars, "<i8").tobytes()
+        here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else self.noise
         contribution = self._builder.build(
-            offered.offer.parameters_digest, offered.exchange, memoryview(payload), rows=part.rows, redraw=0
+            here, offered.exchange, memoryview(payload), rows=part.rows, redraw=0, noise=noise
         )
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))

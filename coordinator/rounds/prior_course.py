@@ -30,10 +30,10 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
         sums: of the round.
         values: float32 of the announced tensor's size, changed in place.
     """
-    made = prior.method.newton_rounds if course.training_rounds is None else course.training_rounds
+    made = prior.newton_rounds if course.training_rounds is None else course.training_rounds
     stage, integers = sums.exchange.stage, [sums.scalars[scalar.name] for scalar in sums.exchange.scalars]
     place_sums(values, prior.place(round_number, made), integers)
-    is_last = round_number == prior.method.newton_rounds
+    is_last = round_number == prior.newton_rounds
     if stage is not Stage.NEWTON or is_last or not _has_ended(prior, round_number, values):
         return course
     return replace(course, training_rounds=round_number)
@@ -50,8 +50,11 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
 
 def fitted(prior: Prior, course: Course, values: Float32) -> dict[str, Float32]:
     """The regression as named arrays of shape (outputs, columns): coefficients and standard errors, in float32."""
-    made = prior.method.newton_rounds if course.training_rounds is None else course.training_rounds
+    made = prior.newton_rounds if course.training_rounds is None else course.training_rounds
     found = AnnouncedSums(prior, values)
+    if prior.private is not None:
+        slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
+        return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
     try:
         coefficients = found.coefficients(made)[-1]
         errors = found.newton(made).standard_errors(prior.method.ridge)

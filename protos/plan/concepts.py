@@ -38,7 +38,12 @@ class Conversion(Document):
 
 
 class NumberConcept(Document):
-    """A measured number; values outside `low` to `high` count as the nearer end."""
+    """A measured number; values outside `low` to `high` count as the nearer end.
+
+    `typical` and `spread` are used under `privacy`, which measures neither mean nor deviation of patients: rows are
+    standardised by them, and a missing value counts as typical. They default to the middle of the range and a quarter
+    of it.
+    """
 
     kind: Literal["number"]
     name: ConceptName
@@ -46,6 +51,8 @@ class NumberConcept(Document):
     unit: Text | None = None
     low: float
     high: float
+    typical: float | None = None
+    spread: float | None = Field(default=None, gt=0)
     conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)
     recorded_by: tuple[str, ...] | None = None
 
@@ -53,6 +60,8 @@ class NumberConcept(Document):
     def _check(self) -> Self:
         if not self.low < self.high:
             raise ValueError("low lies below high")
+        if self.typical is not None and not self.low <= self.typical <= self.high:
+            raise ValueError("typical lies between low and high")
         units = [conversion.unit for conversion in self.conversions]
         if len({*units, self.unit}) != len(units) + 1:
             raise ValueError("a unit is converted twice, or is the concept's own")

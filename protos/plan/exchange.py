@@ -132,6 +132,8 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
     if plan.prior is not None:
         if round_number == 0:
             return Stage.STATISTICS
+        if plan.privacy is not None:
+            return None
         return Stage.NEWTON if round_number <= made else Stage.GUARD if round_number == made + 1 else None
     stages = [Stage.PROBE] if plan.has_probe else []
     after = [Stage.VALIDATION] if plan.has_validation_round else []

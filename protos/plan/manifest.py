@@ -37,6 +37,7 @@ from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
+from protos.plan.private_prior import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
 
@@ -263,6 +264,11 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
 def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
     """The sums of federated-prior; bounds follow from the most rows that the plan allows."""
     rows = prior.method.largest_rows
+    if prior.private is not None:
+        bound = rows * PRIVATE_SCALE + LARGEST_NOISE
+        for name in prior.private.names:
+            yield Scalar(name, bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+        return
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]
         # Of classes a sum is a count; of columns and numbers it is one of values between 0 and 1.

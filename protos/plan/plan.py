@@ -28,6 +28,7 @@ from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
 from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
 from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, why_refused
+from protos.plan.patient_privacy import Privacy, why_not_private
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.question import Answers, Question
@@ -169,11 +170,12 @@ class Plan(Document):
     gain: Literal["private", "sums"] = "private"
     expert: ExpertUse | None = None
     statistics: Statistics | None = None
+    privacy: Privacy | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_acceptance, self._of_method)
-        checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior)
+        checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior, self._of_privacy)
         refuse_for(reason for check in checks for reason in check())
         return self
 
@@ -214,6 +216,24 @@ class Plan(Document):
                 "federated-prior trains no network: leave out columns, expert, early_stopping, acceptance, gain "
                 "and checkpoint, and set weighting to {name: equal}"
             )
+
+    def _of_privacy(self) -> Iterator[str]:
+        """Which plans cannot keep what `privacy` promises."""
+        if self.privacy is None:
+            return
+        reasons = [*why_not_private(self.method)]
+        if self.statistics is not None:
+            reasons.append("sums of statistics have no clipped term for each patient yet")
+        if self.secure_aggregation != "required":
+            reasons.append(
+                "without masks one site's share of the noise is too small, so secure_aggregation is required"
+            )
+        if not 1 <= self.assumed_colluders <= self.quorum - 1:
+            reasons.append(
+                f"assumed_colluders is {self.assumed_colluders}, and it lies between 1 (a site that reads the sum has "
+                f"its own noise to subtract) and {self.quorum - 1}, the quorum less one"
+            )
+        yield from (f"privacy is impossible here: {reason}" for reason in reasons)
 
     def _of_start(self) -> Iterator[str]:
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
@@ -332,12 +352,14 @@ class Plan(Document):
     @property
     def prior(self) -> Prior | None:
         """What federated-prior has to do; None under any other method."""
-        return prior_of(self.method, self.concepts) if isinstance(self.method, FederatedPrior) else None
+        if not isinstance(self.method, FederatedPrior):
+            return None
+        return prior_of(self.method, self.concepts, self.privacy, self.site_names, self.assumed_colluders)
 
     @property
     def training_rounds(self) -> int:
         """Rounds in which something is fitted, at most."""
-        return self.schedule.rounds if self.prior is None else self.prior.method.newton_rounds
+        return self.schedule.rounds if self.prior is None else self.prior.newton_rounds
 
     @property
     def conditions(self) -> Conditions:
@@ -372,7 +394,8 @@ class Plan(Document):
     @property
     def may_end_early(self) -> bool:
         """Whether training may end before its last round."""
-        return self.early_stopping is not None or self.acceptance is not None or self.prior is not None
+        is_prior = isinstance(self.method, FederatedPrior) and self.privacy is None
+        return self.early_stopping is not None or self.acceptance is not None or is_prior
 
     @property
     def rounds(self) -> int:
@@ -380,7 +403,7 @@ class Plan(Document):
         if self.statistics is not None:
             return 1
         if self.prior is not None:
-            return 1 + self.training_rounds + 1
+            return 1 if self.privacy is not None else 1 + self.training_rounds + 1
         closing = self.has_validation_round + (self.gain == "sums")
         return self.has_probe + self.schedule.rounds + closing
 

@@ -26,7 +26,9 @@ from protos.numbers.newton_sums import (
 )
 from protos.plan.concepts import Concept, ConceptColumn, columns_of
 from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
+from protos.plan.patient_privacy import Privacy
 from protos.plan.prior_method import FederatedPrior, Number, OneOfClasses, YesOrNo
+from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
 
 PRIOR_MOMENT_SCALE: Final = 1 << 30
 GUARD_SCALE: Final = 1 << 20
@@ -45,10 +47,12 @@ class Prior:
     Attributes:
         method: as in the plan.
         concepts: those that the method uses, in the plan's order.
+        private: the one round of the private form; None where the plan has no key `privacy`.
     """
 
     method: FederatedPrior
     concepts: tuple[Concept, ...]
+    private: PrivateSums | None = None
 
     @cached_property
     def columns(self) -> tuple[ConceptColumn, ...]:
@@ -86,7 +90,12 @@ class Prior:
 
     @cached_property
     def statistics_names(self) -> tuple[str, ...]:
-        """The sums of round 0: of each column its sites and moments, of any two their sites, then outcomes."""
+        """The sums of round 0: of each column its sites and moments, of any two their sites, then outcomes.
+
+        In the private form all sums of the regression, which has no other round.
+        """
+        if self.private is not None:
+            return self.private.names
         moments = [f"{kind} {column.name}" for column in self.columns for kind in _MOMENTS]
         pairs = [f"sites {one} x {other}" for one, other in self.pairs]
         outcomes = [f"sum {output}" for output in self.outputs]
@@ -119,8 +128,15 @@ class Prior:
         return alone | {(one, other): sites[one] & sites[other] for one, other in combinations(sites, 2)}
 
     @property
+    def newton_rounds(self) -> int:
+        """The most Newton rounds; none in the private form, whose one round is that of the statistics."""
+        return 0 if self.private is not None else self.method.newton_rounds
+
+    @property
     def words(self) -> int:
         """Sums of the whole run."""
+        if self.private is not None:
+            return len(self.statistics_names)
         return len(self.statistics_names) + self.method.newton_rounds * len(self.newton_names) + 1
 
     def place(self, round_number: int, made: int) -> slice:
@@ -143,10 +159,18 @@ class Prior:
 
 
 @lru_cache(maxsize=16)
-def prior_of(method: FederatedPrior, concepts: tuple[Concept, ...]) -> Prior:
-    """The use that a plan with these concepts makes of the method."""
+def prior_of(
+    method: FederatedPrior,
+    concepts: tuple[Concept, ...],
+    privacy: Privacy | None,
+    sites: tuple[str, ...],
+    colluders: int,
+) -> Prior:
+    """The use that a plan with these concepts, sites and assumed colluders makes of the method."""
     chosen = method.concepts
-    return Prior(method, tuple(one for one in concepts if chosen is None or one.name in chosen))
+    used = tuple(one for one in concepts if chosen is None or one.name in chosen)
+    private = None if privacy is None else PrivateSums(columns_of(used), sites, privacy, colluders)
+    return Prior(method, used, private)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,7 +180,7 @@ class Standard:
     Attributes:
         means, deviations: float64 of shape (columns,), of values moved from the concept's range to 0..1.
         is_used: bool of shape (columns,): enough sites record the column, and it varies.
-        rows: training rows with an outcome, of all sites.
+        rows: training rows with an outcome, of all sites; None in the private form, which does not count them.
         outcome_means: float64 of shape (outputs,): shares of classes, or the number's mean in 0..1.
         outcome_deviation: of a number, in 0..1; 1 for classes.
     """
@@ -164,7 +188,7 @@ class Standard:
     means: Float64 = field(repr=False)
     deviations: Float64 = field(repr=False)
     is_used: npt.NDArray[np.bool_]
-    rows: int
+    rows: int | None
     outcome_means: Float64 = field(repr=False)
     outcome_deviation: float
 
@@ -187,14 +211,21 @@ class AnnouncedSums:
             raise OutOfBound("another number of announced sums")
         self._prior, self._words = prior, read_announced(vector)
 
+    @property
+    def terms(self) -> Float64:
+        """Of the private form the noisy sums of patients' terms, float64 of shape (numbers,)."""
+        return np.array(self._words, np.float64) / PRIVATE_SCALE
+
     @cached_property
     def standard(self) -> Standard:
-        """How columns are standardised.
+        """How columns are standardised; in the private form as the plan declares it.
 
         Raises:
             OutOfBound: no honest sites can have sent these statistics.
         """
         prior = self._prior
+        if prior.private is not None:
+            return _declared(prior.private)
         found = dict(zip(prior.statistics_names, self._words, strict=False))
         sites, counts, sums, squares = (
             np.array([found[f"{kind} {column.name}"] for column in prior.columns], np.float64) for kind in _MOMENTS
@@ -236,10 +267,12 @@ class AnnouncedSums:
             OutOfBound: sums that no honest sites can have sent.
         """
         prior = self._prior
+        rows = self.standard.rows
+        assert rows is not None or not rounds  # the private form has no Newton round
         path = [np.zeros((len(prior.outputs), len(prior.columns)))]
         for number in range(1, rounds + 1):
             sums = self.newton(number)
-            sums.require_possible(self.standard.rows, prior.largest_weight)
+            sums.require_possible(rows or 0, prior.largest_weight)
             path.append(sums.next_coefficients(path[-1], prior.method.ridge))
         return tuple(path)
 
@@ -247,6 +280,18 @@ class AnnouncedSums:
     def guard(self) -> float:
         """By how much the others' score lowers the log loss, summed over all sites; for numbers half squared errors."""
         return self._words[-1] / GUARD_SCALE
+
+
+def _declared(private: PrivateSums) -> Standard:
+    means, deviations = private.standard
+    return Standard(
+        means=means,
+        deviations=deviations,
+        is_used=np.ones(len(means), np.bool_),
+        rows=None,
+        outcome_means=np.full(1, 0.5),
+        outcome_deviation=1.0,
+    )
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:

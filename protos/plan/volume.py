@@ -22,7 +22,7 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
     if occasion is Occasion.NEWTON:
         return plan.training_rounds if plan.prior is not None else 0
     if occasion is Occasion.GUARD:
-        return int(plan.prior is not None)
+        return int(plan.prior is not None and plan.privacy is None)
     if occasion is Occasion.PROBE:
         return int(plan.has_probe)
     if occasion is Occasion.REPORT:

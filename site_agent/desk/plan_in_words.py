@@ -7,8 +7,10 @@ learn at worst. The sections behind it are exact; nothing here says less than is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import exp
 
 from protos.plan.manifest import Manifest
+from protos.plan.patient_privacy import Privacy, price_in_words
 from protos.plan.plan import Plan
 from site_agent.desk.plan_review import Section
 
@@ -74,6 +76,9 @@ def _masking(plan: Plan) -> Iterator[str]:
 
 
 def _worst(plan: Plan) -> Iterator[str]:
+    if plan.privacy is not None:
+        yield from _promise(plan.privacy)
+        return
     yield "Differential privacy is not used: no random noise is added to what leaves."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
         whose = "the coordinator" if plan.two_sites is None else "the other hospital"
@@ -87,3 +92,15 @@ def _worst(plan: Plan) -> Iterator[str]:
         "probably was in one of the tables. He could not tell in which hospital."
     )
     yield "At worst: hospitals that break the agreement together could compute this hospital's numbers as well."
+
+
+def _promise(privacy: Privacy) -> Iterator[str]:
+    yield f"Differential privacy: {price_in_words(privacy)}. Each hospital adds its share of the noise before masking."
+    yield (
+        f"At worst: a result becomes at most {exp(privacy.epsilon):.3g} times more or less probable when one patient's "
+        f"rows are added or removed, except with probability {privacy.delta:g}."
+    )
+    yield (
+        "At worst: what holds of many patients, or of this hospital as a whole, may still be learnt. If the contract "
+        "has no patient column, each row counts as one patient."
+    )

@@ -39,6 +39,8 @@ _MEANING: Final = {
     "squares": "the sum of the squares of the same",
     "sites": "1 if it records this column (or both of two) with enough different values, else 0",
     "outcomes": "its training rows",
+    "private hessian": "how sure a regression is about these two: one bounded term for each patient, and noise",
+    "private gradient": "in which direction patients move a coefficient: one bounded term for each, and noise",
     "hessian": "how sure a regression on common columns is about these two, at this site's rows",
     "gradient": "in which direction this site's rows move the regression's coefficient",
     "guard": "by how much the others' score lowers the loss on its training rows; negative if it raises it",
@@ -128,6 +130,9 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: nothing is trained; only the numbers below leave, once for this site's data"
         yield f"a cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out"
         return
+    if plan.privacy is not None:
+        yield "1 of statistics: sums of a regression on the common columns leave, with noise; no other round"
+        return
     if plan.prior is not None:
         yield "1 of statistics: of each common column only the numbers below leave"
         yield f"{plan.training_rounds} at most of Newton's method: sums of a regression on the common columns leave"
@@ -173,7 +178,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     sentences = ("They are seen only as sums over the sites.",) if plan.secure_aggregation == "required" else ()
     rows = tuple(
         (
-            scalar.name if count == 1 else f"{scalar.name.partition(' ')[0]} ({count} numbers)",
+            scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(scalar),
             f"{'+-' if scalar.is_signed else ''}{scalar.bound / scalar.scale:g}",
             _times(plan, scalar.occasion),
@@ -199,6 +204,8 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 def _kind(scalar: Scalar) -> str | None:
     """The first word of a number that is told together with others of its kind."""
+    if scalar.name.startswith("private "):
+        return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
     return scalar.name.partition(" ")[0] if is_pair or scalar.occasion is Occasion.NEWTON else None
 
@@ -208,7 +215,8 @@ def _masked(plan: Plan) -> str:
 
 
 def _meaning(scalar: Scalar) -> str:
-    return _MEANING.get(scalar.name) or _MEANING[scalar.name.partition(" ")[0]]
+    kinds = (scalar.name, scalar.name.partition(":")[0], scalar.name.partition(" ")[0])
+    return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
 
 
 def _times(plan: Plan, occasion: Occasion) -> str:
@@ -221,6 +229,13 @@ def _of_prior(prior: Prior) -> Iterator[str]:
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield f"Every site learns the sums over all sites, on {columns} columns of {concepts} concepts."
     yield "The same sites take part in every round; if one is lost, the others wait for it."
+    if prior.private is not None:
+        yield (
+            f"Each site adds noise that is enough while at most {prior.private.colluders} of the sites work together. "
+            "Columns are standardised by the plan's ranges, typical values and spreads."
+        )
+        yield "Coefficients are computed at each site from the noisy sums, and nothing guards the others' score."
+        return
     if method.fewest_sites == 3:
         yield (
             "A concept may be recorded by three sites. Each of these three can compute the sum of the two others, and "

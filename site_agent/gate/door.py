@@ -10,14 +10,16 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 * one position has one contribution: what was built is kept and sent again, never built anew;
 * what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
 * the audit log records a release, and is synced, before the bytes are handed over;
-* under a plan that requires masking, no chunk is handed over without its masks.
+* under a plan that requires masking, no chunk is handed over without its masks;
+* under a plan with privacy, no vector is encoded without noise that was paid for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from functools import partial
+from typing import TypeAlias, assert_never
 
 import numpy as np
 from blake3 import blake3
@@ -30,8 +32,11 @@ from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
+
+Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 
 class GateRefusal(OperatorError):
@@ -103,6 +108,7 @@ class Gate:
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
         self._allowance, self._consent = allowance, consent
+        self._spending = None if plan.privacy is None else PrivacyLedger(consent.state, audit)
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
     def build(
@@ -112,8 +118,31 @@ class Gate:
 
         Raises:
             GateRefusal: it may not leave.
+            AuditError: what it costs cannot be recorded.
         """
-        return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw)
+        noise = None if self._spending is None else partial(self._with_noise, self._spending, position)
+        return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw, noise=noise)
+
+    def _with_noise(self, spending: PrivacyLedger, position: bytes, numbers: list[int]) -> list[int]:
+        """The numbers of a step with the noise that was paid for, now or before a restart."""
+        kept = spending.kept(self._plan.run_name, position)
+        if kept is not None:
+            return kept
+        reason = spending.refuse(self._allowance.policy.privacy, self._plan)
+        if reason is not None:
+            self._audit.write("release_refused", reason=reason, run=self._run, round=0, attempt=0)
+            what = f"This site's policy does not let a contribution out: {reason}."
+            raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
+        return spending.pay(self._plan, position, numbers)
+
+    def finish(self) -> None:
+        """The run is over, and what was paid for is not sent again.
+
+        Raises:
+            AuditError: that cannot be recorded.
+        """
+        if self._spending is not None:
+            self._spending.forget_numbers(self._plan.run_name)
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The contribution's chunks from where the coordinator lacks them; the log is written first.
@@ -197,7 +226,14 @@ class Builder:
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
     def build(
-        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, redraw: int
+        self,
+        position: bytes,
+        exchange: Exchange,
+        payload: memoryview,
+        *,
+        rows: int,
+        redraw: int,
+        noise: Noise | None = None,
     ) -> Contribution:
         """Encode and check what the trainer handed out.
 
@@ -208,6 +244,7 @@ class Builder:
                 little-endian int64, each in the exchange's order.
             rows: training rows on the public grid; not used where they do not travel.
             redraw: which draw of the step it is, 0 for the ordinary one.
+            noise: returns the scalars with noise; a plan with privacy needs it.
 
         Raises:
             GateRefusal: it may not leave.
@@ -221,6 +258,7 @@ class Builder:
             what = "The trainer handed out a change, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
+        scalars = self._noisy(scalars, noise)
         buffer = bytearray(layout.total_bytes)
         clipped = 0
         for index in range(layout.chunks):
@@ -239,6 +277,11 @@ class Builder:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, redraw, clipped, buffer, blake3(buffer).digest())
+
+    def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
+        if (noise is None) != (self._plan.privacy is None):
+            raise ValueError("a plan with privacy needs noise, and no other plan has it")
+        return scalars if noise is None else noise(scalars)
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
         """The factor of the changes."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder, payload_bytes, unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed
+from site_agent.gate.privacy_ledger import with_noise
 from site_agent.hospital import Hospital
 from site_agent.trainer_socket import Failed, GateEnd, Prepare, Prepared, Train, Trained
 
@@ -74,7 +76,9 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
             raise TrainerFailed(answer)
         if not isinstance(answer, Trained):
             raise unexpected_answer()
-        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, redraw=0)
+        # Noise of nobody's budget: these bytes are thrown away.
+        noise = None if plan.privacy is None else partial(with_noise, plan)
+        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, redraw=0, noise=noise)
         stage = exchange.stage.name.lower()
         made.append(Made(stage=stage, bytes=len(built.buffer), clipped=built.clipped, digest=built.digest.hex()))
     return tuple(made)

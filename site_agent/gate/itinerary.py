@@ -82,7 +82,8 @@ class Itinerary:
         closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
         closing += [Stage.REPORT] if self._plan.gain == "sums" else []
         closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
-        closing += [Stage.GUARD] if self._plan.prior is not None else []
+        if self._plan.prior is not None:
+            closing.append(Stage.GUARD if self._plan.privacy is None else Stage.STATISTICS)
         wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
         is_last = finish.round == self._plan.rounds or self._plan.may_end_early
         if self._last != wanted or not is_last:

@@ -47,6 +47,7 @@ from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.door import GateRefusal, unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
 from site_agent.gate.policy import refuse_plan, remedy_of_refusal
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.separation import guard_of
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
@@ -271,6 +272,9 @@ class SiteGate:
         policy, state = self._hospital.policy, self._hospital.state_path
         refusal = refuse_plan(policy, plan, manifest, site=self._hospital.site, identity=self._identity)
         refusal = refusal or refuse_replay(state, plan, self._audit.records("run_finished"), datetime.now(UTC))
+        spending = PrivacyLedger(state, self._audit)
+        if refusal is None and plan.privacy is not None and not spending.has_paid(plan.run_name):
+            refusal = spending.refuse(policy.privacy, plan)
         if refusal is None:
             return
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}

@@ -83,6 +83,10 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if plan.statistics is not None and plan.statistics.smallest_cell < policy.smallest_cell:
         cell = plan.statistics.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
+    if plan.privacy is not None and policy.privacy is None:
+        yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no limits of it (its key privacy)"
+    if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
+        yield "the policy limits epsilon, and the plan adds no noise to what leaves, which no epsilon limits"
     yield from _of_tensors(policy, plan, manifest)
     yield from _of_numbers(policy, plan)
     yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))

@@ -202,6 +202,7 @@ class Rounds:
         """The trainer has taken in the last aggregate."""
         self._is_concluded = True
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
+        self._gate.finish()
         self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
         await self._around.send(Done(self.run))

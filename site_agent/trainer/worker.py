@@ -344,12 +344,14 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.data.splits import steady_split
     from site_agent.trainer.examination.admitted_rows import admitted
     from site_agent.trainer.prior.prior_study import PriorStudy
 
     examination = admitted(hospital)
     assert examination.split_rows is not None  # otherwise there was an error
-    table, rows = examination.table, examination.split_rows
+    table = examination.table
+    rows = examination.split_rows if plan.privacy is None else steady_split(table, hospital.data.split)
     dataset, preprocessing = prepare_rows(table, rows)
     fewest = hospital.policy.smallest_cell
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing

@@ -2,11 +2,13 @@
 
 Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's
 `train_test_split` with one seed, shuffled, not stratified. Differs from it only where a patient
-column is declared: then patients are dealt instead of rows.
+column is declared: then patients are dealt instead of rows. `steady_split` is for plans with `privacy`, under which
+a patient who joins or leaves may not move another one into another part.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -50,16 +52,46 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     return SplitRows(training=rows_of(dealt.training), validation=rows_of(dealt.validation), test=rows_of(dealt.test))
 
 
+def steady_split(table: Table, split: Split) -> SplitRows:
+    """The rows of each part, each patient dealt by a keyed hash and by nothing else.
+
+    Without a patient column each row is dealt by a hash of its own values, so equal rows are in one part. Parts have
+    about the declared shares.
+
+    Raises:
+        DataError: a part would be empty.
+    """
+    if table.patients is not None:
+        names = [patient.encode("utf-8", "surrogatepass") for patient in table.patients]
+    else:
+        columns = [table.features[name] for name in sorted(table.features)]
+        columns += [] if table.target is None else [table.target]
+        names = [row.tobytes() for row in np.stack(columns, axis=1).astype("<f8")]
+    key = f"steady split 1 {split.seed}".encode()
+    digests = b"".join(hashlib.blake2b(name, digest_size=8, key=key).digest() for name in names)
+    places = np.frombuffer(digests, "<u8") / 2.0**64
+    tests, validates = split.test_share, split.test_share + (1 - split.test_share) * split.validation_share
+    edges = (places < tests, (places >= tests) & (places < validates), places >= validates)
+    test, validation, training = (np.flatnonzero(part).astype(np.int64) for part in edges)
+    if min(len(test), len(validation), len(training)) < 1:
+        raise _too_few(table.rows, "rows")
+    return SplitRows(training=training, validation=validation, test=test)
+
+
 def _deal(count: int, split: Split, unit: str) -> SplitRows:
     test_count = math.ceil(split.test_share * count)
     validation_count = math.ceil(split.validation_share * (count - test_count))
     if min(test_count, validation_count, count - test_count - validation_count) < 1:
-        raise DataError(
-            what=f"{count} {unit} are too few to be split into training, validation and test.",
-            consequence="Training did not start and nothing left this site.",
-            remedy=f"Give a table with more {unit}, or smaller test_share and validation_share.",
-        )
+        raise _too_few(count, unit)
     everyone = np.arange(count, dtype=np.int64)
     remaining, test = train_test_split(everyone, test_size=split.test_share, random_state=split.seed)
     training, validation = train_test_split(remaining, test_size=split.validation_share, random_state=split.seed)
     return SplitRows(training=training, validation=validation, test=test)
+
+
+def _too_few(count: int, unit: str) -> DataError:
+    return DataError(
+        what=f"{count} {unit} are too few to be split into training, validation and test.",
+        consequence="Training did not start and nothing left this site.",
+        remedy=f"Give a table with more {unit}, or smaller test_share and validation_share.",
+    )

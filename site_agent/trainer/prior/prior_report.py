@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import structlog
 
+from protos.plan.patient_privacy import Privacy
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import assess
@@ -76,7 +77,9 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)
-    structlog.get_logger().info("others_weighed", run=run, guard=round(known.guard, 3), **_rounded(join.model))
+    structlog.get_logger().info(
+        "others_weighed", run=run, guard=None if known.guard is None else round(known.guard, 3), **_rounded(join.model)
+    )
     return Report(facts=facts, gain=assessment.sums)
 
 
@@ -90,7 +93,13 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
     elif outcome.task == "multi-class":
         others = others[[outcome.classes.index(name) for name in classes]]
     design = known.design(study.part("training"), len(study.own.training))
-    return fit_join(study.own, design.astype(np.float32).astype(np.float64), others, seed, has_others=known.guard > 0)
+    return fit_join(
+        study.own,
+        design.astype(np.float32).astype(np.float64),
+        others,
+        seed,
+        has_others=known.guard is None or known.guard > 0,
+    )
 
 
 def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
@@ -98,7 +107,11 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
     used = known.standard.is_used
+    promise = study.plan.privacy
     return {
+        "privacy": None
+        if promise is None
+        else promise_facts(promise, has_patients=study.own.training_patients is not None),
         "sentence": f"The model is a mean of three: {shares}.",
         "weights": weights,
         "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
@@ -119,6 +132,12 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
             for place, column in enumerate(study.prior.columns)
         ],
     }
+
+
+def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
+    """What the run promised each patient, and who counted as one."""
+    unit = "patient" if has_patients else "row, because the contract has no patient column"
+    return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 
 def _scores(

@@ -7,7 +7,9 @@ announced sums, and nobody sends any. The rules:
 * announced sums less this site's own have to be possible sums of the other sites' rows;
 * coefficients at which few rows of this site would decide H are refused, and so is a round before which the others
   have too few rows for the number of sums that were announced;
-* only training rows take part, and rare values do not (see concept_mapping.py).
+* only training rows take part, and rare values do not (see concept_mapping.py);
+* under the plan's key `privacy` nothing that patients decide stands between a patient and their own clipped term: rare
+  values take part, and no statistics, no check of possible sums and no guard depend on rows (private_terms.py).
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from protos.plan.prior_sums import (
     Prior,
     Standard,
 )
+from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.study import Answer, Asked
@@ -62,7 +66,8 @@ class KnownByOthers:
         joint: coefficients of all sites, float64 of shape (outputs, columns), with their standard errors.
         errors: of `joint`.
         others: coefficients without this site's own rows.
-        guard: by how much the others' scores lower the loss, summed over the sites.
+        guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
+            has no guard.
         rounds: Newton rounds that were made.
     """
 
@@ -71,7 +76,7 @@ class KnownByOthers:
     joint: Float64
     errors: Float64
     others: Float64
-    guard: float
+    guard: float | None
     rounds: int
 
     def design(self, features: Mapping[str, Float64], rows: int) -> Float64:
@@ -108,7 +113,10 @@ class PriorStudy:
         )
         self._features = self.part("training")
         self.recorded = mapped_columns(plan.prior, table.contract, site)
-        self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
+        # Under privacy a column that one patient makes common enough would change the terms of all others.
+        self.mapped = self.recorded
+        if plan.privacy is None:
+            self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
         self._outcomes = outcomes_of(plan.prior, table.contract, table.target[rows.training])
@@ -136,6 +144,8 @@ class PriorStudy:
         self.exchange(asked)
         found = self._heard(asked.round, received)
         try:
+            if self.prior.private is not None:
+                return _answer(self._terms(self.prior.private))
             if asked.stage is Stage.STATISTICS:
                 return _answer(self._statistics())
             path = self._path(found, asked.round - 1)
@@ -162,6 +172,8 @@ class PriorStudy:
         """
         assert self._final is not None
         found, rounds = self._final
+        if self.prior.private is not None:
+            return self._known_privately(found, self.prior.private)
         try:
             path = self._path(found, rounds)
             return KnownByOthers(
@@ -189,15 +201,16 @@ class PriorStudy:
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")
-        made = min(round_number - 1, prior.method.newton_rounds)
-        words = prior.place(made, prior.method.newton_rounds).stop if round_number else 0
+        made = min(round_number - 1, prior.newton_rounds)
+        words = prior.place(made, prior.newton_rounds).stop if round_number else 0
         known = received[: 4 * words]
         shorter = min(len(known), len(self._announced))
         if not np.array_equal(known[:shorter], self._announced[:shorter]):
             raise MalformedMessage("other sums than were announced before")
         try:
             found = AnnouncedSums(prior, received)
-            if round_number and found.standard.rows < len(self._outcomes):
+            rows = found.standard.rows if round_number else None
+            if rows is not None and rows < len(self._outcomes):
                 raise OutOfBound("fewer rows than this site alone has")
         except OutOfBound as refused:
             raise MalformedMessage(str(refused)) from refused
@@ -205,15 +218,40 @@ class PriorStudy:
             self._announced = known.copy()
         return found
 
+    def _terms(self, private: PrivateSums) -> tuple[int, ...]:
+        means, deviations = private.standard
+        with np.errstate(invalid="ignore"):
+            design = np.nan_to_num((self._values - means) / deviations)
+        outcomes = self._outcomes[:, 0]
+        return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
+
+    def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
+        """The fit of all sites and that without this site's own terms; its own share of the noise stays in both."""
+        ridge = self.prior.method.ridge
+        own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
+        joint, errors = private.fitted(found.terms, ridge)
+        others, _ = private.fitted(found.terms - own, ridge)
+        return KnownByOthers(
+            standard=found.standard,
+            mapped=self.recorded,
+            joint=joint,
+            errors=errors,
+            others=others,
+            guard=None,
+            rounds=0,
+        )
+
     def _path(self, found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
         """The coefficients of each round, after what was announced has been checked against this site's own sums."""
-        others = found.standard.rows - len(self._outcomes)
+        rows = found.standard.rows
+        assert rows is not None  # the private form has no Newton round
+        others = rows - len(self._outcomes)
         if others < (needed := self.prior.rows_needed(rounds)):
             raise OutOfBound(f"the other sites have {others} rows, and {rounds} rounds need {needed:g}")
         path = found.coefficients(rounds)
         for number in range(1, rounds + 1):
             own = self._own(found, path[number - 1])
-            found.newton(number).without(own).require_possible(found.standard.rows, self.prior.largest_weight)
+            found.newton(number).without(own).require_possible(rows, self.prior.largest_weight)
         return path
 
     def _own(self, found: AnnouncedSums, coefficients: Float64) -> NewtonSums:

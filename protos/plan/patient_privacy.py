@@ -1,0 +1,113 @@
+"""The plan's key `privacy`: what is promised to each patient, and which methods can keep the promise.
+
+The unit is one patient with all rows. Neighbours are two tables of which one lacks one patient. The promise holds
+against everybody outside the hospital: the coordinator, the other sites, and whoever receives the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, Self, assert_never
+
+from pydantic import Field, model_validator
+
+from protos.plan.averaging_methods import LocalOnly
+from protos.plan.documents import Document
+from protos.plan.ingredients import (
+    AllButNormalisation,
+    Everything,
+    Federated,
+    Nothing,
+    Parts,
+    RandomPrefix,
+    SensitivePrefix,
+)
+from protos.plan.methods import Composition, MethodChoice
+from protos.plan.prior_method import FederatedPrior, YesOrNo
+from protos.privacy.accounting import ratio_of
+
+LARGEST_EPSILON: Final = 20.0
+SMALLEST_EPSILON: Final = 0.01
+LARGEST_DELTA: Final = 1e-3
+SMALLEST_DELTA: Final = 1e-12
+
+
+class Privacy(Document):
+    """Differential privacy of a whole run, for one patient.
+
+    Attributes:
+        unit: one patient with all rows. Where a contract has no patient column, each row counts as a patient.
+        epsilon: no event gets more than e^epsilon times as probable when a patient joins or leaves a table, except
+            with probability delta.
+        delta: see epsilon; far below one divided by the number of patients.
+        clip: the largest norm of one standardised row, its intercept included; a longer one is shortened to it.
+    """
+
+    unit: Literal["patient"]
+    epsilon: float = Field(allow_inf_nan=True)
+    delta: float = Field(allow_inf_nan=True)
+    clip: float = Field(gt=0, le=1000)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
+            raise ValueError(_of_epsilon(self.epsilon))
+        if not SMALLEST_DELTA <= self.delta <= LARGEST_DELTA:
+            raise ValueError(
+                f"delta is {self.delta:g}, and it lies between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}: it is the "
+                "probability with which the promise may fail, so choose it far below 1 / patients"
+            )
+        return self
+
+    @property
+    def ratio(self) -> float:
+        """The clip over the standard deviation of the noise in the sum, for everything that leaves in the run."""
+        return ratio_of(self.epsilon, self.delta)
+
+
+def price_in_words(privacy: Privacy) -> str:
+    """What a run costs each patient, in one line."""
+    deviations = 1.0 / privacy.ratio
+    return (
+        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient; the noise in each number is "
+        f"{deviations:.3g} times what one patient can change"
+    )
+
+
+def _of_epsilon(epsilon: float) -> str:
+    allowed = f"epsilon is {epsilon:g}, and it lies between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}"
+    if epsilon > LARGEST_EPSILON:
+        return f"{allowed}: with more, the result may show almost surely who was a patient, so nothing is promised"
+    if epsilon < SMALLEST_EPSILON:
+        return f"{allowed}: with less, the noise hides the patients and also everything else"
+    return f"{allowed}: it is not a number, so nothing is promised"
+
+
+def why_not_private(method: MethodChoice) -> Iterator[str]:
+    """Return why a method cannot keep the promise yet, a clause each; nothing for one that can."""
+    match method:
+        case FederatedPrior(outcome=YesOrNo()):
+            return
+        case FederatedPrior():
+            yield "federated-prior keeps privacy for a binary outcome only: other gradients are not clipped yet"
+        case LocalOnly():
+            yield "local sends no sums of patients, so there is nothing to which noise could be added"
+        case Composition(of=parts):
+            for part in parts:
+                yield from why_not_private(part)
+        case _:
+            yield (
+                f"{method.name} sends the change of a network after steps of its own, which is no sum of one clipped "
+                "term for each patient"
+            )
+            yield from _of_private_parts(method.name, method.method().federated)
+
+
+def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
+    match federated:
+        case Everything() | Nothing():
+            return
+        case Parts() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+            yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
+        case _:
+            assert_never(federated)

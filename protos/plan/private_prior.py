@@ -1,0 +1,135 @@
+"""federated-prior in one private round: sums of clipped terms, one term for each patient, with noise.
+
+Each site adds up, at coefficients 0, the gradient and the Hessian of a logistic regression on the common columns and
+one intercept for each site. A patient's term is scaled so that its norm is at most 1, whatever the patient's rows are.
+Noise of one standard deviation for all numbers then hides every patient. The rules:
+
+* columns are standardised by ranges, typical values and spreads that the plan declares, never by patients;
+* a row is shortened to the norm `clip`, a patient's sum of rows to the norm 1, then each term is rounded to integers;
+* each site adds its share of noise, so large that the fewest contributors less the assumed colluders make up all of it;
+* the fit knows how large the noise is: directions that drown in it are shrunk towards 0.
+
+Sources: Böhning and Lindsay 1988 (logistic Hessian at most x x^T / 4, exact at 0); Kairouz, Liu, Steinke 2021 (sums of
+discrete Gaussian shares). Profiled intercepts are not used: one row would move the weights of all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil, sqrt
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.plan.concepts import ConceptColumn, NumberConcept
+from protos.plan.patient_privacy import Privacy
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+PRIVATE_SCALE: Final = 1 << 30  # of a patient's term, whose norm is at most 1
+# In one integer of one site: above 1,000 standard deviations for the smallest epsilon and delta that a plan may have.
+LARGEST_NOISE: Final = 1 << 50
+# Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4), up
+# to a change of epsilon below 10**-26: rounding a continuous Gaussian by a discrete one of width 2 gives each share.
+_LOST_TO_ROUNDING: Final = 4
+_FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eigenvalue per root of the dimension
+
+
+@dataclass(frozen=True)
+class PrivateSums:
+    """The private form of a plan's federated-prior.
+
+    Attributes:
+        columns: of the regression.
+        sites: by name, in order; each has an intercept.
+        promise: the plan's key `privacy`.
+        colluders: sites whose share of the noise is not counted.
+    """
+
+    columns: tuple[ConceptColumn, ...]
+    sites: tuple[str, ...]
+    promise: Privacy
+    colluders: int
+
+    @cached_property
+    def unknowns(self) -> tuple[str, ...]:
+        """The regression's columns, then one intercept for each site."""
+        return (*(column.name for column in self.columns), *(f"site {site}" for site in self.sites))
+
+    @cached_property
+    def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Places of the two unknowns of each entry of the Hessian; two intercepts never meet in one row."""
+        first, second = np.triu_indices(len(self.unknowns))
+        are_kept = (first < len(self.columns)) | (first == second)
+        return first[are_kept].astype(np.int64), second[are_kept].astype(np.int64)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The numbers that travel: entries of the Hessian, then the gradient."""
+        pairs = zip(*self.pairs, strict=True)
+        entries = [f"private hessian: {self.unknowns[one]} x {self.unknowns[other]}" for one, other in pairs]
+        return (*entries, *(f"private gradient: {name}" for name in self.unknowns))
+
+    @cached_property
+    def units(self) -> Float64:
+        """What 1 in each number of a patient's term is worth in the regression, float64 of shape (numbers,).
+
+        With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
+        of the two gets half of the squared norm 1, and an entry off the diagonal counts twice.
+        """
+        first, second = self.pairs
+        radius = self.promise.clip
+        hessian = np.where(first == second, radius**2 / 4 * sqrt(2.0), radius**2 / 4)
+        return np.concatenate([hessian, np.full(len(self.unknowns), radius / sqrt(2.0))])
+
+    @cached_property
+    def share_variance(self) -> int:
+        """Of one site's noise in each integer."""
+        honest = len(self.sites) - self.colluders
+        # The ratio is a float64, which is one exact fraction, so that every program computes the same integer.
+        whole = (Fraction(PRIVATE_SCALE) / Fraction(self.promise.ratio)) ** 2
+        return ceil(whole / honest) + _LOST_TO_ROUNDING
+
+    @cached_property
+    def standard(self) -> tuple[Float64, Float64]:
+        """Typical value and spread of each column's values in 0..1, as the plan declares them."""
+        found = [_declared(column) for column in self.columns]
+        return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
+
+    def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
+        """The regression's slopes with their standard errors, each float64 of shape (1, columns).
+
+        Args:
+            numbers: sums of terms, float64 of shape (numbers,).
+            ridge: penalty on the squared coefficients.
+        """
+        first, second = self.pairs
+        values, size = numbers * self.units, len(self.unknowns)
+        hessian, gradient = np.zeros((size, size)), values[len(first) :]
+        hessian[first, second] = values[: len(first)]
+        hessian[second, first] = values[: len(first)]
+        noise = sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
+        of_gradient = self.promise.clip / sqrt(2.0) * noise
+        of_hessian = self.promise.clip**2 / 4 * sqrt(2.0) * noise
+        eigenvalues, vectors = np.linalg.eigh(hessian)
+        sure = np.maximum(eigenvalues, _FLOOR * of_hessian * sqrt(size))
+        inverse = 1.0 / (sure + ridge * (1.0 + of_gradient**2 / sure))
+        slopes = vectors @ (inverse * (vectors.T @ -gradient))
+        # Of the gradient: that of the patients, which is the Hessian, and that of the noise.
+        errors = np.sqrt((vectors**2) @ (inverse**2 * (sure + of_gradient**2)))
+        places = slice(0, len(self.columns))
+        return slopes[None, places].copy(), errors[None, places].copy()
+
+
+def _declared(column: ConceptColumn) -> tuple[float, float]:
+    concept = column.concept
+    if isinstance(concept, NumberConcept):
+        width = concept.high - concept.low
+        typical = (concept.low + concept.high) / 2 if concept.typical is None else concept.typical
+        spread = width / 4 if concept.spread is None else concept.spread
+        return (typical - concept.low) / width, spread / width
+    share = len(column.ones) / len(concept.codes)  # as if each code were as frequent as any other
+    return share, sqrt(share * (1.0 - share))

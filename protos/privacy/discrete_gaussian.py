@@ -1,0 +1,131 @@
+"""Exact samples of the discrete Gaussian distribution, for the noise that a site adds to its integers.
+
+P(X = x) is proportional to exp(-x^2 / (2 variance)) over the integers. The rules:
+
+* every decision is exact: floating-point numbers decide only if their error cannot change the answer;
+* all randomness comes from the caller's source of bytes, which is the operating system's outside of tests;
+* the sampler keeps nothing and writes nothing.
+
+Source: Canonne, Kamath, Steinke, *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, algorithms 1 to 3.
+Two things differ. The scale t of the discrete Laplace is a power of two near sigma, so a uniform number below t is a
+few random bits. The law of the result is the same for every t. And exp(-gamma) is compared with a uniform number whose
+bits are drawn as far as the comparison needs them, instead of by their algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Context, Decimal
+from fractions import Fraction
+from math import isqrt
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+RandomBytes: TypeAlias = Callable[[int], bytes]
+
+LARGEST_VARIANCE: Final = 1 << 90
+# A gamma is computed in float64 from |x| below 2**52 and the variance. Where exp(-gamma) is above 1e-11, gamma is below
+# 26, its error below 26 * 2**-48, and so is the error of exp(-gamma). Elsewhere exp(-gamma) itself is that small.
+_TOLERANCE: Final = 1e-11
+_COARSE_BITS: Final = 53
+
+
+def discrete_gaussian(count: int, variance: int, random_bytes: RandomBytes) -> Integers:
+    """Draw independent samples.
+
+    Args:
+        count: how many.
+        variance: sigma^2 of the continuous Gaussian of this shape, from 1 to LARGEST_VARIANCE.
+        random_bytes: returns so many independent, uniform bytes; `os.urandom` outside of tests.
+
+    Returns:
+        int64 of shape (count,).
+
+    Raises:
+        ValueError: the variance is out of range.
+    """
+    if not 1 <= variance <= LARGEST_VARIANCE:
+        raise ValueError(f"the variance of the noise is {variance}, and it lies between 1 and 2**90")
+    scale_bits = isqrt(variance).bit_length() - 1
+    centre = Fraction(variance, 1 << scale_bits)
+    found: list[Integers] = []
+    missing = count
+    while missing > 0:
+        drawn = _of_laplace(2 * missing + 16, scale_bits, random_bytes)
+        distance = np.abs(drawn).astype(np.float64) - float(centre)
+        gammas = distance / float(variance) * distance / 2.0
+
+        def exactly(place: int, values: Integers = drawn) -> Fraction:
+            return (abs(int(values[place])) - centre) ** 2 / (2 * variance)
+
+        kept = drawn[_accepted(gammas, exactly, random_bytes)][:missing]
+        found.append(kept)
+        missing -= len(kept)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _of_laplace(count: int, scale_bits: int, random_bytes: RandomBytes) -> Integers:
+    """About count / 2 samples of the discrete Laplace distribution of scale 2**scale_bits (their algorithm 2)."""
+    words = _words(count, random_bytes)
+    low = (words >> np.uint64(64 - scale_bits)).astype(np.int64) if scale_bits else np.zeros(count, np.int64)
+    is_negative = (words & np.uint64(1)).astype(bool)  # another bit than those of `low`, which are the highest
+    scale = 1 << scale_bits
+    kept = _accepted(low / scale, lambda place: Fraction(int(low[place]), scale), random_bytes)
+    low, is_negative = low[kept], is_negative[kept]
+    magnitude = low + (_geometric(len(low), random_bytes) << scale_bits)
+    is_second_zero = is_negative & (magnitude == 0)
+    signed = np.where(is_negative, -magnitude, magnitude)
+    return np.asarray(signed[~is_second_zero], np.int64)
+
+
+def _geometric(count: int, random_bytes: RandomBytes) -> Integers:
+    """How often a coin of probability exp(-1) shows heads before tails."""
+    heads, active = np.zeros(count, np.int64), np.arange(count)
+    while len(active):
+        active = active[_accepted(np.ones(len(active)), lambda _: Fraction(1), random_bytes)]
+        heads[active] += 1
+    return heads
+
+
+def _accepted(
+    gammas: npt.NDArray[np.float64], exactly: Callable[[int], Fraction], random_bytes: RandomBytes
+) -> npt.NDArray[np.bool_]:
+    """For each gamma True with probability exp(-gamma).
+
+    Args:
+        gammas: not negative, float64 of shape (count,), close to the exact ones.
+        exactly: returns the gamma at a place.
+        random_bytes: see `discrete_gaussian`.
+    """
+    coarse = _words(len(gammas), random_bytes) >> np.uint64(64 - _COARSE_BITS)
+    lowest, chances = coarse / 2.0**_COARSE_BITS, np.exp(-gammas)
+    is_below = lowest + 2.0**-_COARSE_BITS <= chances - _TOLERANCE
+    is_open = ~is_below & (lowest < chances + _TOLERANCE)
+    for place in np.flatnonzero(is_open):
+        is_below[place] = _is_below(int(coarse[place]), exactly(int(place)), random_bytes)
+    return np.asarray(is_below)
+
+
+def _is_below(coarse: int, gamma: Fraction, random_bytes: RandomBytes) -> bool:
+    """Whether a uniform number with these first bits is below exp(-gamma); draws more bits until that is certain."""
+    bits, digits = _COARSE_BITS, 40
+    while True:
+        context = Context(prec=digits)
+        rounded = context.divide(Decimal(gamma.numerator), Decimal(gamma.denominator))
+        chance = Fraction(context.exp(-rounded))
+        # Decimal rounds each of the two operations correctly, so the error is below this for every gamma below 10**4.
+        error = Fraction(1, 10 ** (digits - 6))
+        lowest, highest = Fraction(coarse, 1 << bits), Fraction(coarse + 1, 1 << bits)
+        if highest <= chance - error:
+            return True
+        if lowest >= chance + error:
+            return False
+        coarse = coarse << 64 | int.from_bytes(random_bytes(8), "little")
+        bits, digits = bits + 64, digits + 20
+
+
+def _words(count: int, random_bytes: RandomBytes) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(random_bytes(8 * count), "<u8")

@@ -1,0 +1,248 @@
+"""What this site has spent of its patients' privacy, and the noise that was paid for.
+
+One file for each run, below `privacy/` in the gate's folder. The rules:
+
+* a payment is on disk, with the noisy numbers that it buys, and then in the audit log, before a byte leaves;
+* numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
+* noise that is drawn a second time is paid for a second time, also in the same run;
+* a payment that the files or the audit log know of counts, whichever of the two was lost or restored;
+* a private run from which something left, and of which no payment is known, counts in full, as if it were paid today;
+* nothing gives anything back. All runs of this state folder count, whatever the table was called.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from host.disk_space import RECORDS_RESERVE_BYTES, require_room
+from host.durable import make_folder, replace_file, sync_folder
+from protos.errors import RefusedError
+from protos.plan.documents import Document
+from protos.plan.patient_privacy import Privacy
+from protos.plan.plan import Plan, plan_from_wire
+from protos.privacy.accounting import epsilon_of, ratio_of, together
+from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
+from site_agent.gate.site_log import AuditError, AuditLog
+from site_agent.gate.spent import Spent
+from site_agent.hospital import PrivacyLimits
+from site_agent.state_folders import gate_folder
+
+YEAR: Final = timedelta(days=365)
+_ROUNDING: Final = 1.0 + 1e-6  # of an epsilon that was turned into a ratio and back
+
+
+class Payment(Document):
+    """What one draw of noise has cost.
+
+    Attributes:
+        identifier: names the payment in file and audit log.
+        run, study, version: for which it was made.
+        at: aware time, ISO 8601.
+        epsilon, delta: what the plan promises for everything that leaves with this draw.
+    """
+
+    identifier: str
+    run: str
+    study: str
+    version: int
+    at: str
+    epsilon: float
+    delta: float
+
+    @property
+    def ratio(self) -> float:
+        """The mu of the draw."""
+        return ratio_of(self.epsilon, self.delta)
+
+
+class _Draw(Document):
+    payment: Payment
+    position: str
+    numbers: tuple[int, ...]
+
+
+class _Kept(Document):
+    draws: tuple[_Draw, ...]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Epsilon at the policy's delta."""
+
+    of_study: float
+    of_year: float
+
+
+class PrivacyLedger:
+    """The payments of one site."""
+
+    def __init__(self, state: Path, audit: AuditLog, *, random_bytes: RandomBytes = os.urandom) -> None:
+        """`state` is the site's state folder; `random_bytes` is the operating system's outside of tests."""
+        self._state, self._audit, self._random_bytes = state, audit, random_bytes
+
+    def payments(self) -> tuple[Payment, ...]:
+        """Every payment that is known, oldest first.
+
+        Raises:
+            RefusedError: a file cannot be read, so nobody knows what was spent.
+        """
+        found = {draw.payment.identifier: draw.payment for path in self._files() for draw in self._read(path)}
+        for facts in self._audit.records("privacy_spent"):
+            payment = _logged(facts)
+            found.setdefault(payment.identifier, payment)
+        runs = {payment.run for payment in found.values()}
+        found |= {payment.identifier: payment for payment in self._unpaid(runs)}
+        return tuple(sorted(found.values(), key=lambda payment: payment.at))
+
+    def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
+        """Why the policy's limits leave no room for one draw of a plan, in one clause, or None."""
+        if plan.privacy is None:
+            return None
+        if limits is None:
+            return "the policy has no limits of epsilon (its key privacy)"
+        now = datetime.fromisoformat(self._audit.time())
+        return overspends(limits, plan.study, plan.privacy, self.payments(), now)
+
+    def has_paid(self, run: str) -> bool:
+        """Whether a draw of this run was paid for."""
+        return any(payment.run == run for payment in self.payments())
+
+    def kept(self, run: str, position: bytes) -> list[int] | None:
+        """The noisy numbers that were paid for at a step, or None."""
+        for draw in self._read(self._path(run)):
+            if draw.position == position.hex() and draw.numbers:
+                return list(draw.numbers)
+        return None
+
+    def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
+        """Draw this site's share of noise, record what it costs, and return the numbers with it.
+
+        Args:
+            plan: with privacy, and masked.
+            position: the step that the numbers belong to.
+            numbers: this site's sums, in the order of the exchange.
+
+        Raises:
+            AuditError: the payment cannot be recorded, so nothing may leave.
+        """
+        assert plan.privacy is not None
+        noisy = with_noise(plan, numbers, self._random_bytes)
+        payment = Payment(
+            identifier=secrets.token_hex(16),
+            run=plan.run_name,
+            study=plan.study,
+            version=plan.version,
+            at=self._audit.time(),
+            epsilon=plan.privacy.epsilon,
+            delta=plan.privacy.delta,
+        )
+        path = self._path(plan.run_name)
+        self._write(path, (*self._read(path), _Draw(payment=payment, position=position.hex(), numbers=tuple(noisy))))
+        facts = payment.model_dump(exclude={"at"})
+        self._audit.write("privacy_spent", **facts)
+        return noisy
+
+    def forget_numbers(self, run: str) -> None:
+        """The run is over: its noisy numbers are removed, its payments stay.
+
+        Raises:
+            AuditError: the file cannot be written.
+        """
+        draws = self._read(path := self._path(run))
+        if any(draw.numbers for draw in draws):
+            self._write(path, tuple(draw.model_copy(update={"numbers": ()}) for draw in draws))
+
+    def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
+        """Private runs from which something left, although files and log lack the payment."""
+        left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
+        for plan in self._kept_plans() if left else ():
+            if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
+                yield Payment(
+                    identifier=f"lost {plan.run_name}",
+                    run=plan.run_name,
+                    study=plan.study,
+                    version=plan.version,
+                    at=self._audit.time(),
+                    epsilon=plan.privacy.epsilon,
+                    delta=plan.privacy.delta,
+                )
+
+    def _kept_plans(self) -> Iterator[Plan]:
+        for path in sorted((gate_folder(self._state) / "plans").glob("*.json")):
+            yield plan_from_wire(path.read_bytes())
+
+    def _files(self) -> Iterable[Path]:
+        return sorted(self._path("").parent.glob("*.json"))
+
+    def _path(self, run: str) -> Path:
+        return gate_folder(self._state) / "privacy" / f"{run}.json"
+
+    def _read(self, path: Path) -> tuple[_Draw, ...]:
+        try:
+            return _Kept.model_validate_json(path.read_bytes()).draws
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError) as cause:
+            raise RefusedError(
+                what=f"The file {path}, of what was spent of patients' privacy, cannot be read.",
+                consequence="Nothing of a private study leaves this site.",
+                remedy="Bring the state back from a backup, and tell the data protection officer.",
+            ) from cause
+
+    def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:
+        content = _Kept(draws=draws).model_dump_json().encode()
+        try:
+            make_folder(path.parent)
+            require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
+            replace_file(path, content)
+            sync_folder(path.parent.parent)
+        except OSError as cause:
+            raise AuditError(
+                what=f"The price of this round in patients' privacy cannot be recorded: {cause.strerror}.",
+                consequence="Nothing of this round left this site.",
+                remedy="Free space on the disk of the state directory, or correct its permissions.",
+            ) from cause
+
+
+def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
+    """A site's sums with its share of the noise, which nobody has paid for yet."""
+    assert plan.prior is not None
+    assert plan.prior.private is not None
+    noise = discrete_gaussian(len(numbers), plan.prior.private.share_variance, random_bytes)
+    return [number + drawn for number, drawn in zip(numbers, noise.tolist(), strict=True)]
+
+
+def overspends(
+    limits: PrivacyLimits, study: str, asked: Privacy, payments: Sequence[Payment], now: datetime
+) -> str | None:
+    """Why one more draw would pass a limit, in one clause, or None; pure."""
+    after = standing(limits, study, payments, now, asked)
+    for what, epsilon, largest in (
+        (f"the study {study}", after.of_study, limits.largest_epsilon_per_study),
+        ("all studies of one year", after.of_year, limits.largest_epsilon_per_year),
+    ):
+        if epsilon > largest * _ROUNDING:
+            return f"epsilon of {what} would be {epsilon:.3g}, and the policy allows {largest:g}"
+    return None
+
+
+def standing(
+    limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
+) -> Standing:
+    """Epsilon of a study and of the last 365 days at the policy's delta, with one more draw if one is asked for."""
+    more = [] if asked is None else [asked.ratio]
+    # A payment from the future, after a clock was set back, counts as well.
+    recent = [payment.ratio for payment in payments if datetime.fromisoformat(payment.at) > now - YEAR]
+    of_study = [payment.ratio for payment in payments if payment.study == study]
+    return Standing(*(epsilon_of(together([*found, *more]), limits.delta) for found in (of_study, recent)))
+
+
+def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: whatever JSON holds
+    """The payment in a record of the audit log, whose time is that of the record."""
+    return Payment.model_validate({name: facts["time" if name == "at" else name] for name in Payment.model_fields})

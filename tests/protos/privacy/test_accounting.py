@@ -1,0 +1,62 @@
+"""Epsilon and delta of Gaussian noise agree with direct integration and with published values."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, together
+
+
+def integrated_delta(epsilon: float, mu: float) -> float:
+    """max(0, p - e^epsilon q), added up over a fine grid: the definition of delta."""
+    grid = np.linspace(-15.0, 15.0 + mu, 400_001)
+    gap = norm.pdf(grid, mu) - np.exp(epsilon) * norm.pdf(grid)
+    return float(np.maximum(gap, 0.0).sum() * (grid[1] - grid[0]))
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_delta_is_what_the_definition_says(epsilon: float, mu: float) -> None:
+    """The closed form and the integral of the definition agree."""
+    assert delta_of(epsilon, mu) == pytest.approx(integrated_delta(epsilon, mu), rel=1e-4, abs=1e-9)
+
+
+def test_a_published_value() -> None:
+    """With epsilon 1 and delta 1e-5 the noise is 3.7306 times the sensitivity; the classical bound says 4.8448."""
+    assert 1 / ratio_of(1.0, 1e-5) == pytest.approx(3.7306, abs=1e-4)
+    assert 1 / ratio_of(1.0, 1e-5) < sqrt(2 * np.log(1.25 / 1e-5))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_ratio_and_epsilon_undo_each_other_on_the_safe_side(seed: int) -> None:
+    """Noise that is chosen for an epsilon never spends more than that."""
+    generator = np.random.default_rng(seed)
+    epsilon, delta = float(np.exp(generator.uniform(-4.6, 3.0))), 10 ** generator.uniform(-12, -3)
+
+    ratio = ratio_of(epsilon, delta)
+
+    assert epsilon_of(ratio, delta) <= epsilon
+    assert epsilon_of(ratio, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon_of(ratio * 1.001, delta) > epsilon
+
+
+@pytest.mark.parametrize("sums", [1, 4, 100])
+def test_equal_sums_cost_the_root_of_their_number(sums: int) -> None:
+    """k sums with noise z are one sum with noise z / sqrt(k), and less than zCDP's bound."""
+    mu, delta = 0.2, 1e-6
+
+    epsilon = epsilon_of(together([mu] * sums), delta)
+
+    assert epsilon == pytest.approx(epsilon_of(mu * sqrt(sums), delta))
+    rho = sums * mu * mu / 2
+    assert epsilon < rho + 2 * sqrt(rho * np.log(1 / delta))
+
+
+def test_no_noise_promises_nothing() -> None:
+    """A ratio without bound has an infinite epsilon, and no sum has epsilon 0."""
+    assert epsilon_of(1000.0, 1e-5) == float("inf")
+    assert epsilon_of(together([]), 1e-5) == 0.0

@@ -1,0 +1,89 @@
+"""The noise has exactly the law that it is said to have, on the fast way and on the exact one."""
+
+from __future__ import annotations
+
+import os
+import time
+from math import erf, exp, sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from protos.privacy import discrete_gaussian as sampler
+from protos.privacy.discrete_gaussian import LARGEST_VARIANCE, discrete_gaussian
+
+UNLIKELY = 1e-6  # of a correct sampler; every test below draws from a seed, so it does not change from day to day
+
+
+def exact_chances(variance: float, most: int) -> np.ndarray:
+    """Chances of -most..most, of which the ends stand for everything beyond."""
+    weights = np.array([exp(-x * x / (2 * variance)) for x in range(-4 * most, 4 * most + 1)])
+    chances = weights / weights.sum()
+    middle = chances[3 * most : 5 * most + 1].copy()
+    middle[0] += chances[: 3 * most].sum()
+    middle[-1] += chances[5 * most + 1 :].sum()
+    return middle
+
+
+def misfit(counts: np.ndarray, chances: np.ndarray) -> float:
+    """How probable a worse fit is, by chi-square; cells with few expected counts are left out together."""
+    expected = chances * counts.sum()
+    large = expected >= 5
+    observed = np.append(counts[large], counts[~large].sum())
+    wanted = np.append(expected[large], max(expected[~large].sum(), 1e-9))
+    if wanted[-1] < 5:
+        observed, wanted = observed[:-1], wanted[:-1]
+    return float(chi2.sf(((observed - wanted) ** 2 / wanted).sum(), len(observed) - 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("variance", [1, 2, 3, 7, 20, 90])
+def test_samples_fit_the_exact_chances(variance: int, seed: int) -> None:
+    """40,000 samples lie on the integers as exp(-x^2 / (2 variance)) says."""
+    most = 3 * int(sqrt(variance)) + 1
+
+    drawn = discrete_gaussian(40_000, variance, np.random.default_rng([seed, variance]).bytes)
+
+    counts = np.bincount(np.clip(drawn, -most, most) + most, minlength=2 * most + 1)
+    assert misfit(counts, exact_chances(variance, most)) > UNLIKELY
+
+
+@pytest.mark.parametrize("variance", [1, 7])
+def test_the_exact_way_has_the_same_law(variance: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If floating-point numbers decide nothing, samples fit as well."""
+    monkeypatch.setattr(sampler, "_TOLERANCE", 2.0)
+    most = 3 * int(sqrt(variance)) + 1
+
+    drawn = discrete_gaussian(3_000, variance, np.random.default_rng(variance).bytes)
+
+    counts = np.bincount(np.clip(drawn, -most, most) + most, minlength=2 * most + 1)
+    assert misfit(counts, exact_chances(variance, most)) > UNLIKELY
+
+
+@pytest.mark.parametrize("variance", [1 << 40, 3 * 10**18, 10**24 + 7, LARGEST_VARIANCE])
+def test_wide_noise_fits_the_continuous_curve(variance: int) -> None:
+    """With a variance of 2**40 or more, cells of a quarter deviation hold what the normal curve says."""
+    drawn = discrete_gaussian(40_000, variance, np.random.default_rng(variance % 2**32).bytes)
+
+    edges = np.arange(-3.0, 3.01, 0.25)
+    below = np.array([0.0, *((1 + erf(edge / sqrt(2))) / 2 for edge in edges), 1.0])
+    counts = np.bincount(np.searchsorted(edges, drawn / sqrt(variance)), minlength=len(edges) + 1)
+    assert misfit(counts, np.diff(below)) > UNLIKELY
+
+
+def test_fifty_thousand_numbers_take_less_than_a_second() -> None:
+    """The noise of a large exchange from system randomness is drawn in at most 1 s of processor time."""
+    began = time.process_time()
+
+    drawn = discrete_gaussian(50_000, 1 << 66, os.urandom)
+
+    assert time.process_time() - began < 1.0
+    assert drawn.shape == (50_000,)
+
+
+@pytest.mark.parametrize("variance", [0, -1, LARGEST_VARIANCE + 1])
+def test_no_other_variance_is_drawn(variance: int) -> None:
+    """Variances below 1 and above the largest are refused."""
+    with pytest.raises(ValueError, match="lies between 1 and 2"):
+        discrete_gaussian(1, variance, os.urandom)

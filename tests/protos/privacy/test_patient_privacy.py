@@ -1,0 +1,97 @@
+"""The plan's key `privacy`: which promises mean something, and which plans can keep one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from protos.plan.exchange import stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import METHOD_NAMES, MethodChoice
+from protos.plan.patient_privacy import why_not_private
+from protos.plan.private_prior import LARGEST_NOISE, PRIVATE_SCALE
+from protos.privacy.accounting import delta_of
+from protos.wire.messages import Stage
+from tests.protos.examples import listed
+from tests.protos.examples import plan_with as network_plan
+from tests.protos.privacy.private_plans import PROMISE, private_plan
+
+
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [
+        ({"epsilon": 0.0}, "the noise hides the patients and also everything else"),
+        ({"epsilon": -1.0}, "the noise hides the patients and also everything else"),
+        ({"epsilon": 1e9}, "may show almost surely who was a patient"),
+        ({"epsilon": float("inf")}, "may show almost surely who was a patient"),
+        ({"epsilon": float("nan")}, "not a number, so nothing is promised"),
+        ({"delta": 0.0}, "the probability with which the promise may fail"),
+        ({"delta": 0.5}, "the probability with which the promise may fail"),
+        ({"clip": 0.0}, "greater than 0"),
+        ({"unit": "row"}, "patient"),
+        ({"noise": 1.0}, "noise"),
+    ],
+)
+def test_a_promise_without_meaning_is_refused_with_what_it_would_mean(promise: dict[str, Any], words: str) -> None:
+    """Epsilon 0, a billion and NaN, and other nonsense, are refused in words."""
+    with pytest.raises(ValidationError, match=words):
+        private_plan(promise)
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_every_method_says_whether_it_is_private(name: str) -> None:
+    """Of the whole catalogue one method keeps the promise, and each other has a reason that stands in the refusal."""
+    method = TypeAdapter[Any](MethodChoice).validate_json(f'{{"name": "{name}"}}')
+
+    reasons = [*why_not_private(method)]
+
+    assert (reasons == []) is (name == "federated-prior")
+    if reasons:
+        with pytest.raises(ValidationError) as refused:
+            network_plan(method={"name": name}, sites=listed(4), quorum=4, privacy=PROMISE)
+        assert all(f"privacy is impossible here: {reason}" in str(refused.value) for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"assumed_colluders": 0}, "assumed_colluders is 0"),
+        ({"assumed_colluders": 4}, "assumed_colluders is 4"),
+    ],
+)
+def test_a_plan_that_cannot_keep_the_promise_is_refused(changes: dict[str, Any], words: str) -> None:
+    """Without masks, or with nobody honest, a share of the noise hides nobody."""
+    with pytest.raises(ValidationError, match=words):
+        private_plan(**changes)
+
+
+@pytest.mark.parametrize("colluders", [1, 2])
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 8.0, 20.0])
+def test_the_honest_shares_alone_keep_the_promise(epsilon: float, colluders: int) -> None:
+    """Less what rounding takes, the shares of the sites that do not collude have the variance that delta needs."""
+    plan = private_plan({"epsilon": epsilon}, assumed_colluders=colluders)
+    assert plan.prior is not None
+    assert plan.prior.private is not None
+
+    honest = (4 - colluders) * (plan.prior.private.share_variance - 4)
+
+    assert delta_of(epsilon, PRIVATE_SCALE / np.sqrt(float(honest))) <= 1e-5
+    assert delta_of(epsilon, 1.01 * PRIVATE_SCALE / np.sqrt(float(honest))) > 1e-5
+
+
+def test_one_round_sends_everything() -> None:
+    """A private run has one round, and its numbers leave room for rows and for the widest noise."""
+    plan = private_plan({"epsilon": 0.01, "delta": 1e-12})
+    assert plan.prior is not None
+    assert plan.prior.private is not None
+
+    assert plan.rounds == 1
+    assert (stage_at(plan, 0), stage_at(plan, 1)) == (Stage.STATISTICS, None)
+    scalars = manifest_of(plan).scalars
+    assert len(scalars) == len(plan.prior.private.names) == 5 * 6 // 2 + 5 * 4 + 4 + 9
+    assert 4 * max(scalar.bound for scalar in scalars) < 1 << 62
+    assert 100 * np.sqrt(float(plan.prior.private.share_variance)) < LARGEST_NOISE

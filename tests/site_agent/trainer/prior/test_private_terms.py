@@ -1,0 +1,158 @@
+"""What one patient can change in a site's private sums, and that nothing else in the table depends on the patient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
+from protos.wire.messages import Stage
+from site_agent.hospital import Split, read_hospital
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.splits import SplitRows, split_rows, steady_split
+from site_agent.trainer.data.tables import Table, read_table
+from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.prior.private_terms import clipped_terms
+from site_agent.trainer.study import Asked
+from site_agent.trainer.worker import begin_prior
+from tests.protos.privacy.private_plans import private_plan
+from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital
+
+Terms = Callable[..., tuple[int, ...]]
+
+
+def private_sums(**promise: Any) -> PrivateSums:
+    """Of a plan with five columns and four sites."""
+    prior = private_plan(promise).prior
+    assert prior is not None
+    assert prior.private is not None
+    return prior.private
+
+
+def norm_of(numbers: Any) -> float:
+    """In units of what one patient may change; computed without floating-point sums."""
+    return float(np.sqrt(float(sum(int(number) ** 2 for number in numbers)))) / PRIVATE_SCALE
+
+
+@pytest.mark.parametrize("clip", [0.5, 2.0, 50.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: int, clip: float) -> None:
+    """Whoever joins, with one row or many, with values of any size, moves the vector of sums by at most 1."""
+    generator, private = np.random.default_rng(seed), private_sums(clip=clip)
+    rows = 60
+    design = generator.standard_normal((rows, 5)) * np.exp(generator.uniform(-3, 6))
+    outcomes = generator.integers(0, 2, rows).astype(float)
+    patients = generator.integers(0, 8, rows)
+
+    everybody = clipped_terms(private, "berlin", design, outcomes, patients)
+
+    for patient in range(8):
+        others = patients != patient
+        without = clipped_terms(private, "berlin", design[others], outcomes[others], patients[others])
+        assert norm_of(np.array(everybody) - np.array(without)) <= 1.0
+
+
+def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
+    """The term of 10,000 rows has the norm 1 and not more, in whatever blocks they are added up."""
+    private, generator = private_sums(), np.random.default_rng(3)
+    design = np.concatenate([generator.standard_normal((10_000, 5)), generator.standard_normal((40, 5))])
+    patients = np.concatenate([np.zeros(10_000, np.int64), np.arange(1, 41)])
+
+    together = clipped_terms(private, "ahus", design, np.ones(10_040), patients)
+    alone = clipped_terms(private, "ahus", design[10_000:], np.ones(40), patients[10_000:])
+
+    assert 0.99 < norm_of(np.array(together) - np.array(alone)) <= 1.0
+
+
+def test_rows_that_fit_are_summed_as_they_are() -> None:
+    """Nothing is shortened that need not be: the sums are the gradient and the Hessian, to a rounding per patient."""
+    private, generator = private_sums(clip=100.0), np.random.default_rng(4)
+    design, outcomes = generator.standard_normal((200, 5)), generator.integers(0, 2, 200).astype(float)
+    intercepts = np.tile([0.0, 1.0, 0.0, 0.0], (200, 1))
+
+    numbers = np.array(clipped_terms(private, "berlin", design, outcomes, None)) / PRIVATE_SCALE * private.units
+
+    wide = np.concatenate([design, intercepts], axis=1)
+    first, second = private.pairs
+    np.testing.assert_allclose(numbers[: len(first)], (wide.T @ wide / 4)[first, second], atol=1e-3)
+    np.testing.assert_allclose(numbers[len(first) :], wide.T @ (0.5 - outcomes), atol=1e-4)
+
+
+def table_of(folder: Path) -> Table:
+    """A hospital's table of about 140 rows."""
+    config = make_hospital(folder / "ahus", "ahus", "breast-cancer")
+    return read_table(config.with_name("table.csv"), read_contract(config.with_name("contract.yaml")))
+
+
+def less(table: Table, left_out: int) -> Table:
+    """The table without one row."""
+    kept = np.arange(table.rows) != left_out
+    assert table.target is not None
+    patients = None if table.patients is None else tuple(np.array(table.patients)[kept])
+    features = {name: values[kept] for name, values in table.features.items()}
+    return replace(table, rows=table.rows - 1, features=features, target=table.target[kept], patients=patients)
+
+
+@pytest.mark.parametrize("has_patients", [False, True])
+def test_a_patient_who_leaves_moves_nobody_else_to_another_part(has_patients: bool, tmp_path: Path) -> None:
+    """The steady split deals all others as before; the ordinary one does not, which is why there are two."""
+    table, split = table_of(tmp_path), Split(seed=3)
+    if has_patients:
+        table = replace(table, patients=tuple(f"patient {row}" for row in range(table.rows)))
+
+    def training(deal: Callable[[Table, Split], SplitRows], left_out: int | None) -> set[int]:
+        whole = np.arange(table.rows)
+        kept = whole if left_out is None else whole[whole != left_out]
+        return set(kept[deal(table if left_out is None else less(table, left_out), split).training].tolist())
+
+    for row in range(5):
+        assert training(steady_split, row) == training(steady_split, None) - {row}
+    assert any(training(split_rows, row) != training(split_rows, None) - {row} for row in range(5))
+    parts = steady_split(table, split)
+    assert sorted(np.concatenate([parts.training, parts.validation, parts.test])) == list(range(table.rows))
+
+
+@pytest.mark.parametrize("kind", ["usual", "rare"])
+def test_through_the_whole_study_one_row_less_changes_one_term(kind: str, tmp_path: Path) -> None:
+    """From the table to the numbers that the gate receives, a patient changes at most 1, also with a rare value.
+
+    Without privacy a column with nine values beside the commonest one is zeroed, and with ten it is not. Under privacy
+    that rule would let the tenth patient change the terms of all others.
+    """
+    plan, split, table = private_plan(), Split(seed=3), table_of(tmp_path)
+    table = replace(table, patients=tuple(f"patient {row}" for row in range(table.rows)))
+    left_out = int(steady_split(table, split).training[0])
+    if kind == "rare":
+        name = table.contract.features[0].name
+        values = np.full(table.rows, float(np.min(table.features[name])))
+        values[steady_split(table, split).training[:10]] = float(np.max(table.features[name]))
+        table = replace(table, features={**table.features, name: values})
+
+    def numbers(of: Table) -> np.ndarray:
+        rows = steady_split(of, split)
+        dataset, _ = prepare_rows(of, rows)
+        study = PriorStudy(plan, dataset, of, rows, site="ahus")
+        return np.array(
+            study.train(Asked(round=0, stage=Stage.STATISTICS), np.zeros(4 * study.prior.words, "<f4")).scalars
+        )
+
+    difference = numbers(table) - numbers(less(table, left_out))
+
+    assert 0.0 < norm_of(difference) <= 1.0
+
+
+def test_a_deployed_trainer_deals_rows_steadily(tmp_path: Path) -> None:
+    """The worker uses the steady split for a plan with privacy, and the ordinary one for others."""
+    hospital = read_hospital(make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer"))
+    table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+
+    study, _ = begin_prior(hospital, private_plan())
+
+    assert len(study.own.training) == len(steady_split(table, hospital.data.split).training)
+    assert len(study.own.training) != len(split_rows(table, hospital.data.split).training)
