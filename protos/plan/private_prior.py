@@ -99,10 +99,20 @@ class PrivateSums:
         found = [_declared(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise in the sum over all sites, where a patient's term has norm 1."""
+        return sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
+
     def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
+        """As `fitted_under`, under this plan's noise."""
+        return self.fitted_under(self.noise, numbers, ridge)
+
+    def fitted_under(self, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
         """The regression's slopes with their standard errors, each float64 of shape (1, columns).
 
         Args:
+            noise: its standard deviation in each number.
             numbers: sums of terms, float64 of shape (numbers,).
             ridge: penalty on the squared coefficients.
         """
@@ -111,7 +121,6 @@ class PrivateSums:
         hessian, gradient = np.zeros((size, size)), values[len(first) :]
         hessian[first, second] = values[: len(first)]
         hessian[second, first] = values[: len(first)]
-        noise = sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
         of_gradient = self.promise.clip / sqrt(2.0) * noise
         of_hessian = self.promise.clip**2 / 4 * sqrt(2.0) * noise
         eigenvalues, vectors = np.linalg.eigh(hessian)
