@@ -77,9 +77,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)
-    structlog.get_logger().info(
-        "others_weighed", run=run, guard=None if known.guard is None else round(known.guard, 3), **_rounded(join.model)
-    )
+    structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))
     return Report(facts=facts, gain=assessment.sums)
 
 
@@ -151,5 +149,7 @@ def _scores(
     return scores_of(preprocessing, test), scores_of(preprocessing, validation)
 
 
-def _rounded(model: JoinedModel) -> dict[str, float]:
-    return {name.replace(" ", "_"): round(float(weight), 3) for name, weight in zip(MODELS, model.weights, strict=True)}
+def _rounded(model: JoinedModel, guard: float | None) -> dict[str, float | None]:
+    weights = zip(MODELS, model.weights, strict=True)
+    rounded = {name.replace(" ", "_"): round(float(weight), 3) for name, weight in weights}
+    return {"guard": None if guard is None else round(guard, 3), **rounded}
