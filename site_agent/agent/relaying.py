@@ -148,7 +148,6 @@ class _Stream:
                     self._report(Ended(self.number, ended.status))
                 finally:
                     writer.cancel()
-                    await asyncio.wait({writer})
         except OperatorError as error:  # of this site's own files
             print(error.lines("site-agent"), file=sys.stderr, flush=True)
             self._report(Ended(self.number, "unknown"))
