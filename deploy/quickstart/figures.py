@@ -22,7 +22,8 @@ def collect(rehearsal: Rehearsal) -> dict[str, Any]:
     `siloed` is the last network method's network, trained by the site alone with the same budget. `best-local` is the
     regression, forest or boosting that the site would have chosen on its training rows alone. Where federated-prior
     ran, `others_part_auroc` is what the other hospitals' score brought: the same model without it, subtracted.
-    `differences` are the last method's AUROC minus the best local model's, with the 95% interval over patients.
+    `difference_to_best_local` is the last method's AUROC minus the best local model's, with the 95% interval over
+    patients, and `verdict` is the report's, which says gained only if the placebo is beaten too.
     """
     records = [json.loads(path.read_text()) for path in (rehearsal.folder / "coordinator/runs").glob("*/record.json")]
     by_study = {record["study"]: record for record in records}

@@ -148,7 +148,7 @@ def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: 
     assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
     assert len(figures["sites"]) == 3
     for found in figures["sites"].values():
-        assert set(found) == {"siloed", "global-layers", "best-local", "difference_to_best_local"}
+        assert set(found) == {"siloed", "global-layers", "best-local", "difference_to_best_local", "verdict"}
         for model in ("siloed", "global-layers", "best-local"):
             for name in ("auroc", "auprc", "accuracy", "balanced_accuracy", "macro_f1"):
                 assert 0 <= found[model][name] <= 1

@@ -35,7 +35,7 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-from site_agent.trainer.comparison.scored_rows import ScoredRows, scored_rows
+from site_agent.trainer.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
@@ -88,6 +88,7 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
+    facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
     facts["in_use"] = _in_use(hospital.state_path, name)
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
@@ -215,6 +216,11 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
         warnings.append(
             f"The run was rolled back {rollbacks} times, because too few sites accepted the shared parameters. Compare"
             " labels, units and software with the other hospitals."
+        )
+    if (looks := cast(int, facts["runs_tested_on_these_rows"])) > 1:
+        warnings.append(
+            f"The same test rows have tested {looks} runs. The best figure of several looks is too good: test the model"
+            " in use on new patients with `site-agent monitor`."
         )
     small = [f"{one.group} {one.value}" for one in found if one.is_small]
     if small:

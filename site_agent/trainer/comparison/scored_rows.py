@@ -92,6 +92,17 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
         ) from cause
 
 
+def runs_on_the_same_rows(state: Path, dataset: str) -> int:
+    """How many runs were tested on the rows of this digest; a file that cannot be read is passed over."""
+    count = 0
+    for path in (state / "scores").glob(f"*/{_NAME}.safetensors"):
+        try:
+            count += load(path.parent, _NAME).facts.get("dataset") == dataset
+        except ConfigurationError:
+            continue
+    return count
+
+
 def _read(found: Checkpoint) -> ScoredRows:
     facts, arrays = found.facts, found.tensors
     task = cast(Task, facts["task"])

@@ -142,6 +142,7 @@ def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, 
     assert f"--run names the run {LATER}" in refused[1]
     assert not (tmp_path / "x.csv").exists()
     assert f"In use: random forest of the run {RUN}, adopted by A. Jones" in reported[1]
+    assert "The same test rows have tested 2 runs." in reported[1]
     assert "The models of this run are not in use until a person adopts one." in reported[1]
 
 
@@ -171,6 +172,7 @@ def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, sit
     status, said = site_agent("adopt")
 
     assert status == 0
+    assert "same test rows" not in site_agent("report")[1]
     assert all(f" {model} " in said for model in MODELS)
     assert "logistic regression (in use)" in said
     assert f"In use: logistic regression of the run {RUN}, adopted by A. Jones at " in said
