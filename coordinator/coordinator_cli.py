@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO, cast
 import click
 import structlog
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
@@ -31,7 +31,7 @@ from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.network.heap import use_one_arena
 from coordinator.operations.coordinator_events import EVENTS
-from coordinator.operations.status_lines import print_status
+from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.known_runs import known_runs
 from host.command_line import Following, finish
 from host.message_catalogue import identify
@@ -119,11 +119,21 @@ def runs(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(run) for run in found], indent=2))
         return
-    table = Table("run", "standing", "rounds made", "void attempts", "times gone back", "restarts", "began")
+    # Other commands need the whole name, so that it is cut at no width.
+    widest = max((len(run.name) for run in found), default=0)
+    table = Table(
+        Column("run", no_wrap=True, min_width=widest),
+        "standing",
+        "rounds made",
+        "void attempts",
+        "times gone back",
+        "restarts",
+        "began",
+    )
     for run in found:
         counts = (run.rounds_made, run.void_attempts, run.returns, run.restarts)
         table.add_row(run.name, run.standing, *map(str, counts), run.began)
-    Console().print(table)
+    print_wide(table, widest, Console())
 
 
 @cli.command()

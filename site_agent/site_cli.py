@@ -73,9 +73,14 @@ def join(path: Path) -> None:
 
     from site_agent.agent_progress import drawn_on
     from site_agent.gate.joining import join as run_gate
+    from site_agent.gate.mishaps import TrainerFailed
 
     try:
         asyncio.run(run_gate(hospital, path.resolve(), drawn_on(Console(stderr=True))))
+    except TrainerFailed as failed:
+        if hospital.trainer_socket is not None:
+            raise
+        sys.exit(failed.exit_status)  # the trainer has printed the reason on this very terminal
     except asyncio.CancelledError:  # asked to stop by a signal
         kept = "Keys, approvals, saved models and the audit log are kept in the state folder."
         click.echo(f"site-agent: stopped. {kept} `site-agent join` continues the run.", err=True)

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 _FEW_DAYS: Final = 7.0
+
+_OTHER_COLUMNS: Final = 80  # characters beside the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: whatever JSON holds
@@ -17,9 +19,14 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: w
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:
-        console.print(_table(answer["sites"]))
+        print_wide(_table(answer["sites"]), max(map(len, answer["sites"])), console)
     for text in (*answer.get("taken_out", ()), *answer.get("rollbacks", ())):
         console.print(escape(text), soft_wrap=True)
+
+
+def print_wide(table: Table, widest: int, console: Console) -> None:
+    """Print a table whose first column has names of so many characters, wider than the window if need be."""
+    Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -57,7 +64,8 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
 
 
 def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("site", "connected", "joined", "last contact", "certificate")
+    widest = max(map(len, sites))  # other commands need the whole name
+    table = Table(Column("site", no_wrap=True, min_width=widest), "connected", "joined", "last contact", "certificate")
     for name, site in sites.items():
         connected = "[green]yes[/green]" if site["connected"] else "[red]no[/red]"
         days, age = site.get("certificate_days"), site.get("last_contact_seconds")

@@ -88,16 +88,19 @@ async def _enrol(
 async def _answered(
     invitation: Invitation, certificates: SiteCertificates, request: bytes, identity: str
 ) -> EnrolmentReply:
-    log, has_told = structlog.get_logger(), False
+    log, has_told, told = structlog.get_logger(), False, ""
     while True:
         invitation.check_not_expired(now())
         try:
             raw = await certificates.call("enrol", invitation.enrolment, invitation.root_pem, request)
             reply = _reply(raw)
         except UnavailableError as gone:
-            log.warning("enrolment_unavailable", what=gone.what)
+            if told != gone.remedy:  # once an outage, not once an attempt
+                log.warning("enrolment_unavailable", what=gone.what, remedy=gone.remedy)
+                told = gone.remedy
             await asyncio.sleep(ENROLMENT_POLL_SECONDS)
             continue
+        told = ""
         if reply.chain:
             return reply
         if not has_told:

@@ -114,7 +114,7 @@ class SiteGate:
         Raises:
             OperatorError: this site cannot or must not go on.
         """
-        failures, wait = 0, 0.0
+        failures, wait, told = 0, 0.0, ""
         try:
             while True:
                 try:
@@ -139,10 +139,12 @@ class SiteGate:
                     if self._connection is None:
                         failures += 1
                     else:
-                        failures, self._connection = 1, None
+                        failures, self._connection, told = 1, None, ""
                     self._standing.failed(gone)
                     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
-                    self._log.warning("coordinator_unavailable", what=gone.what, retry_in_seconds=round(wait, 1))
+                    if told != gone.remedy:  # the same in every attempt of one outage, where words have the time
+                        self._log.warning("coordinator_unavailable", what=gone.what, remedy=gone.remedy)
+                        told = gone.remedy
         finally:
             for task in self._tasks:
                 task.cancel()

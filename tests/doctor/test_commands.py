@@ -207,16 +207,28 @@ def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days
         with running(log, "site-agent", "join", "--config", scene.hospital):
             wait_until(says(log, "coordinator_unavailable"), 60)
             error = asked(scene)["last_error"]
+            wait_until(lambda: asked(scene)["last_error"]["at"] > error["at"], 30)  # a further attempt
             lines = [json.loads(line) for line in log.read_text().splitlines()]
         doctor = finished("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
 
-    (told, *_) = [line for line in lines if line["event"] == "coordinator_unavailable"]
+    (told,) = [line for line in lines if line["event"] == "coordinator_unavailable"]
     assert told["what"].startswith("By this computer's clock, 20")
     assert f"the certificate of the coordinator at localhost:{port} {words}" in told["what"]
     assert error["identifier"] == "E020"
     assert doctor.returncode == 1
     assert f"The coordinator's certificate {words} It is valid from" in doctor.stdout
     assert f"{'10 days after the end' if days < 0 else '9 days before the start'}. {remedy}" in doctor.stdout
+
+
+def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
+    """`join` ends with the trainer's reason and status; the gate beside it does not repeat that something ended."""
+    (scene.hospital.parent / "table.csv").write_text("patient,age\nP1,40\n")
+
+    done = finished("site-agent", "join", "--config", scene.hospital)
+
+    assert done.returncode == 78
+    assert done.stderr.count("[E0") == 1
+    assert "The table does not meet its contract:" in done.stderr
 
 
 def words_of(process: int) -> bytes:
