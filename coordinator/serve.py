@@ -157,8 +157,10 @@ async def serve(
 def _ended_well(engine: Engine) -> bool:
     if engine.failure is not None:
         raise engine.failure
-    if not engine.finished.is_set():
-        return True  # asked to stop; nothing failed
+    if not engine.finished.is_set():  # asked to stop; nothing failed
+        kept = "The run's journal, its snapshots and the register are kept."
+        structlog.get_logger().info("coordinator_stopped", kept=kept, remedy="`coordinator start` continues the run.")
+        return True
     return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)
 
 

@@ -13,6 +13,12 @@ _OFFICE_LOOKS: Final = (
 
 EVENTS: Final = (
     Entry("I100", "coordinator_listening", "The ports are open. Sites can connect.", _NOTHING),
+    Entry(
+        "I121",
+        "coordinator_stopped",
+        "A person or a service stopped the coordinator. Journal, snapshots and register are kept.",
+        "Run `coordinator start` to continue the run.",
+    ),
     Entry("I101", "run_announced", "A run starts. Each site of its plan is informed when it connects.", _NOTHING),
     Entry("I102", "run_taken_up", "An interrupted run continues from its journal and snapshots.", _NOTHING),
     Entry("I103", "run_is_over_already", "A plan of the configuration already ran. It does not run again.", _NOTHING),

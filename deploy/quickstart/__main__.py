@@ -177,6 +177,8 @@ def main() -> NoReturn:
         print(error.lines("quickstart"), file=sys.stderr)
         sys.exit(error.exit_status)
     except click.exceptions.Abort:
+        kept = "Finished files are kept, and its programs have ended."
+        print(f"quickstart: interrupted. {kept} Run the command again.", file=sys.stderr)
         sys.exit(130)
     except click.ClickException as error:
         error.show()

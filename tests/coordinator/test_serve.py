@@ -89,7 +89,7 @@ def shake_hands(place: Place, newest: ssl.TLSVersion) -> str | None:
 
 
 def test_a_running_coordinator(tmp_path: Path) -> None:
-    """It speaks TLS 1.3 only, tells its status, keeps its address to itself, and ends on SIGTERM with 0."""
+    """It speaks TLS 1.3 only, tells its status, and ends on Ctrl-C with 0 and a line that says what is kept."""
     place = place_in(tmp_path)
 
     with started(place) as process:
@@ -115,8 +115,9 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         assert f"Another program listens on {place.address} already" in second.stderr
         assert status(place.config) == told  # the first one is not disturbed
 
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+        assert "snapshots and the register are kept" in place.log.read_text().splitlines()[-1]
     assert not (tmp_path / "state" / "status.socket").exists()
     after = finished("coordinator", "status", "--config", place.config)
     assert (after.returncode, "No coordinator is running" in after.stderr) == (1, True)
