@@ -247,7 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Use few splits and draws, for less than two minutes.")
     quick = parser.parse_args().quick
-    splits_wanted, draws, trials = (10, 10, 200_000) if quick else (40, 20, 2_000_000)
+    splits_wanted, draws, trials = (10, 5, 120_000) if quick else (40, 20, 2_000_000)
     tables = uci_tables(CONCEPTS.parent)
     plan = private_plan(tables, CLAIM)
     splits = [split_at(tables, plan, seed) for seed in range(splits_wanted)]

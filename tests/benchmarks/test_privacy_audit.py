@@ -1,0 +1,28 @@
+"""The audit of the promised epsilon finds noise that is too small, and does not accuse noise that is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
+from benchmarks.privacy import CLAIM, audit_plan, audited, sums_of
+from protos.plan.plan import Plan
+from protos.privacy.discrete_gaussian import discrete_gaussian
+
+
+def shares(plan: Plan, numbers: list[int], weaker: int, generator: np.random.Generator) -> list[int]:
+    """One site's numbers with noise of a variance that is smaller by a factor."""
+    drawn = discrete_gaussian(len(numbers), sums_of(plan).share_variance // weaker, generator.bytes)
+    return [number + one for number, one in zip(numbers, drawn.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_bound_lies_below_the_claim_and_above_it_with_a_quarter_of_the_noise(seed: int) -> None:
+    """With the plan's noise the audited bound is at most epsilon; with a quarter of its deviation it is above."""
+    plan, generator = audit_plan(uci_tables(CONCEPTS.parent), CLAIM), np.random.default_rng(seed)
+
+    honest = audited(plan, 20_000, lambda used, numbers: shares(used, numbers, 1, generator))
+    weakened = audited(plan, 20_000, lambda used, numbers: shares(used, numbers, 16, generator))
+
+    assert honest < CLAIM < weakened
