@@ -30,8 +30,8 @@ import numpy.typing as npt
 from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.experiments.contributions import Collection, Part
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
+from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums

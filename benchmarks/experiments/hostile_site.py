@@ -14,8 +14,8 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.contributions import Collection, Part
 from coordinator.rounds.course import Rollback
+from global_layers.one_process import Collection, Part
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import stage_at

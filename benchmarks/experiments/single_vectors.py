@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.experiments.contributions import Collection
 from benchmarks.experiments.stacks import StackedSite, StackOutcome
+from global_layers.one_process import Collection
 from protos.plan.ingredients import Everything, Mean, Parts
 from protos.plan.manifest import Manifest, slices_of
 from protos.plan.plan import Plan

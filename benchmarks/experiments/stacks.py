@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmarks.experiments.contributions import Collection, Part
+from global_layers.one_process import Collection, Part
 from protos.plan.exchange import is_measured
 from protos.plan.ingredients import KeptLayersMean, LayerIntervals, RandomPrefix, SensitivePrefix
 from protos.plan.plan import Plan

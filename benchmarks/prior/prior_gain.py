@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +21,9 @@ import numpy.typing as npt
 import yaml
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.experiments.contributions import Collection, Part
+from global_layers.one_process import run_rounds
 from protos.numbers.newton_sums import NewtonSums
-from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -36,7 +33,6 @@ from site_agent.trainer.prior.joined_model import JoinedModel
 from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.prior.profiled_regression import Rows, own_sums
-from site_agent.trainer.study import Asked
 
 CONCEPTS: Final = Path(__file__).parents[2] / "deploy" / "data" / "uci-heart" / "concepts.yaml"
 CENTRES: Final = ("cleveland", "hungarian", "switzerland", "va")
@@ -112,7 +108,7 @@ def _of_one_run(
         split = split_of(table, rows[name], seed)
         dataset, preprocessing = prepare_rows(table, split)
         studies[name] = PriorStudy(plan, dataset, table, split, site=name), preprocessing
-    _federate(plan, {name: study for name, (study, _) in studies.items()})
+    run_rounds(plan, {name: study for name, (study, _) in studies.items()})
     found = {}
     for name in shown:
         study, preprocessing = studies[name]
@@ -129,22 +125,6 @@ def _of_one_run(
             "rounds": float(known.rounds), "rows": float(len(study.own.training)),
         }  # fmt: skip
     return found
-
-
-def _federate(plan: Plan, studies: Mapping[str, PriorStudy]) -> None:
-    collection = Collection(plan)
-    for number in count():
-        if stage_at(plan, number, collection.run.course.training_rounds) is None:
-            break
-        offered = collection.run.offered(number)
-        collection.begin(number)
-        for name, study in studies.items():
-            answer = study.train(Asked(round=number, stage=offered.offer.stage), np.array(offered.values))
-            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
-        collection.close(number)
-    finish, values = collection.run.result()
-    for study in studies.values():
-        study.close(Asked(round=finish.round, stage=Stage.REPORT), np.array(values))
 
 
 def _said(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> Numbers:

@@ -22,6 +22,7 @@ ROOMS: Final = (
     "coordinator.rounds", "coordinator.storage", "coordinator.network", "coordinator.operations",
     "coordinator.commands", "coordinator",
     "site_agent.agent", "site_agent.gate", "site_agent.trainer", "site_agent.desk", "site_agent.commands", "site_agent",
+    "global_layers",
 )  # fmt: skip
 # What an auditor reads to learn what leaves a hospital.
 AUDITED: Final = (

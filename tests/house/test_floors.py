@@ -125,6 +125,12 @@ TABLE = (
         frozenset({"click", "rich", "yaml", "pydantic", "structlog"}),
         ("site_agent", "pki", "audit", "host", "protos"),
     ),
+    # The researcher's door: both programs' mathematics in one process. Nothing that a hospital runs imports it.
+    Room(
+        "global_layers",
+        frozenset({"numpy", "pandas", "sklearn"}),
+        ("global_layers", "coordinator.rounds", "site_agent", "protos"),
+    ),
 )
 # The only files that may import what stands beside them.
 ONE_PLACE = {

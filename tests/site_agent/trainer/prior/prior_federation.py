@@ -6,23 +6,19 @@ import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from benchmarks.experiments.contributions import Collection, Part
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
-from protos.plan.exchange import stage_at
+from global_layers.one_process import Collection, run_rounds
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.study import Asked
 from site_agent.trainer.worker import begin_prior
 from tests.site_agent.trainer.sites import Table, dealt
 
@@ -127,22 +123,7 @@ def members_of(folder: Path, plan: Plan, table: Table) -> dict[str, Member]:
 
 def federate(plan: Plan, members: Mapping[str, Member]) -> Collection:
     """All rounds of a plan, through the gate's builder and the coordinator's run; every site takes in the result."""
-    collection = Collection(plan)
-    run = collection.run
-    for number in count():
-        if stage_at(plan, number, run.course.training_rounds) is None:
-            break
-        offered = run.offered(number)
-        asked = Asked(round=number, stage=offered.offer.stage)
-        collection.begin(number)
-        for name, member in members.items():
-            answer = member.study.train(asked, np.array(offered.values))
-            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
-        collection.close(number)
-    finish, values = run.result()
-    for member in members.values():
-        member.study.close(Asked(round=finish.round, stage=Stage.REPORT), np.array(values))
-    return collection
+    return run_rounds(plan, {name: member.study for name, member in members.items()})
 
 
 def heart_members(rows: int = 0, seed: int = 0) -> tuple[Plan, dict[str, Member]]:

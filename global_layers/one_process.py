@@ -1,22 +1,27 @@
-"""What sites send in an experiment: built by the deployment's gate, added by its running sum.
+"""A federation in one process: what sites send is built by the deployment's gate and added by its running sum.
 
-No socket, no mask, no second process; every integer is the one that would have travelled.
+There is no socket, no mask and no second process. Every integer is the one that would have travelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
+from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
+from protos.wire.messages import Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
+from site_agent.trainer.prior.prior_study import PriorStudy
+from site_agent.trainer.study import Asked, Study
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,3 +63,46 @@ class Collection:
         if not self.run.is_consistent:
             raise ArithmeticError(f"round {round_number} does not add up")
         self.run.close_round(round_number)
+
+
+def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collection:
+    """All rounds of a plan; every site takes in the result.
+
+    Args:
+        plan: lists exactly these sites; without masking, and its gain private.
+        studies: each site's own.
+
+    Raises:
+        OperatorError: the plan does not fit a site.
+    """
+    collection = Collection(plan)
+    run = collection.run
+    for number in count():
+        if stage_at(plan, number, run.course.training_rounds) is None:
+            break
+        offered = run.offered(number)
+        offer = offered.offer
+        asked = Asked(
+            round=number,
+            stage=offer.stage,
+            layers=offer.layers,
+            best_round=offer.best_round,
+            returned_to=offer.returned_to,
+        )
+        collection.begin(number)
+        for name, study in studies.items():
+            answer = study.train(asked, np.array(offered.values))
+            rows = study.rows if offer.stage is Stage.TRAINING else 0
+            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=rows))
+        collection.close(number)
+    finish, values = run.result()
+    asked = Asked(
+        round=finish.round,
+        stage=Stage.REPORT,
+        layers=finish.layers,
+        best_round=finish.best_round,
+        returned_to=finish.returned_to,
+    )
+    for study in studies.values():
+        study.close(asked, np.array(values))
+    return collection

@@ -1,0 +1,88 @@
+"""Data frames as tables of hospitals: the contract of each, and the concepts that several of them record.
+
+Equal names of columns mean the same here, because one researcher made all frames. Between hospitals this is never
+assumed: each of them maps its own columns in its contract.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pandas as pd
+
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.tables import Table, read_table
+
+FEWEST_SITES: Final = 3  # that record a concept
+_OUTCOME: Final = "outcome of the simulation"
+
+
+def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str, Table], list[dict[str, Any]]]:
+    """Read each frame as a hospital's table is read.
+
+    Args:
+        sites: a frame of patients for each site; columns of numbers, or of texts and truth values.
+        outcome: the name of the column that is predicted; it has the same two values in all frames.
+
+    Returns:
+        the tables, and the concepts that at least three sites record, as a plan lists them.
+
+    Raises:
+        ValueError: the outcome has another number of values.
+        DataError: a table cannot be read.
+    """
+    values = sorted({value for frame in sites.values() for value in frame[outcome].unique()})
+    if len(values) != 2:
+        raise ValueError(f"the column {outcome} has {len(values)} values, and a simulation needs two")
+    pooled = pd.concat(list(sites.values()), ignore_index=True).drop(columns=outcome)
+    columns = {name: column for name in pooled if (column := _column(str(name), pooled[name])) is not None}
+    tables = {}
+    with TemporaryDirectory() as folder:
+        for site, frame in sites.items():
+            own = frame[[name for name in frame if name in columns]].copy()
+            own[_OUTCOME] = (frame[outcome] == values[1]).astype(int)
+            path = Path(folder) / f"{site}.csv"
+            own.to_csv(path, index=False)
+            target = {"name": _OUTCOME, "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+            features = [columns[name] for name in own if name != _OUTCOME]
+            content = {"format": {"header": True}, "columns": [*features, target]}
+            tables[site] = read_table(path, Contract.model_validate_json(json.dumps(content)))
+    concepts = []
+    for name, column in columns.items():
+        recorded_by = [site for site, frame in sites.items() if name in frame]
+        if len(recorded_by) >= FEWEST_SITES:
+            concepts.append(_concept(column, pooled[name]) | {"recorded_by": recorded_by})
+    return tables, concepts
+
+
+def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
+    """A contract's entry for a column; None where it has one value only."""
+    if values.nunique() < 2:
+        return None
+    common = {"name": name, "role": "feature", "concept": _concept_name(name)}
+    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+        # Columns with a flag are the same at all sites, so that networks can share them.
+        missing = "median-and-flag" if values.isna().any() else "refuse"
+        return common | {"type": "numeric", "missing": missing}
+    return common | {"type": "categorical", "codes": _codes(values), "encoding": "one-hot"}
+
+
+def _concept(column: Mapping[str, Any], values: pd.Series[Any]) -> dict[str, Any]:
+    common = {"name": column["concept"], "definition": f"The column {column['name']}."}
+    if column["type"] == "categorical":
+        return common | {"kind": "codes", "codes": _codes(values)}
+    return common | {"kind": "number", "low": float(values.min()), "high": float(values.max())}
+
+
+def _codes(values: pd.Series[Any]) -> list[str]:
+    """The codes, the commonest first."""
+    return [str(code) for code in values.value_counts().index]
+
+
+def _concept_name(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", f"c-{name.lower()}").strip("-")[:40]

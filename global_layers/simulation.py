@@ -1,0 +1,151 @@
+"""Several hospitals in one process, without network and masks: a table of what each would gain.
+
+The data are read, split, encoded, trained and joined by the code that hospitals run, and every number passes the
+gate's door and the coordinator's sum. Masks cancel in every sum, so their absence changes no bit of a result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pandas as pd
+from sklearn.metrics import roc_auc_score
+
+from global_layers.frames import FEWEST_SITES, tables_of
+from global_layers.one_process import run_rounds
+from protos.plan.plan import Plan
+from site_agent.hospital import Split
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.joined_model import JoinedModel
+from site_agent.trainer.prior.prior_report import joined_with
+from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
+from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.study import Study
+
+_PRIOR: Final = "federated-prior"
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
+_LATENT: Final = 16  # of the networks: small, so that a simulation takes seconds
+
+
+class _Member:
+    """One site's rows."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        self.table = table
+        self.rows: SplitRows = split_rows(table, Split(seed=seed))
+        prepared: tuple[Dataset, Preprocessing] = prepare_rows(table, self.rows)
+        self.dataset, self.preprocessing = prepared
+
+    def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
+        """Of the test rows."""
+        return float(roc_auc_score(self.dataset.test.targets, scores))
+
+
+def simulate(
+    sites: Mapping[str, pd.DataFrame],
+    outcome: str,
+    *,
+    networks: Sequence[str] = ("fedavg",),
+    rounds: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """AUROC of each site's test rows under the best local model, federated-prior and methods with networks.
+
+    Equal names of columns mean the same at all sites; a site may lack columns. One split of one seed decides little:
+    repeat over seeds before you conclude anything.
+
+    Args:
+        sites: a frame of patients for each site, three or more. A third of its rows test.
+        outcome: the column that is predicted, with two values; the larger one is the positive class.
+        networks: further methods of the catalogue, each with its defaults.
+        rounds: of these methods.
+        seed: of splits, folds, forests and networks.
+
+    Returns:
+        a row for each site. `best local` is the regression, forest or boosting that the site would choose on its
+        training rows. `others brought` is federated-prior minus the same model without the other sites.
+
+    Raises:
+        ValueError: fewer than three sites, or the outcome has another number of values.
+        OperatorError: a table or a method does not fit; the message says which.
+    """
+    if len(sites) < FEWEST_SITES:
+        raise ValueError(f"a simulation needs {FEWEST_SITES} sites, and has {len(sites)}")
+    tables, concepts = tables_of(sites, outcome)
+    members = {name: _Member(table, seed) for name, table in tables.items()}
+    found = {name: {"best local": _best_local(member, name, seed)} for name, member in members.items()}
+    for method in networks:
+        for name, score in _of_networks(members, method, rounds, seed).items():
+            found[name][method] = score
+    for name, scores in _of_prior(members, concepts, seed).items():
+        found[name] |= scores
+    return pd.DataFrame.from_dict(found, orient="index")
+
+
+def _best_local(member: _Member, site: str, seed: int) -> float:
+    seeds = Seeds.published(seed, site)
+    fits = dict(fit_simple_models(member.dataset, member.preprocessing, seeds.own("simple models")))
+    chosen = fits[best_simple_model(member.dataset, seeds.own("best local"))]
+    return member.auroc(chosen.test[:, -1] if chosen.test.ndim > 1 else chosen.test)
+
+
+def _of_prior(
+    members: Mapping[str, _Member], concepts: Sequence[Mapping[str, Any]], seed: int
+) -> dict[str, dict[str, float]]:
+    method = {"name": _PRIOR, "fewest_sites": FEWEST_SITES, "rows_per_unknown": 1.0}
+    plan = _plan(members, seed, method=method, concepts=concepts)
+    studies = {
+        name: PriorStudy(plan, member.dataset, member.table, member.rows, site=name) for name, member in members.items()
+    }
+    run_rounds(plan, studies)
+    found = {}
+    for name, member in members.items():
+        known = studies[name].known_by_others()
+        join = joined_with(studies[name], known, member.preprocessing, Seeds.published(seed, name).own("join"))
+        joined, alone = (_joined(studies[name], known, model, member) for model in (join.model, join.alone))
+        found[name] = {_PRIOR: joined, "others brought": joined - alone}
+    return found
+
+
+def _joined(study: PriorStudy, known: KnownByOthers, model: JoinedModel, member: _Member) -> float:
+    design = known.design(study.part("test"), len(member.dataset.test)).astype("float32")
+    return member.auroc(model.outputs(member.dataset.test.features, design)[:, 0])
+
+
+def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed: int) -> dict[str, float]:
+    own = {name: member.dataset.columns for name, member in members.items()}
+    columns = list(dict.fromkeys(column for recorded in own.values() for column in recorded))
+    partly = [
+        {"column": column, "recorded_by": recorders}
+        for column in columns
+        if len(recorders := [name for name, recorded in own.items() if column in recorded]) < len(members)
+    ]
+    plan = _plan(
+        members,
+        seed,
+        method={"name": method},
+        architecture={"name": "global-layers-network", "latent": _LATENT, "gate": False, "input_normalisation": False},
+        optimiser={"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
+        schedule={"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 5},
+        weighting={"name": "equal"},
+        checkpoint="local",
+        **({} if method == "global-layers" else {"columns": columns, "partly_recorded": partly, "outputs": 1}),
+    )
+    studies = {name: Study(plan, member.dataset, seeds=Seeds.published(seed, name)) for name, member in members.items()}
+    run_rounds(plan, studies)
+    return {name: member.auroc(studies[name].conclude().test_outputs[:, 0]) for name, member in members.items()}
+
+
+def _plan(members: Mapping[str, object], seed: int, **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
+    sites = [
+        {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
+        for place, name in enumerate(members)
+    ]
+    content = {"study": "simulation", "version": 1, "seed": seed, "sites": sites, "quorum": len(sites)}
+    return Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "off"} | keys))
