@@ -8,6 +8,7 @@ few seconds it hangs up and connects again. At its end it prints what it did, an
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import random
 import sys
@@ -89,6 +90,7 @@ async def tamper(deadline: float) -> None:
 
 def main() -> None:
     """Tamper for so many seconds."""
+    faulthandler.dump_traceback_later(float(sys.argv[1]) + 40, exit=True)  # it never outstays its test
     Tampering.luck = random.Random(int(sys.argv[2]))
     asyncio.run(tamper(time.monotonic() + float(sys.argv[1])))
     print(json.dumps({"done": Tampering.done, "rounds": sorted(Tampering.left)}), flush=True)

@@ -344,7 +344,7 @@ def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(under_way
     hospital.place("/srv/taken_over_agent.py", TAKEN_OVER.read_bytes())
     hospital.run("systemctl", "stop", "site-agent")
 
-    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=120)
+    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=180)
 
     facts = json.loads(told.splitlines()[-1])
     print(facts)
