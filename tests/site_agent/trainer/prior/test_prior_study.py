@@ -15,7 +15,9 @@ from protos.numbers.newton_sums import announced
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
+from site_agent.desk.applied import AppliedModel
 from site_agent.hospital import read_hospital
+from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.prior.prior_report import make_prior_report
 from site_agent.trainer.prior.profiled_regression import logistic
 from site_agent.trainer.saved_model import load_model
@@ -93,15 +95,15 @@ def test_every_task_ends_with_a_model_that_comes_back_from_disk(tmp_path: Path, 
     assert sum(prior["weights"].values()) == pytest.approx(1.0)
     assert prior["guard"] > 0
     assert "the other hospitals' score" in prior["sentence"]
-    model = load_model(member.hospital.state_path, plan.run_name)
-    assert model.joined is not None
-    table_again = member.study._table
-    features = model.encode(table_again, member.study._rows_of["test"])
-    width = len(model.preprocessing.columns)
-    said = model.joined.outputs(features[:, :width], features[:, width:])
+    state = member.hospital.state_path
+    kept, own = scored_rows(state, plan.run_name), member.hospital.training
+    for name in ("federated", "siloed"):
+        model = load_model(state, plan.run_name, name)
+        features = model.encode(member.study._table, member.study._rows_of["test"])
+        said = AppliedModel(model, plan.run_name, own).scores(features)
+        np.testing.assert_allclose(said, kept.scores[name], rtol=1e-5, atol=1e-6)
     again = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
     assert again.facts == report.facts
-    assert said.shape == (len(features), model.outputs)
 
 
 def test_a_unit_is_converted_by_the_plan(tmp_path: Path) -> None:
