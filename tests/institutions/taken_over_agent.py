@@ -1,8 +1,8 @@
 """A taken-over agent at a booted hospital: the relay of the installed package, which tampers with what it relays.
 
 It runs inside the machine as the agent's user, with the agent's files and the agent's way to the gate's socket:
-`python -P taken_over_agent.py SECONDS SEED`. It drops, repeats, replays and alters messages of the coordinator. Every
-few seconds it hangs up and connects again. At its end it prints what it did, and which rounds left through it, as JSON.
+`python -P taken_over_agent.py SECONDS SEED`. It drops, repeats, replays and alters messages of the coordinator. At
+its end it prints what it did, and which rounds left through it, as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import faulthandler
 import json
 import random
+import socket
 import sys
 import time
 from collections import Counter
@@ -20,14 +21,12 @@ from typing import ClassVar
 
 from protos.wire.codec import decode_site_message
 from protos.wire.messages import Chunk
-from site_agent.agent.__main__ import _connected
 from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.agent.relaying import Relay
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate_socket import FRAMING, Down, Message, Up
 
 FOLDER, PLACE = Path("/var/lib/global-layers/site/agent"), Path("/run/site-gate/gate.sock")
-CONNECTION_SECONDS = 4.0
 
 
 class Tampering(FramedSocket[Message]):
@@ -67,23 +66,20 @@ class Tampering(FramedSocket[Message]):
 
 
 async def relay_for(seconds: float) -> None:
-    """Be the agent for so long."""
-    gate = Tampering(_connected(PLACE), FRAMING)
-    try:
+    """Be the agent for so long, or until the gate hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        connection.connect(str(PLACE))
         async with asyncio.timeout(seconds):
-            await Relay(gate, KeptCertificates(FOLDER)).run()
-    except TimeoutError:
-        Tampering.done["hung up"] += 1
-    finally:
-        gate.close()
+            await Relay(Tampering(connection, FRAMING), KeptCertificates(FOLDER)).run()
 
 
 async def tamper(deadline: float) -> None:
     """Be the agent again and again."""
     while time.monotonic() < deadline:
         try:
-            await relay_for(CONNECTION_SECONDS)
-        except Exception as error:  # the gate is being started again, or has stopped for good
+            await relay_for(deadline - time.monotonic())
+        except Exception as error:  # the time is over, or the gate has stopped
             Tampering.done[type(error).__name__] += 1
             await asyncio.sleep(0.5)
 
