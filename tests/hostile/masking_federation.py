@@ -146,6 +146,9 @@ class MadeUpTrainer:
             case _:
                 raise AssertionError(f"an agent never asks {message}")
 
+    def require(self) -> None:
+        """It never ends by itself."""
+
     def close(self) -> None:
         """The agent is gone."""
 
