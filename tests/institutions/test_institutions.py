@@ -84,6 +84,27 @@ def test_the_runbooks_first_federation_trains_masked_to_the_end(federation: Fede
         assert run in hospital.run("ls", f"{SITE}/models", user="site-trainer")
 
 
+def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(federation: Federation) -> None:
+    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
+    federation.begin_long_study("tampered")
+    hospital = federation.machines[HOSPITALS[1]]
+    hospital.place("/srv/taken_over_agent.py", TAKEN_OVER.read_bytes())
+    hospital.run("systemctl", "stop", "site-agent")
+
+    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=180)
+
+    facts = json.loads(told.splitlines()[-1])
+    print(facts)
+    log = [json.loads(line) for line in hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()]
+    released = {each["facts"]["round"] for each in log if each["facts"]["event"] == "contribution_released"}
+    assert facts["rounds"]
+    assert set(facts["rounds"]) <= released
+    assert facts["done"].keys() & {"repeated", "replayed", "altered"}
+    assert "Traceback" not in hospital.journal("site-gate")
+    for machine in federation.hospitals:
+        machine.run("systemctl", "reset-failed", "site-gate", "site-trainer", "site-agent", may_fail=True)
+
+
 def test_hospitals_listen_nowhere_and_drop_what_comes_in(under_way: Federation) -> None:
     """No hospital has an open port, and a call from the coordinator's machine gets no answer."""
     probe = "import socket, sys; s = socket.socket(); s.settimeout(2); sys.exit(s.connect_ex((sys.argv[1], 22)) != 11)"
@@ -336,27 +357,6 @@ def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation
     under_way.follow("Disk full")
 
     under_way.goes_on()
-
-
-def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(under_way: Federation) -> None:
-    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
-    hospital = under_way.machines[HOSPITALS[1]]
-    hospital.place("/srv/taken_over_agent.py", TAKEN_OVER.read_bytes())
-    hospital.run("systemctl", "stop", "site-agent")
-
-    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=180)
-
-    facts = json.loads(told.splitlines()[-1])
-    print(facts)
-    log = [json.loads(line) for line in hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()]
-    released = {record["round"] for record in log if record.get("event") == "contribution_released"}
-    assert facts["rounds"]
-    assert set(facts["rounds"]) <= released
-    assert facts["done"].keys() & {"repeated", "replayed", "altered"}
-    assert "Traceback" not in hospital.journal("site-gate")
-    for each in under_way.hospitals:
-        each.run("systemctl", "reset-failed", "site-gate", "site-trainer", "site-agent", may_fail=True)
-    under_way.begin_long_study("after-tampering")
 
 
 def test_nothing_of_it_broke_an_audit_log(under_way: Federation) -> None:
