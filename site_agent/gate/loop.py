@@ -352,6 +352,8 @@ class SiteGate:
         except MalformedMessage as cause:  # of this site's own; the coordinator is not to be blamed
             raise unexpected_answer() from cause
         if isinstance(answer, Failed):
+            if (consent := self._consent()) is not None:
+                consent.require()  # the trainer may see a withdrawal first; it is one all the same
             raise TrainerFailed(answer)
         return answer
 

@@ -214,7 +214,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(tmp_path: Path, off
         await stream.joined(plan)
         await stream.send(*offer(zeros(), 0))
 
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=failure)
+    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=lambda: failure)
 
     assert_nothing_left(evidence)
     assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, "")
@@ -229,7 +229,7 @@ def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path,
         await stream.joined(plan)
         await stream.send(*offer(zeros(), 0))
 
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=failure)
+    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=lambda: failure)
 
     assert_nothing_left(evidence)
     assert not any(isinstance(message, Refusal) for message in evidence.received)

@@ -16,6 +16,7 @@ from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal
 from site_agent.approvals import approve, withdraw
 from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import ConsentEnded, refuse_replay
+from site_agent.trainer_socket import Failed
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.rehearsal.federation import Office
 from tests.rehearsal.gates import NOON, policy_with
@@ -160,6 +161,28 @@ def test_a_withdrawal_stops_an_agent_that_only_waits(tmp_path: Path, office: Off
             await stream.expect(Refusal)
 
     evidence = evidence_of(office, tmp_path, say_nothing, approved=(plan,), hospital=hospital)
+
+    assert isinstance(evidence.error, ConsentEnded)
+    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
+
+
+def test_a_withdrawal_that_the_trainer_sees_first_is_one_too(
+    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator receives the same reason, whichever process of the site reads the withdrawal first."""
+    monkeypatch.setattr("site_agent.gate.waiting.CONSENT_POLL_SECONDS", 600.0)
+    plan = plan_with(office.identities)
+    hospital = hospital_for(tmp_path)
+
+    def may_not_train() -> Failed:
+        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
+        return Failed(SiteReason.PLAN_NOT_APPROVED, 77)
+
+    async def offer_a_round(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.ready(plan, 0)
+
+    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), hospital=hospital, failure=may_not_train)
 
     assert isinstance(evidence.error, ConsentEnded)
     assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")

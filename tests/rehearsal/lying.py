@@ -130,7 +130,7 @@ class BehavingTrainer(threading.Thread):
         super().__init__(daemon=True)
         self._trainer_socket, self._socket, self._value = TrainerEnd(connection), connection, value
         self.questions: list[Message] = []
-        self.failure: Failed | None = None
+        self.failure: Callable[[], Failed] | None = None
         self.scalar = 1  # what it measures, whatever it is asked for
         self.too_much = b""  # what it hands out behind the rest
 
@@ -157,7 +157,7 @@ class BehavingTrainer(threading.Thread):
                 return Prepared(manifest.digest.hex())
             case Train(round=number, payload=payload):
                 if self.failure is not None:
-                    return self.failure
+                    return self.failure()
                 exchange = self._exchanges.of(number, Stage(question.stage), bytes.fromhex(question.layers))
                 assert len(payload) == 4 * exchange.down_numbers
                 change = np.full(exchange.layout.parameters, self._value, np.float32)
@@ -228,7 +228,7 @@ def evidence_of(
     approved: tuple[Plan, ...] = (),
     hospital: Hospital | None = None,
     change: float = 1.0,
-    failure: Failed | None = None,
+    failure: Callable[[], Failed] | None = None,
     scalar: int = 1,
     too_much: bytes = b"",
     seconds: float = ENOUGH_SECONDS,
