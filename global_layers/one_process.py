@@ -17,7 +17,7 @@ from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
+from protos.wire.messages import Finish, Offer, Stage
 from site_agent.gate.door import Builder, Noise
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.prior.prior_study import PriorStudy
@@ -81,28 +81,25 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
         if stage_at(plan, number, run.course.training_rounds) is None:
             break
         offered = run.offered(number)
-        offer = offered.offer
-        asked = Asked(
-            round=number,
-            stage=offer.stage,
-            layers=offer.layers,
-            best_round=offer.best_round,
-            returned_to=offer.returned_to,
-        )
         collection.begin(number)
         for name, study in studies.items():
-            answer = study.train(asked, np.array(offered.values))
-            rows = study.rows if offer.stage is Stage.TRAINING else 0
+            answer = study.train(asked_by(offered.offer), np.array(offered.values))
+            rows = study.rows if offered.offer.stage is Stage.TRAINING else 0
             collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=rows))
         collection.close(number)
     finish, values = run.result()
-    asked = Asked(
-        round=finish.round,
-        stage=Stage.REPORT,
-        layers=finish.layers,
-        best_round=finish.best_round,
-        returned_to=finish.returned_to,
-    )
     for study in studies.values():
-        study.close(asked, np.array(values))
+        study.close(asked_by(finish), np.array(values))
     return collection
+
+
+def asked_by(message: Offer | Finish, redraw: int = 0) -> Asked:
+    """What an offer or the last message of a run asks of a site; `redraw` as the gate adds it."""
+    return Asked(
+        round=message.round,
+        redraw=redraw,
+        stage=message.stage if isinstance(message, Offer) else Stage.REPORT,
+        layers=message.layers,
+        best_round=message.best_round,
+        returned_to=message.returned_to,
+    )

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.rounds.course import Rollback
-from global_layers.one_process import Collection, Part
+from global_layers.one_process import Collection, Part, asked_by
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
-from protos.wire.messages import Finish, Offer, Stage
+from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Outcome, Study
@@ -97,18 +97,6 @@ def attacked(
         if name != hostile:
             losses.append(_kept_loss(study.conclude()))
     return Attacked(losses=tuple(losses), rollbacks=run.course.rollbacks, first=first)
-
-
-def asked_by(message: Offer | Finish) -> Asked:
-    """What a site is asked by an offer or a result."""
-    stage = message.stage if isinstance(message, Offer) else Stage.REPORT
-    return Asked(
-        round=message.round,
-        stage=stage,
-        layers=message.layers,
-        best_round=message.best_round,
-        returned_to=message.returned_to,
-    )
 
 
 def _kept_loss(outcome: Outcome) -> float:

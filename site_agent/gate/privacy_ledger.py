@@ -133,15 +133,7 @@ class PrivacyLedger:
         """
         assert plan.privacy is not None
         noisy = with_noise(plan, numbers, self._random_bytes)
-        payment = Payment(
-            identifier=secrets.token_hex(16),
-            run=plan.run_name,
-            study=plan.study,
-            version=plan.version,
-            at=self._audit.time(),
-            epsilon=plan.privacy.epsilon,
-            delta=plan.privacy.delta,
-        )
+        payment = self._payment(plan, plan.privacy, secrets.token_hex(16))
         path = self._path(plan.run_name)
         self._write(path, (*self._read(path), _Draw(payment=payment, position=position.hex(), numbers=tuple(noisy))))
         facts = payment.model_dump(exclude={"at"})
@@ -163,15 +155,18 @@ class PrivacyLedger:
         left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
         for plan in self._kept_plans() if left else ():
             if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
-                yield Payment(
-                    identifier=f"lost {plan.run_name}",
-                    run=plan.run_name,
-                    study=plan.study,
-                    version=plan.version,
-                    at=self._audit.time(),
-                    epsilon=plan.privacy.epsilon,
-                    delta=plan.privacy.delta,
-                )
+                yield self._payment(plan, plan.privacy, f"lost {plan.run_name}")
+
+    def _payment(self, plan: Plan, privacy: Privacy, identifier: str) -> Payment:
+        return Payment(
+            identifier=identifier,
+            run=plan.run_name,
+            study=plan.study,
+            version=plan.version,
+            at=self._audit.time(),
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+        )
 
     def _kept_plans(self) -> Iterator[Plan]:
         for path in sorted((gate_folder(self._state) / "plans").glob("*.json")):

@@ -30,6 +30,7 @@ from site_agent.trainer.placebo import train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
+from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
@@ -81,18 +82,66 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
+    ended = Ended(
+        dataset=study.own,
+        like=replace(saved, values={}, expert=None),
+        seeds=seeds,
+        models=models,
+        validation=validation,
+        choices=choices,
+        opponents=Opponents(why_none=reason),
+    )
+    return written_report(hospital, run, facts, ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What both kinds of study have at their end, after which their reports are made in the same way.
+
+    Attributes:
+        dataset: the site's own rows.
+        like: a saved model of the run without a network, which each simple model becomes.
+        seeds: of this site.
+        models: scores of the test rows by model.
+        validation: scores of the validation rows by model.
+        choices: the evidence of the checkpoint, of those models that have one.
+        opponents: what stands for training alone; the best simple model is added.
+    """
+
+    dataset: Dataset
+    like: SavedModel
+    seeds: Seeds
+    models: Mapping[str, Scores]
+    validation: Mapping[str, Scores]
+    choices: Mapping[str, Json]
+    opponents: Opponents
+
+
+def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
+    """Add the simple models, recommend one, compare all, and write the report; `facts` becomes its content.
+
+    Raises:
+        OperatorError: the disk does not take what is saved.
+    """
+    dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
+    models, validation = dict(ended.models), dict(ended.validation)
     best: str | None = None
     if hospital.training.simple_models:
-        like, seed = replace(saved, values={}, expert=None), seeds.own("simple models")
-        tested, validated = save_simple_models(hospital, run, like, study.own, seed)
+        tested, validated = save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
         models, validation = models | tested, validation | validated
-        best = facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
-    kept = scored(study.own, preprocessing, models, validation)
+        best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
+    kept = ScoredRows(
+        test=held_out_rows(dataset, preprocessing),
+        scores=models,
+        validation=validation_rows(dataset, preprocessing),
+        validation_scores=validation,
+        dataset=dataset.digest,
+    )
     keep_scored_rows(hospital.state_path, run, kept)
     facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
-    opponents = Opponents(best_local=best, why_none=reason)
-    assessment = assess(rows, models, seeds.own("resamples"), opponents=opponents)
-    facts |= compared(assessment, choices)
+    opponents = replace(ended.opponents, best_local=best)
+    assessment = assess(kept.test, models, seeds.own("resamples"), opponents=opponents)
+    facts |= compared(assessment, ended.choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)
     return Report(facts=facts, gain=assessment.sums)
@@ -131,22 +180,6 @@ def save_simple_models(
             validation[name] = fit.validation
             save_model(hospital.state_path, run, replace(like, own=fit.kept), name)
     return test, validation
-
-
-def scored(
-    dataset: Dataset,
-    preprocessing: Preprocessing,
-    models: Mapping[str, Scores],
-    validation: Mapping[str, Scores],
-) -> ScoredRows:
-    """The test and validation rows with all scores."""
-    return ScoredRows(
-        test=held_out_rows(dataset, preprocessing),
-        scores=models,
-        validation=validation_rows(dataset, preprocessing),
-        validation_scores=validation,
-        dataset=dataset.digest,
-    )
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:

@@ -6,7 +6,6 @@ trained alone is here the same join without the others' score. The report states
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,21 +14,16 @@ import structlog
 from protos.plan.patient_privacy import Privacy
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.assessment import assess
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Opponents
-from site_agent.trainer.comparison.recommendation import recommend
-from site_agent.trainer.comparison.scored_rows import keep_scored_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.joined_model import MODELS, JoinedModel
 from site_agent.trainer.prior.joining_models import FittedJoin, fit_join
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.run_report import Report, compared, facts_of, log_report, save_simple_models, scored
+from site_agent.trainer.run_report import Ended, Report, facts_of, written_report
 from site_agent.trainer.saved_model import SavedModel, save_model
-from site_agent.trainer.simple_models import best_simple_model
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.trainer_files import write_whole
 
 _WORDS = {"own regression": "your regression", "own forest": "your forest", "others": "the other hospitals' score"}
 
@@ -63,22 +57,18 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     )
     save_model(hospital.state_path, run, saved)
     save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)
-    best: str | None = None
-    if hospital.training.simple_models:
-        like, seed = replace(saved, joined=None, concepts=None), seeds.own("simple models")
-        tested, validated = save_simple_models(hospital, run, like, study.own, seed)
-        models, validation = models | tested, validation | validated
-        best = facts["best_local"] = best_simple_model(study.own, seeds.own("best local"))
-    kept = scored(study.own, preprocessing, models, validation)
-    keep_scored_rows(hospital.state_path, run, kept)
-    facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
-    opponents = Opponents(best_local=best, placebo=SILOED)
-    assessment = assess(rows, models, seeds.own("resamples"), opponents=opponents)
-    facts |= compared(assessment, {FEDERATED: choice, SILOED: choice})
-    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
-    log_report(run, assessment.gain)
+    ended = Ended(
+        dataset=study.own,
+        like=replace(saved, joined=None, concepts=None),
+        seeds=seeds,
+        models=models,
+        validation=validation,
+        choices={FEDERATED: choice, SILOED: choice},
+        opponents=Opponents(placebo=SILOED),
+    )
+    report = written_report(hospital, run, facts, ended)
     structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))
-    return Report(facts=facts, gain=assessment.sums)
+    return report
 
 
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, seed: int) -> FittedJoin:

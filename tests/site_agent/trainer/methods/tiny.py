@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
+from global_layers.one_process import asked_by
 from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
@@ -99,15 +100,7 @@ class Federation:
 
     def asked(self, number: int, redraw: int = 0) -> Asked:
         """What the coordinator asks for in a round."""
-        offer = self.run.offered(number).offer
-        return Asked(
-            round=number,
-            redraw=redraw,
-            stage=offer.stage,
-            layers=offer.layers,
-            best_round=offer.best_round,
-            returned_to=offer.returned_to,
-        )
+        return asked_by(self.run.offered(number).offer, redraw)
 
     def down(self, number: int) -> Vector:
         """What it sends down for it."""
@@ -143,15 +136,8 @@ class Federation:
     def finish(self) -> None:
         """The last aggregate comes down to every site."""
         finish, values = self.run.result()
-        asked = Asked(
-            round=finish.round,
-            stage=Stage.REPORT,
-            layers=finish.layers,
-            best_round=finish.best_round,
-            returned_to=finish.returned_to,
-        )
         for study in self.studies.values():
-            study.close(asked, np.array(values))
+            study.close(asked_by(finish), np.array(values))
 
     @property
     def shared(self) -> Named:
