@@ -23,6 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
+from pydantic import Field
+
 from audit.log_files import (
     CONTINUED,
     BrokenFile,
@@ -39,8 +41,27 @@ from audit.log_files import (
 from host.disk_space import RECORDS_RESERVE_BYTES, require_room
 from host.durable import give_to_owner, make_folder, opened_folder
 from protos.errors import OperatorError
+from protos.plan.documents import Document
 from protos.wire.log_chain import BrokenChain, LogPosition, Record, append, checked, start_of
 from protos.wire.log_checkpoints import LogCheckpoint, checkpoint_facts
+
+
+class AuditSettings(Document):
+    """Rotation and retention of the audit log.
+
+    Attributes:
+        largest_megabytes: of one file, in units of 1,000,000 bytes; a fuller one is put aside.
+        keep_days: after so many days without a change a full file is deleted, with a record of it.
+    """
+
+    largest_megabytes: float = Field(default=64.0, ge=0.01, le=1000)
+    keep_days: int = Field(default=3653, ge=30)
+
+    @property
+    def limits(self) -> Limits:
+        """As the log takes them."""
+        return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
+
 
 # Records about checkpoints themselves ask for no further checkpoint: two logs that witness each other would never end.
 COSIGNED: Final = "checkpoint_cosigned"

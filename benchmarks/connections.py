@@ -24,7 +24,7 @@ from benchmarks.rehearsal.enrolled import credentials_of, enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, Unfinished, coordinator_command, running, wait_for
 from benchmarks.rehearsal.observation import memory_mib
 from benchmarks.soak import light_command
-from coordinator.network.heap import use_one_arena
+from coordinator.serve import use_one_arena
 from pki.authority import Authority
 from site_agent.hospital import read_hospital
 

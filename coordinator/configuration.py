@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from audit.log_settings import AuditSettings
+from audit.audit_log import AuditSettings
 from protos.plan.configuration_fields import Address, LocalAddress, PathText
 from protos.plan.documents import Document, read_document
 from protos.plan.plan import Plan

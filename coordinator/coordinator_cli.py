@@ -23,18 +23,16 @@ from rich.table import Column, Table
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
 from coordinator.commands.coordinator_options import config_option
-from coordinator.commands.doctor_command import doctor
-from coordinator.commands.explain_command import explain
-from coordinator.commands.page_command import page
+from coordinator.commands.operator_commands import doctor, page
 from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
-from coordinator.network.heap import use_one_arena
 from coordinator.operations.coordinator_events import EVENTS
 from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.known_runs import known_runs
-from host.command_line import Following, finish
-from host.message_catalogue import identify
+from host.command_line import Following, explain_command, finish
+from host.diagnosis import AILMENTS
+from host.message_catalogue import ERRORS, identify
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
 from protos.plan.patient_privacy import price_in_words
@@ -56,14 +54,14 @@ def start(path: Path) -> None:
 
     Example: coordinator start --config coordinator.yaml
     """
-    use_one_arena()
     _set_up_log()
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
     from coordinator.operations.run_progress import drawn_on
-    from coordinator.serve import serve  # gRPC is loaded only where it is needed
+    from coordinator.serve import serve, use_one_arena  # gRPC is loaded only where it is needed
 
+    use_one_arena()
     sys.exit(0 if asyncio.run(serve(configuration, plans, path, drawn_on(Console(stderr=True)))) else 1)
 
 
@@ -173,7 +171,7 @@ cli.add_command(backup)
 cli.add_command(backup_key)
 cli.add_command(restore)
 cli.add_command(doctor)
-cli.add_command(explain)
+cli.add_command(explain_command("coordinator", (*ERRORS, *EVENTS, *AILMENTS)))
 cli.add_command(page)
 
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import click
 
-from protos.errors import UsageError, explained
+from host.message_catalogue import Entry, explained
+from protos.errors import UsageError
+from protos.errors import explained as failure_of
 
 
 class Following(io.TextIOBase):
@@ -36,13 +38,29 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
     except click.ClickException as error:
         told = usage(program, error)
     except Exception as error:
-        wanted = explained(error)
+        wanted = failure_of(error)
         print(wanted.lines(program), file=sys.stderr)
         return wanted.exit_status
     else:
         return status if isinstance(status, int) else 0
     print(told.lines(program), file=sys.stderr)
     return told.exit_status
+
+
+def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
+    """The command `explain` of a program with these entries in its catalogue."""
+
+    @click.command(
+        help=f"""Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
+
+        Example: {program} explain E020
+        """
+    )
+    @click.argument("identifier", required=False)
+    def explain(identifier: str | None) -> None:
+        click.echo(explained(entries, identifier))
+
+    return explain
 
 
 def usage(program: str, error: click.ClickException) -> UsageError:

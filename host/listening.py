@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
 from protos.errors import UsageError
 from protos.plan.configuration_fields import LocalAddress
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def listen_option(port: int) -> Callable[[Command], Command]:
+    """The option with which a command that serves a page receives its address."""
+    return click.option(
+        "--listen",
+        default=f"127.0.0.1:{port}",
+        show_default=True,
+        help="Address to listen on: HOST:PORT of this computer, or unix:/path.",
+    )
 
 
 def check_local(listen: str, consequence: str) -> None:

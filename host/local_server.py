@@ -51,6 +51,22 @@ async def serving_pages(
         yield
 
 
+async def serve_page(address: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> asyncio.Server:
+    """Listen for a page that a command serves; `running` is what continues if the address cannot be used.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    try:
+        return await serve_locally(address, respond)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
+            consequence=f"Nothing was started. A running {running} continues.",
+            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
+        ) from cause
+
+
 async def serve_locally(address: str, respond: Callable[[bytes], Awaitable[bytes]]) -> asyncio.Server:
     """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
 

@@ -9,15 +9,47 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
-from host.diagnosis import AILMENTS, Finding
+import click
+
+from host.diagnosis import AILMENTS, Finding, exit_status
 from host.durable import give_to_owner, opened_folder
 from protos.errors import ConfigurationError
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 _HELP: Final = {entry.identifier: entry for entry in AILMENTS}
+
+
+def report_options(command: Command) -> Command:
+    """The options `--json` and `--bundle` of both doctors."""
+    for option in (
+        click.option(
+            "--bundle",
+            "place",
+            type=click.Path(path_type=Path),
+            help="Also write a support file. It contains no names, paths or values.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    ):
+        command = option(command)
+    return command
+
+
+def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:
+    """Print what a doctor found, write the bundle if a place is named, and end with the status of the findings."""
+    if place is not None:
+        write_bundle(place, bundle_of(program, version("global-layers"), found))
+    if as_json:
+        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
+    else:
+        for finding in found:
+            click.echo(finding.line)
+    sys.exit(exit_status(found))
 
 
 def bundle_of(

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from audit.log_settings import AuditSettings
+from audit.audit_log import AuditSettings
 from protos.errors import ConfigurationError
 from protos.plan.configuration_fields import Address, LocalAddress, PathText
 from protos.plan.documents import Document, read_document

@@ -19,32 +19,24 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
 
-from host.command_line import finish
-from site_agent.commands.adopt_command import adopt
-from site_agent.commands.approval_commands import approve, review, withdraw
+from host.command_line import explain_command, finish
+from host.diagnosis import AILMENTS
+from host.message_catalogue import ERRORS
+from site_agent.commands.approval_commands import approve, fingerprints, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
-from site_agent.commands.curves_command import curves
+from site_agent.commands.certificate_commands import install_certificate, renew, request_certificate
 from site_agent.commands.data_commands import data
-from site_agent.commands.export_commands import card, export
-from site_agent.commands.fingerprint_command import fingerprints
 from site_agent.commands.init_command import init
-from site_agent.commands.maintenance_command import maintenance
-from site_agent.commands.monitor_command import monitor
-from site_agent.commands.move_state_command import move_state
-from site_agent.commands.own_certificate import install_certificate, request_certificate
-from site_agent.commands.predict_commands import predict, recalibrate
-from site_agent.commands.privacy_command import privacy
-from site_agent.commands.renew_command import renew
-from site_agent.commands.report_command import report
+from site_agent.commands.model_commands import adopt, card, export, monitor, predict, recalibrate
 from site_agent.commands.site_doctor_command import doctor
-from site_agent.commands.site_explain_command import explain
 from site_agent.commands.site_options import config_option
-from site_agent.commands.site_page_command import page
+from site_agent.commands.site_page_commands import curves, page, report
 from site_agent.commands.site_release_commands import release
-from site_agent.commands.status_command import status
+from site_agent.commands.state_commands import maintenance, move_state, privacy, status
 from site_agent.hospital import read_hospital
 from site_agent.log_lines import set_up_log
+from site_agent.site_events import EVENTS
 
 
 @click.group()
@@ -128,35 +120,13 @@ def check(path: Path) -> None:
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 
 
-cli.add_command(adopt)
-cli.add_command(audit)
-cli.add_command(predict)
-cli.add_command(recalibrate)
-cli.add_command(report)
-cli.add_command(export)
-cli.add_command(card)
-cli.add_command(monitor)
-cli.add_command(backup)
-cli.add_command(backup_key)
-cli.add_command(restore)
-cli.add_command(maintenance)
-cli.add_command(move_state)
-cli.add_command(curves)
-cli.add_command(data)
-cli.add_command(doctor)
-cli.add_command(explain)
-cli.add_command(fingerprints)
-cli.add_command(init)
-cli.add_command(page)
-cli.add_command(privacy)
-cli.add_command(status)
-cli.add_command(review)
-cli.add_command(approve)
-cli.add_command(withdraw)
-cli.add_command(release)
-cli.add_command(renew)
-cli.add_command(request_certificate)
-cli.add_command(install_certificate)
+for command in (
+    adopt, audit, predict, recalibrate, report, export, card, monitor, backup, backup_key, restore, maintenance,
+    move_state, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, withdraw,
+    release, renew, request_certificate, install_certificate,
+):  # fmt: skip
+    cli.add_command(command)
+cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:

@@ -1,17 +1,20 @@
-"""What a person may tell a running coordinator: pause the run, let it go on, end it.
+"""What a person may tell a running coordinator: pause the run, continue it, end it.
 
-One word and one line of JSON over a Unix socket in the state directory, which only the coordinator's own user can
-open. Whatever else is sent is answered with what is known, and changes nothing.
+A person's command sends one word over a Unix socket in the state directory, which only the coordinator's own user can
+open. The answer is one line of JSON. Any other word is answered with the current state, and changes nothing. Linux
+takes at most 107 characters as a socket's address, so sockets are bound below their folder's descriptor.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from coordinator.network.short_paths import short_path
 from coordinator.rounds.engine import Engine
 from protos.errors import ConfigurationError, UnavailableError, UsageError
 
@@ -97,3 +100,17 @@ async def tell(state: Path, word: Word) -> str:
             remedy="Check its state with `coordinator status`.",
         )
     return str(answer["run"])
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[Path]:
+    """The same place by a short path, valid while the block lasts; a socket bound there stays.
+
+    Raises:
+        OSError: there is no such folder, or this user may not enter it.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{folder}") / path.name
+    finally:
+        os.close(folder)

@@ -1,7 +1,8 @@
 """Between the network's calls and the register: who is accepted, and new certificates.
 
-Whether a certificate is accepted is asked of the register every time, so that a revocation counts at
-once. No answer to a stranger says more than why its own request was refused.
+Each certificate is looked up in the register every time, so a revocation takes effect at once. An answer to a
+stranger holds no more than the reason why its own request was refused. The audit log records at most 20 refusals in a
+minute one by one, so that strangers cannot fill the disk. One record counts the others.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
 from coordinator.network.outgoing import Caller
-from coordinator.network.refusal_records import Refusals
 from coordinator.network.service import Credentials
 from coordinator.storage.counted_authorities import CountingAuthorities
 from pki import enrolment_decisions, store
@@ -248,3 +248,31 @@ class Membership:
 def _nowhere(event: str, **facts: object) -> None:
     """Where no log is kept, as in a check of a configuration."""
     del event, facts
+
+
+MOST_REFUSALS: Final = 20  # recorded one by one between two ends of the watch's minute
+TICKS: Final = 120  # of half a second each
+
+
+class Refusals:
+    """What was refused in this minute."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        """`record` writes an event with its facts into the audit log."""
+        self._record = record
+        self._refusals = self._ticks = 0
+
+    def note(self, event: str, **facts: object) -> None:
+        """Record a refusal, or count it where there were many already."""
+        self._refusals += 1
+        if self._refusals <= MOST_REFUSALS:
+            self._record(event, **facts)
+
+    def tick(self) -> None:
+        """Called twice a second; at the end of a minute one record says how many others there were."""
+        self._ticks = (self._ticks + 1) % TICKS
+        if self._ticks:
+            return
+        others, self._refusals = self._refusals - MOST_REFUSALS, 0
+        if others > 0:
+            self._record("refusals_counted", count=others)

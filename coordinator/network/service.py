@@ -30,8 +30,7 @@ import structlog
 from coordinator.network.admission import refuse_hello
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.outgoing import Caller, StreamPeer
-from coordinator.network.pace import Pace, RecordedPace
-from coordinator.network.rate import STREAMS_OF_A_SITE, WITHOUT_LIMIT, RateLimit
+from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
 from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained

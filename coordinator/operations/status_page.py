@@ -6,7 +6,6 @@ nobody who looks can slow a round down, and the page is there while no coordinat
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,11 +21,10 @@ from coordinator.serve import read_status
 from coordinator.storage.known_runs import KnownRun, known_runs
 from host.http_answers import Page, answer, is_asked_here, text
 from host.local_page import curve, document
-from host.local_server import serve_locally
 from pki.authority import Authority
 from pki.expiries import certificate_ends
 from pki.register import Register
-from protos.errors import ConfigurationError, UnavailableError
+from protos.errors import UnavailableError
 
 _HTML: Final = "text/html; charset=utf-8"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -120,19 +118,3 @@ class StatusPage:
         if self._runs is None or (now - self._runs[0]).total_seconds() > _RUNS_SECONDS:
             self._runs = (now, tuple(reversed(known_runs(state))))
         return self._runs[1]
-
-
-async def serve_page(page: StatusPage, address: str) -> asyncio.Server:
-    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
-
-    Raises:
-        ConfigurationError: it cannot be listened on.
-    """
-    try:
-        return await serve_locally(address, page.respond)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
-            consequence="Nothing was started. A running coordinator continues.",
-            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
-        ) from cause

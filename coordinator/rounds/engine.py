@@ -1,15 +1,15 @@
-"""The loop: what sites say becomes events, what the state machine answers becomes messages.
+"""The loop: messages of sites become events, and effects of the state machine become messages.
 
-Everything here happens on one event loop and without waiting, so each event is handled whole. Runs
-follow one another in the order of the configuration; sites stay connected in between. A run that was
-interrupted goes on where its journal says; one that is over is never made again.
+Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
+order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends:
+at its result, or in a wait until all sites are back. A run that is over is never repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,10 +25,12 @@ from coordinator.rounds.absences import Windows
 from coordinator.rounds.hearing import awaits_chunk, has_what_it_needs, hear_chunk, hear_of_keys
 from coordinator.rounds.performing import Peer, Performer
 from coordinator.rounds.phases import (
+    Attempt,
     BecameReady,
     Collecting,
     Declined,
     Event,
+    Finishing,
     Interrupted,
     Joined,
     Left,
@@ -38,8 +40,8 @@ from coordinator.rounds.phases import (
     WasPaused,
     WasResumed,
     WasStopped,
+    WentBack,
 )
-from coordinator.rounds.resuming import go_back, interrupted_state
 from coordinator.rounds.round import advance, begin
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, Contacts, status_facts
@@ -398,3 +400,41 @@ class Engine:
         if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
             delay = max(0.0, run.state.deadline - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())
+
+
+def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:
+    """The state in which a program that starts again takes a run up; nobody is connected.
+
+    Args:
+        run: new, its terms as they are now.
+        kept: what is on disk; at least one round was offered.
+        now: seconds of the caller's monotonic clock.
+    """
+    number, deadlines = max(kept.history.past), run.plan.deadlines
+    past = kept.history.past[number]
+    attempt = Attempt(
+        round=number, number=past.attempt, bound=past.bound, present=frozenset(), key_session=kept.history.key_session
+    )
+    if kept.is_at_result():
+        made = Attempt(
+            round=run.rounds_made, number=0, bound=past.bound, present=frozenset(), key_session=attempt.key_session
+        )
+        return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=now + deadlines.contribute_seconds)
+    deadline = math.inf if run.terms.is_paused else now + deadlines.return_seconds
+    return Interrupted(attempt=attempt, deadline=deadline, returns=True)
+
+
+def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
+    """Go back to the newest round that this program and all its sites have on disk, once they are here; else None.
+
+    Raises:
+        UnavailableError: the snapshot cannot be read any more, or the disk takes no decision.
+    """
+    number = kept.find_return(joined)
+    if number is None:
+        return None
+    past = kept.go_back(number)
+    repeated = {later: how for later, how in kept.history.past.items() if later > number}
+    run.terms = replace(run.terms, past=repeated)
+    structlog.get_logger().warning("run_went_back", run=run.name, round=number)
+    return WentBack(number, past)

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
 from coordinator.rounds.absences import excused_until
-from coordinator.rounds.lateness import after_giving, after_missing, goes_on_without_late, without_late
 from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
@@ -55,6 +54,7 @@ from coordinator.rounds.phases import (
     WasStopped,
     WentBack,
 )
+from coordinator.rounds.taken_out import after_giving, after_missing, goes_on_without_late, without_late
 from protos.wire.messages import SiteReason
 
 MOST_ATTEMPTS_AT_CORRUPTION: Final = 3

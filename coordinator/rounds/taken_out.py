@@ -1,9 +1,18 @@
-"""Sites that persons have taken out of a run, the federation office or their own people: whom it concerns, and what
-an operator is told, also of sites that the others have given up. Pure.
+"""Sites that are taken out of a run, by persons or because the others do not wait for them any longer. Pure.
 
-A site that the office revokes counts as one that its own people withdrew: nobody waits for its contribution. Whether
-the others then go on or wait is the plan's word. Waiting is no mistake: a site that is invited again and still has
-the identity key that the plan lists comes back to the same round.
+A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
+plan decides whether the others continue or wait. Waiting is correct too: a site that is invited again and still has the
+identity key in the plan returns to the same round.
+
+A connected site can also fail to send what a round needs. Without a limit the others would repeat the round for it for
+ever. The rules:
+
+* each void attempt counts against the sites that were missing, until they have sent what a round requires. If too few
+  other sites were there to continue, it counts against nobody: the coordinator's own line is the likelier cause;
+* after `MOST_LATE_ATTEMPTS` the others continue at once, if plan and quorum let them;
+* the site does not enter again, because each further loss would use up the few that the others' policies allow;
+* journal, audit log, record and status report it, since it would otherwise look like a site that takes part;
+* if the plan waits for lost sites, nothing changes: a person decides.
 """
 
 from __future__ import annotations
@@ -12,10 +21,11 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
-from coordinator.rounds.lateness import MOST_LATE_ATTEMPTS
 from coordinator.rounds.phases import (
     Agreeing,
+    Attempt,
     Collecting,
     Finishing,
     Gathering,
@@ -23,9 +33,40 @@ from coordinator.rounds.phases import (
     Over,
     Sites,
     State,
+    Terms,
     Training,
 )
 from coordinator.storage.history import History
+
+MOST_LATE_ATTEMPTS: Final = 3
+
+
+def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
+    """Return the attempt after it was void because of these sites."""
+    late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
+    return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
+
+
+def after_giving(attempt: Attempt) -> Attempt:
+    """Return the attempt after all its contributors sent everything."""
+    return replace(attempt, late=tuple(site for site in attempt.late if site not in attempt.bound))
+
+
+def is_too_late(attempt: Attempt, site: str) -> bool:
+    """Whether nobody waits for a site any more."""
+    return attempt.late.count(site) >= MOST_LATE_ATTEMPTS
+
+
+def without_late(attempt: Attempt) -> Attempt:
+    """Return the attempt without the entering sites that are no longer waited for."""
+    return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
+
+
+def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
+    """Whether the others go on at once without the sites for which the last attempt was void."""
+    others = attempt.bound - missing
+    may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
+    return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:

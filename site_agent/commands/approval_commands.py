@@ -29,13 +29,15 @@ from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
 from site_agent.desk.review_page import review_page
-from site_agent.desk.sets_of_plans import compared_with_others
+from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.plan_differences import plan_differences
 from site_agent.state_folders import approvals_folder, audit_log_path, gate_folder
 
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
+
+
+from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
 
 _by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
 
@@ -352,3 +354,29 @@ def _no_end(text: str) -> UsageError:
         consequence="Nothing was approved. Nothing left this site.",
         remedy="Write a day as 2027-06-30, or a time as 2027-06-30T18:00+02:00.",
     )
+
+
+@click.command()
+@config_option
+@plan_option
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Also write the sheet as a page for printing.")
+def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
+    """Print the sheet of all sites' identity keys, to compare with the other hospitals and to sign.
+
+    The exit status is 77 if the plan does not list this computer's own key for this site.
+
+    Example: site-agent fingerprints --config hospital.yaml --plan plan.yaml --html fingerprints.html
+    """
+    hospital = read_hospital(path)
+    plan, own = read_plan(hospital, plan_path), own_fingerprint(hospital)
+    sections = list(sheet_sections(plan, site=hospital.site, own=own))
+    for line in as_lines(sections):
+        click.echo(line)
+    if page is not None:
+        from pki.store import write_public
+
+        title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
+        write_public(page, review_page(title, sections, signatures=SIGNATURES).encode())
+        click.echo(f"Written to {page}.")
+    if own_line(plan, site=hospital.site, own=own).endswith("Do not approve it."):
+        sys.exit(RefusedError.exit_status)

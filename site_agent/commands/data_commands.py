@@ -66,8 +66,7 @@ def check(path: Path, html: Path | None) -> None:
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.examination.examination_lines import finding_lines
-    from site_agent.desk.examination.examination_page import examination_page, verdict
+    from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
     from site_agent.desk.result_files import check_place, write_result
     from site_agent.trainer.examination.acceptance import find_acceptance
     from site_agent.trainer.examination.admitted_rows import check_admitted, examined

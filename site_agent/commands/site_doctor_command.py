@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import click
 
-from host.diagnosis import Finding, Severity, exit_status, failure, fine
-from host.support_bundle import bundle_of, write_bundle
+from host.diagnosis import Finding, Severity, failure, fine
+from host.support_bundle import report_findings, report_options
 from protos.errors import OperatorError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
@@ -25,19 +24,13 @@ _TRAINER_SECONDS = 600.0
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@report_options
 @click.option(
     "--side",
     type=click.Choice(("all", "agent", "gate", "trainer")),
     default="all",
     show_default=True,
     help="Process to check. Services run as three users: run each check as its user, or all as root.",
-)
-@click.option(
-    "--bundle",
-    "place",
-    type=click.Path(path_type=Path),
-    help="Also write a support file. It contains no names, paths or values.",
 )
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
     """Check everything that this site needs. This is safe at any time: it changes and sends nothing.
@@ -46,15 +39,7 @@ def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
 
     Example: site-agent doctor --config hospital.yaml
     """
-    found = _examine(path, side)
-    if place is not None:
-        write_bundle(place, bundle_of("site-agent", version("global-layers"), found))
-    if as_json:
-        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
-    else:
-        for finding in found:
-            click.echo(finding.line)
-    sys.exit(exit_status(found))
+    report_findings("site-agent", _examine(path, side), as_json=as_json, place=place)
 
 
 def _examine(path: Path, side: Side) -> list[Finding]:

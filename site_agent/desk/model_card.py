@@ -25,7 +25,7 @@ from site_agent.trainer.comparison.gain import FEDERATED, SILOED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.evaluation import HeldOutRows
-from site_agent.trainer.software import versions
+from site_agent.trainer.saved_model import versions
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"

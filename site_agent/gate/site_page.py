@@ -6,7 +6,6 @@ nothing of patients: own curves and gain are the trainer's side's, which draws t
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import deque
 from collections.abc import Mapping
@@ -19,8 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from audit.log_files import all_files
 from host.http_answers import Page, answer, is_asked_here
 from host.local_page import document
-from host.local_server import serve_locally
-from protos.errors import ConfigurationError
 from site_agent.gate.status_socket import read_status
 from site_agent.state_folders import audit_log_path
 
@@ -138,19 +135,3 @@ class SitePage:
                 "/main": lambda: Page(200, _HTML, main.encode()),
             },
         )
-
-
-async def serve_page(page: SitePage, address: str) -> asyncio.Server:
-    """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
-
-    Raises:
-        ConfigurationError: it cannot be listened on.
-    """
-    try:
-        return await serve_locally(address, page.respond)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
-            consequence="Nothing was started. A running agent continues.",
-            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
-        ) from cause

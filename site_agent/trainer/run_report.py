@@ -17,7 +17,6 @@ import structlog
 from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
 from site_agent.hospital import Hospital
-from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain, Opponents
@@ -26,12 +25,11 @@ from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_ro
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of, validation_rows
-from site_agent.trainer.placebo import train_placebo
+from site_agent.trainer.network_baselines import train_alone, train_placebo
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.saved_model import SavedModel, save_model
+from site_agent.trainer.saved_model import SavedModel, save_model, versions
 from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.software import versions
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
 

@@ -1,15 +1,17 @@
-"""A model with all that a prediction needs, as one checkpoint: network, plan, preprocessing.
+"""A model with all that a prediction needs, as one checkpoint: network, plan, preprocessing, versions.
 
-A run leaves several models: the federated one, the site's own network and simple models, each under its name in the
-report. The preprocessing holds the contract it was fitted under, so that no second file can have changed in
+A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
+in the report. The preprocessing includes the contract it was fitted under, so no second file can have changed in
 between. Everything stays at the site.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -263,3 +265,11 @@ def _folder(state: Path, run: str) -> Path:
 
 def _file(name: str) -> str:
     return _FEDERATED_FILE if name == FEDERATED else name
+
+
+PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """By name, of what is installed now; Python's among them."""
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from coordinator.operations.status_lines import print_status
-from coordinator.rounds.lateness import MOST_LATE_ATTEMPTS
+from coordinator.rounds.taken_out import MOST_LATE_ATTEMPTS
 from protos.wire.messages import CoordinatorMessage, Join, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play

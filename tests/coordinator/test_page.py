@@ -16,10 +16,11 @@ import pytest
 
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.operations.page_facts import site_rows
-from coordinator.operations.status_page import StatusPage, serve_page
+from coordinator.operations.status_page import StatusPage
 from coordinator.rounds.run import thinned
 from coordinator.serve import status_path
 from coordinator.storage.journal import Journal
+from host.local_server import serve_page
 from pki.authority import Authority, FederationRecord
 from pki.enrolment_decisions import invite_site
 from pki.names import Address, federation_name, site_name
@@ -197,7 +198,7 @@ def in_browser(page: StatusPage, configuration: CoordinatorConfiguration, profil
     """What Chromium makes of the page while a coordinator runs: its document after some seconds of its own time."""
 
     async def main() -> str:
-        async with running(configuration), await serve_page(page, "127.0.0.1:0") as server:
+        async with running(configuration), await serve_page("127.0.0.1:0", page.respond, "coordinator") as server:
             port = server.sockets[0].getsockname()[1]
             command = [str(CHROMIUM), *ALONE, f"--user-data-dir={profile}", *words, f"http://127.0.0.1:{port}/"]
             browser = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

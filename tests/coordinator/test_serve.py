@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordinator.network.short_paths import short_path
+from coordinator.network.control_socket import short_path
 from deploy.quickstart.ports import free_port
 from host.address_checks import taken_addresses
 from protos.errors import UnavailableError

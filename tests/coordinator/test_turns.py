@@ -217,7 +217,7 @@ def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
 
 _THREADS = """
 import ctypes, sys, tempfile, threading
-from coordinator.network.heap import use_one_arena
+from coordinator.serve import use_one_arena
 if len(sys.argv) > 1 and not use_one_arena():
     sys.exit("no mallopt")
 library, start, hold = ctypes.CDLL(None), threading.Barrier(9), threading.Event()

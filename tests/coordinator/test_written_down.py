@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from coordinator.network import pace, service
-from coordinator.network.rate import WITHOUT_LIMIT, Allowance, RateLimit
+from coordinator.network.pace import WITHOUT_LIMIT, Allowance, RateLimit
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Join, Refusal, SiteReason
 from protos.wire.upkeep_messages import RenewalAsked

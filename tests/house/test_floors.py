@@ -113,7 +113,7 @@ TABLE = (
             "site_agent.desk",
             "site_agent.trainer",
             "site_agent.log_lines",
-            "site_agent.plan_differences",
+            "site_agent.desk.sets_of_plans",
             "audit",
             *BOTH,
             "host",
@@ -267,7 +267,7 @@ def test_no_process_reaches_both_network_and_patients() -> None:
     assert has_network(entries["coordinator.serve"])
     assert has_patients(entries["site_agent.trainer.study"])
     assert has_patients(entries["site_agent.site_cli:check"])
-    assert has_patients(entries["site_agent.commands.predict_commands:predict"])
+    assert has_patients(entries["site_agent.commands.model_commands:predict"])
     assert has_patients(entries["site_agent.trainer.worker"])
     assert not has_network(entries["site_agent.site_cli"])
     assert not has_patients(entries["site_agent.site_cli"])

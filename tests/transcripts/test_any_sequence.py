@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.rounds.lateness import is_too_late
 from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
@@ -43,6 +42,7 @@ from coordinator.rounds.phases import (
     VoidRound,
 )
 from coordinator.rounds.round import advance, begin
+from coordinator.rounds.taken_out import is_too_late
 from protos.wire.messages import SiteReason
 from tests.transcripts.plays import terms
 

@@ -1,10 +1,16 @@
-"""The examination as one self-contained HTML page. It has row numbers and Table 1, so it stays at the site."""
+"""The examination as one self-contained HTML page, and as lines for a terminal.
+
+The page has row numbers and Table 1, so it stays at the site.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from site_agent.desk.pages.page_document import Section, page, paragraph, table
 from site_agent.trainer.data.contract import Column
-from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.data.mistakes import KEPT_ROWS, where
 from site_agent.trainer.examination.examine import Examination
 from site_agent.trainer.examination.finding import Finding, counted
 
@@ -108,3 +114,18 @@ def _digests(examination: Examination) -> Section:
     if examination.query_digest is not None:
         lines.append(("the query", examination.query_digest))
     return Section(heading="Digests", parts=[table(("of", "digest"), lines)])
+
+
+_MOST_NOTES: Final = 10
+
+
+def finding_lines(examination: Examination) -> Iterator[str]:
+    """Every error and warning with its first rows, then the first notes."""
+    for finding in [*examination.errors, *examination.warnings]:
+        words = f"{finding.level.upper()}: {finding.words}{where(finding.rows, finding.count)}"
+        yield words if words.endswith("?") else f"{words}."
+    notes = [finding for finding in examination.findings if finding.level == "note"]
+    for finding in notes[:_MOST_NOTES]:
+        yield f"note: {finding.words}."
+    if len(notes) > _MOST_NOTES:
+        yield f"note: {len(notes) - _MOST_NOTES} further notes are on the page."

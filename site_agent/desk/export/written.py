@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from site_agent.desk.export.exported_encoding import encoded
-from site_agent.desk.export.exported_forest import forest_answers, scores_of_outputs, shares_on_scale
-from site_agent.desk.export.exported_join import joined_outputs
+from site_agent.desk.export.exported_join import forest_answers, joined_outputs, scores_of_outputs, shares_on_scale
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs

@@ -16,7 +16,7 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError, DataError, OperatorError
+from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
@@ -24,7 +24,6 @@ from site_agent.desk.findings.curves import (
     precision_recall,
     receiver_operating_characteristic,
 )
-from site_agent.desk.findings.groups import group_values
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.use.adoption import find_adoption
@@ -36,6 +35,10 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
+from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.contract import CategoricalFeature, Feature
+from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
@@ -226,3 +229,48 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
     if small:
         warnings.append(f"Too few test rows to conclude about these subgroups: {', '.join(small)}.")
     return warnings
+
+
+MISSING = "missing"
+
+
+def group_values(
+    table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
+) -> Mapping[str, Sequence[str]]:
+    """For each group the value that each of these rows has.
+
+    A feature with codes groups by its codes, a number by whether it is above the middle of the training rows.
+
+    Args:
+        table: the whole table.
+        profile: of the training rows; without one no number can be a group.
+        rows: int64 of shape (rows,), the rows that are asked about.
+        features: names of features, beside the columns that the contract declares as groups.
+
+    Raises:
+        UsageError: a name is not that of a feature.
+    """
+    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in table.groups.items()}
+    known = {feature.name: feature for feature in table.contract.features}
+    for name in features:
+        if name not in known:
+            raise UsageError(
+                what=f"The contract has no feature {name}.",
+                consequence="No report was made, and nothing left this site.",
+                remedy="Give --group a column name that is in the contract, in the same spelling.",
+            )
+        found[name] = _by_feature(known[name], table.features[name][rows], profile)
+    return found
+
+
+def _by_feature(feature: Feature, values: Numbers, profile: Profile | None) -> list[str]:
+    if isinstance(feature, CategoricalFeature):
+        names = [*(feature.labels or feature.codes), MISSING]
+        return [names[int(value)] for value in values]
+    edges = [one.edges for one in profile.columns if one.name == feature.name] if profile else []
+    if not edges or not edges[0]:
+        return ["any" if not np.isnan(value) else MISSING for value in values]
+    middle = edges[0][len(edges[0]) // 2]
+    unit = f" {feature.unit}" if feature.unit else ""  # a date's is days or years
+    names = [f"up to {middle:g}{unit}", f"above {middle:g}{unit}"]
+    return [MISSING if np.isnan(value) else names[int(value > middle)] for value in values]

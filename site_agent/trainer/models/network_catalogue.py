@@ -32,7 +32,7 @@ from site_agent.trainer.models.two_columns import Columns
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
     """The network of a plan, float32 on the CPU, mapping rows (B, columns) to logits (B, outputs).
 
-    Every one has `represent` and `decide`, see `site_agent.trainer.models.network`.
+    Every one has `represent` and `decide`, see `site_agent.trainer.training.training_model`.
 
     Args:
         architecture: the plan's choice.

@@ -10,7 +10,7 @@ a plan and never in a message. The rules:
 * what the file's own code says when it fails is shown to this site's operator and sent to nobody.
 
 The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
-float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.models.network`.
+float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.training.training_model`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
-"""One network with its optimiser: the gradient of a batch, and the step along it."""
+"""One network with its optimiser: the gradient of a batch, and the step along it.
+
+Every network maps rows to representations, and representations to logits. A parameter may have one leading axis of
+size S: S independent copies of the network, trained at once. Rows and results then have this axis too, and nothing
+mixes along it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from protos.plan.optimisers import Optimiser
-from site_agent.trainer.models.network import Represents
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State, part_of, prefixed
@@ -21,6 +25,23 @@ from site_agent.trainer.training.torch_optimisers import (
     optimiser_tensors,
     set_learning_rate,
 )
+
+
+@runtime_checkable
+class Represents(Protocol):
+    """A network whose logits are `decide(represent(rows))`; a hospital's own module need not be one."""
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """What the network makes of encoded rows, (B, d) or (S, B, d), before it decides.
+
+        A network with a common and a unique extractor returns both results, in this order.
+        """
+        ...
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Logits (B, C) or (S, B, C) of what `represent` returned."""
+        ...
+
 
 # A term beside the loss, from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]

@@ -12,7 +12,7 @@ from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
 from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
 from site_agent.desk.review_page import review_page
-from site_agent.plan_differences import plan_differences
+from site_agent.desk.sets_of_plans import plan_differences
 from tests.protos.examples import METHODS, plan_of_method
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}

@@ -15,12 +15,11 @@ from protos.errors import ConfigurationError
 from protos.plan.methods import NETWORK_METHODS
 from site_agent.desk.prediction import predict_table
 from site_agent.trainer import baselines
-from site_agent.trainer.alone import train_alone
 from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.evaluation import probabilities, scores_of
-from site_agent.trainer.placebo import train_placebo
+from site_agent.trainer.network_baselines import train_alone, train_placebo
 from site_agent.trainer.run_report import make_report
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.soft_target_training import joined

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from site_agent.trainer import placebo as placebo_module
-from site_agent.trainer.placebo import has_placebo, train_placebo
+from site_agent.trainer import network_baselines as placebo_module
+from site_agent.trainer.network_baselines import has_placebo, train_alone, train_placebo
 from site_agent.trainer.run_report import make_report
 from site_agent.trainer.worker import begin_study
 from tests.site_agent.trainer.sites import make_plan, make_site
@@ -19,10 +20,11 @@ def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
 ) -> None:
     """Where every copy draws the same, their mean change is each one's own: the placebo adds nothing."""
     from site_agent.hospital import read_hospital
-    from site_agent.trainer.alone import train_alone
 
     study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
-    monkeypatch.setattr(placebo_module, "replace", lambda seeds, site: seeds)
+    monkeypatch.setattr(
+        placebo_module, "replace", lambda one, **changed: one if "site" in changed else replace(one, **changed)
+    )
 
     placebo, alone = train_placebo(study), train_alone(study)
 
@@ -35,7 +37,6 @@ def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
 def test_the_placebo_repeats_itself_and_is_not_training_alone(tmp_path: Path, method: str) -> None:
     """Copies draw batches of their own, so their average is another model; drawn again it has the same bits."""
     from site_agent.hospital import read_hospital
-    from site_agent.trainer.alone import train_alone
 
     hospital = read_hospital(make_site(tmp_path))
     columns = begin_study(hospital, make_plan(), tmp_path)[0].own.columns

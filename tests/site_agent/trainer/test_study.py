@@ -11,7 +11,7 @@ import pytest
 
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.alone import train_alone
+from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.study import Asked, Study
 from tests.site_agent.trainer.sites import (
     NAMES,

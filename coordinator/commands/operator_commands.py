@@ -1,22 +1,77 @@
-"""What `coordinator doctor` looks at: authority, state, plans, disk, clock, and how others see its port.
+"""`coordinator doctor` and `coordinator page`: checks, and the status for a browser on this computer.
 
-Nothing is changed and nothing is sent but handshakes; every look has a limit of seconds.
+The checks cover authority, state, plans, disk, clock, and how others see the coordinator's port. They change nothing
+and send nothing but handshakes. Each has a limit in seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator.configuration import CoordinatorConfiguration, read_plans
+import click
+
+from coordinator.commands.coordinator_options import config_option
+from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import control_path
 from host import address_checks, computer_checks
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
+from host.listening import check_local, listen_option, until_ended
+from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
 from protos.errors import OperatorError
+
+
+@click.command()
+@config_option
+@report_options
+def doctor(path: Path, as_json: bool, place: Path | None) -> None:
+    """Check everything that the coordinator needs. This is safe at any time: it changes and sends nothing.
+
+    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
+
+    Example: coordinator doctor --config coordinator.yaml
+    """
+    report_findings("coordinator", _examine(path), as_json=as_json, place=place)
+
+
+def _examine(path: Path) -> list[Finding]:
+    try:
+        configuration = read_configuration(path)
+    except OperatorError as wrong:
+        return [failure("D401", wrong.what, wrong.remedy)]
+
+    return [fine("D401", f"{path.name} is in order."), *examine(configuration, os.environ)]
+
+
+@click.command()
+@config_option
+@listen_option(8480)
+def page(path: Path, listen: str) -> None:
+    """Serve a read-only status page for browsers on this computer, until you stop the command.
+
+    Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
+    """
+    configuration = read_configuration(path)
+    check_local(listen, "Nothing was started.")
+    asyncio.run(_serve(configuration, listen))
+
+
+async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
+    import sdnotify
+
+    from coordinator.operations.status_page import StatusPage
+    from host.local_server import serve_page
+
+    server = await serve_page(listen, StatusPage(configuration).respond, "coordinator")
+    sdnotify.SystemdNotifier().notify("READY=1")
+    await until_ended(server, listen)
+
 
 _PATIENCE_SECONDS: Final = 5.0
 

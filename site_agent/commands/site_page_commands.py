@@ -1,14 +1,60 @@
-"""`site-agent report`: what a run came to at this site, as lines, as one page, and as JSON."""
+"""`site-agent page`, `curves` and `report`: what people at this site read about their runs."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
 
+from host.listening import check_local, listen_option, until_ended
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
+
+
+@click.command()
+@config_option
+@listen_option(8481)
+def page(path: Path, listen: str) -> None:
+    """Serve a read-only page about this site for browsers on this computer, until you stop the command.
+
+    It shows what left this site, from the audit log. `site-agent report` shows what the site gained.
+
+    Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
+    """
+    hospital = read_hospital(path)
+    check_local(listen, "Nothing was started; nothing left this site.")
+
+    from site_agent.gate.site_page import SitePage
+
+    asyncio.run(_serve(listen, SitePage(hospital.site, hospital.state_path).respond, "agent"))
+
+
+@click.command()
+@config_option
+@listen_option(8482)
+def curves(path: Path, listen: str) -> None:
+    """Serve a live page with this site's losses and metric in each round, until you stop the command.
+
+    Run it as the trainer's user. Nothing leaves this computer. Every user of this computer can open a port. Only
+    permitted users can open a Unix socket.
+
+    Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
+    """
+    hospital = read_hospital(path)
+    check_local(listen, "Nothing was started; nothing left this site.")
+
+    from site_agent.trainer.live_page import LivePage
+
+    asyncio.run(_serve(listen, LivePage(hospital.site, hospital.state_path).respond, "study"))
+
+
+async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> None:
+    from host.local_server import serve_page
+
+    await until_ended(await serve_page(listen, respond, running), listen)
 
 
 @click.command()

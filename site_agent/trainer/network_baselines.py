@@ -1,9 +1,15 @@
-"""The placebo: this site federates with copies of itself, so that averaging is told from what others bring.
+"""Two comparisons that a site trains after the study: its network alone, and the placebo.
 
-Everything but the other hospitals is the plan's: method, network, schedule, number of sites, server rule, and
-the arithmetic of sums. Each copy has this site's rows and draws of its own. It runs in this process after
-the study, and nothing of it leaves. Methods whose rounds depend on what many sites measured (which layers to
-share, when to stop) have none: copies of one site would measure the same.
+`train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
+fine-tuning are those of the plan; every number is private. If the plan chooses the checkpoint over all sites, this
+site's own loss chooses it here.
+
+`train_placebo` federates with copies of this site. It shows what averaging alone brings. Method, schedule, number of
+sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
+draws. Methods whose rounds depend on measurements of many sites (which layers to share, when to stop) have no placebo,
+because copies of one site would all measure the same.
+
+Both run in this process after the study, and nothing of them leaves the site.
 """
 
 from __future__ import annotations
@@ -13,17 +19,22 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.numbers.round_sums import Sums
-from protos.plan.exchange import Exchange, Exchanges
-from protos.plan.ingredients import LayerIntervals, Nothing, SensitivePrefix
+from protos.plan.exchange import Exchange, Exchanges, is_measured
+from protos.plan.ingredients import LayerIntervals, Method, Nothing, SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, largest_weight
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
+from site_agent.trainer.choice import Choice
+from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.failures import TrainingDiverged
-from site_agent.trainer.study import Answer, Asked, Outcome, Study
+from site_agent.trainer.site_training import begin_training, rows_of
+from site_agent.trainer.soft_target_training import added_columns
+from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 
@@ -92,3 +103,30 @@ def _sum(exchange: Exchange, answers: list[Answer], rows: int, fixed_point: Fixe
         changes=total,
         scalars=scalars | ({ROWS: rows * len(answers)} if rows else {}),
     )
+
+
+def train_alone(study: Study) -> Outcome | None:
+    """The same network on this site's own columns, as often considered, and nobody else.
+
+    Of the plan's method only the fine-tuning and what starts equal are kept: for method local it is the study
+    itself, to the bit. Epochs that FedRep spends on the head alone are not in its budget.
+
+    Returns:
+        None where training diverged.
+    """
+    plan, networks, dataset = study.plan, study.networks, study.own
+    if input_columns(plan, dataset.columns)[1] is not None:
+        dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
+    networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
+    rows, seeds = rows_of(dataset, study.advice), study.seeds
+    training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
+    choice = Choice("latest" if plan.checkpoint == "latest" else "local")
+    for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):
+        if is_measured(plan, number) or number == plan.has_probe + plan.schedule.rounds:
+            choice.consider(number, float(training.validation_losses()), training.local.evaluated())
+        if number < plan.has_probe + plan.schedule.rounds:
+            training.local.train_round(plan.schedule.steps_per_round, torch.empty(0))
+    try:
+        return conclude(plan, training, choice)
+    except TrainingDiverged:
+        return None  # an opponent that cannot stand is a result of the comparison, not a failure

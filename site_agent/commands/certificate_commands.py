@@ -1,7 +1,7 @@
-"""`site-agent request-certificate` and `install-certificate`: a certificate of the hospital's own authority.
+"""`site-agent renew`, `request-certificate` and `install-certificate`: this site's TLS certificate.
 
-Neither opens a connection. The agent shows the certificate to the coordinator on its stream; without one,
-`site-agent renew` does.
+The last two are for a certificate of the hospital's own authority, and open no connection. The agent shows the new
+certificate to the coordinator on its stream. If no agent runs, `site-agent renew` does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from site_agent.state_folders import agent_folder
 
 if TYPE_CHECKING:
     from pki.site_keys import SiteKeys
+import asyncio
 
 
 @click.command("request-certificate")
@@ -92,3 +93,22 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
         )
     # Not loaded: that would finish what a running agent is in the middle of.
     return SiteKeys(directory)
+
+
+@click.command()
+@config_option
+def renew(path: Path) -> None:
+    """Replace this site's TLS key and certificate now. Stop its gate first. Certificates also renew by themselves.
+
+    The request goes to the coordinator's enrolment port. The identity key does not change. If the programs run as
+    services, run this as root.
+
+    Example: site-agent renew --config hospital.yaml
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.gate.joining import renew_now
+
+    ends = asyncio.run(renew_now(hospital, path.resolve())).expiry()
+    click.echo(f"The certificate of {hospital.site} is renewed, with a new key, until {ends:%Y-%m-%d %H:%M} UTC.")
+    click.echo("The one before it is refused as soon as `site-agent join` has connected with this one.")

@@ -1,0 +1,265 @@
+"""`site-agent predict`, `recalibrate`, `adopt`, `export`, `card` and `monitor`: a run's model after the run.
+
+Everything stays on this computer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from protos.errors import UsageError
+from site_agent.commands.approval_commands import account, audit_log_of, person
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
+
+if TYPE_CHECKING:
+    from site_agent.desk.use.adoption import Adoption
+import json
+
+
+@click.command()
+@config_option
+@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
+    """Apply the model in use to new rows. Nothing leaves this computer.
+
+    The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
+    .parquet.
+
+    Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()  # before anything starts a thread: this command needs no network
+
+    from site_agent.desk.prediction import predict_table
+    from site_agent.desk.result_files import check_place
+
+    check_place(output, "--output", hospital, [path, table])
+    predicted = predict_table(hospital, table, output, run_name)
+    done = predicted.rows - predicted.abstained
+    click.echo(f"{done} of {predicted.rows} rows predicted into {output} by {predicted.model}.")
+    if predicted.abstained:
+        click.echo(f"{predicted.abstained} rows have no prediction. The column abstained_because names the reason:")
+        for line in predicted.why:
+            click.echo(f"  {line}")
+    for notice in predicted.notices:
+        click.echo(notice)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--kind",
+    required=True,
+    type=click.Choice(["platt", "isotonic", "none"]),
+    help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
+)
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
+    """Fit the model's probabilities to this site's validation rows. The model itself does not change.
+
+    Example: site-agent recalibrate --config hospital.yaml --kind platt
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()
+
+    from site_agent.desk.use.recalibrating import recalibrate_run
+
+    for line in recalibrate_run(hospital, run_name, kind):
+        click.echo(line)
+
+
+@click.command()
+@config_option
+@click.argument("model", required=False)
+@click.option("--by", help="Name of the person who decides, for the audit log.")
+@click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
+def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -> None:
+    """Put MODEL in use for predict, export and monitor. Without MODEL, list the models and the one in use.
+
+    A model stays in use until a person adopts another. A new run changes nothing.
+
+    Example: site-agent adopt logistic_regression --config hospital.yaml --by "A. Jones"
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.desk.use.adoption import find_adoption
+    from site_agent.trainer.saved_model import latest_run
+
+    before = find_adoption(hospital.state_path)
+    run = latest_run(hospital.state_path) if run_name is None else run_name
+    if model is None:
+        for line in _listed(hospital, run, before):
+            click.echo(line)
+        return
+    if by is None:
+        raise _refused("--by is missing.", "Add --by with the name of the person who decides.")
+    for line in _adopted(hospital, run, model, person(by), before):
+        click.echo(line)
+
+
+def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption | None) -> Iterator[str]:
+    """Record the decision, first in the audit log."""
+    from site_agent.desk.use.adoption import Adoption, keep_adoption
+    from site_agent.trainer.comparison.recommendation import MODEL_TITLES
+    from site_agent.trainer.saved_model import load_model, saved_names
+
+    state, name = hospital.state_path, model.strip().lower().replace("-", "_")
+    names = saved_names(state, run)
+    if names and name not in names:
+        known = ", ".join(names)
+        raise _refused(f"The run {run} has no model {model}. It has {known}.", "Give one of these names.")
+    digest = load_model(state, run, name).digest
+    assert digest is not None  # it was read from a file
+    now = datetime.now(UTC)
+    adoption = Adoption(run=run, model=name, digest=digest, by=by, at=now.isoformat(timespec="seconds"))
+    former = {} if before is None else {"former_run": before.run, "former_model": before.model}
+    audit_log_of(hospital).write(
+        "model_adopted", run=run, model=name, digest=digest, by=by, account=account(), **former
+    )
+    keep_adoption(state, adoption)
+    yield f"{by} adopted {MODEL_TITLES.get(name, name)} of the run {run}."
+    yield "predict, export and monitor use it until a person adopts another model."
+    if before is not None:
+        yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
+
+
+def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> Iterator[str]:
+    """What can be adopted, what is recommended, and what is in use."""
+    from site_agent.desk.findings.facts import saved_facts
+    from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
+    from site_agent.trainer.comparison.recommendation import MODEL_TITLES
+    from site_agent.trainer.saved_model import load_model, saved_names
+
+    state = hospital.state_path
+    names = saved_names(state, run)
+    if not names:
+        load_model(state, run)  # reports that there is none
+    yield f"Models of the run {run}:"
+    for name in names:
+        is_used = adoption is not None and (adoption.run, adoption.model) == (run, name)
+        yield f"  {name:<24}{MODEL_TITLES.get(name, name)}{' (in use)' if is_used else ''}"
+    if (state / "reports" / f"{run}.json").exists() and (found := saved_facts(state, run).get("recommendation")):
+        yield cast(Mapping[str, str], found)["sentence"]
+    if adoption is None:
+        yield NOBODY_ADOPTED
+        return
+    title = MODEL_TITLES.get(adoption.model, adoption.model)
+    yield f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}."
+    yield from newer_models(state, adoption)
+
+
+def _refused(what: str, remedy: str) -> UsageError:
+    return UsageError(
+        what=what, consequence="The model in use did not change, and nothing left this site.", remedy=remedy
+    )
+
+
+@click.command()
+@config_option
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
+@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This needs the extra `onnx`.")
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+def export(path: Path, output: Path, has_onnx: bool, run_name: str | None) -> None:
+    """Write the model in use with a loader that needs only PyTorch.
+
+    The loader's predictions are compared with the model's first.
+
+    Example: site-agent export --config hospital.yaml --output model --onnx
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()  # before anything starts a thread: this command needs no network
+
+    from site_agent.desk.export.export_folder import export_model
+
+    made = export_model(hospital, output, run_name, has_onnx=has_onnx)
+    click.echo(f"{', '.join(made.files)} are in {output}: {made.model}.")
+    click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
+    if made.onnx_difference is not None:
+        click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
+    click.echo("The files hold what was learnt of this site's rows; see card.md before giving them away.")
+    for notice in made.notices:
+        click.echo(notice)
+
+
+@click.command()
+@config_option
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the card as text.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the card as JSON.")
+def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
+    """Write a model card of the model in use. Counts below 10 are not shown.
+
+    Example: site-agent card --config hospital.yaml --markdown card.md
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()
+
+    from site_agent.desk.model_card import card_facts, card_markdown
+    from site_agent.desk.result_files import check_places, write_result
+    from site_agent.desk.use.model_in_use import model_in_use
+
+    check_places((("--markdown", markdown), ("--json", json_path)), hospital, [path])
+    facts = card_facts(hospital, model_in_use(hospital.state_path, run_name))
+    if json_path is not None:
+        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
+    if markdown is not None:
+        write_result(markdown, card_markdown(facts).encode())
+    if markdown is None and json_path is None:
+        click.echo(card_markdown(facts), nl=False)
+
+
+@click.command()
+@config_option
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
+@click.option("--html", type=click.Path(path_type=Path), help="Output file for the page.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures, as JSON.")
+@click.option("--metrics", type=click.Path(path_type=Path), help="Output file for Prometheus, such as drift.prom.")
+def monitor(
+    path: Path, table: Path, run_name: str | None, html: Path | None, json_path: Path | None, metrics: Path | None
+) -> None:
+    """Compare TABLE with the training rows. If TABLE has the outcome, also compare the model's figures with its test.
+
+    Example: site-agent monitor --config hospital.yaml new.csv --html drift.html
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.trainer.isolation import give_up_network
+
+    give_up_network()  # before anything starts a thread: this command needs no network
+
+    from site_agent.desk.monitor_views import monitor_lines, monitor_metrics, monitor_page
+    from site_agent.desk.monitoring import monitor_table
+    from site_agent.desk.result_files import check_places, write_result
+
+    check_places((("--html", html), ("--json", json_path), ("--metrics", metrics)), hospital, [table, path])
+    facts = monitor_table(hospital, table, run_name)
+    for line in monitor_lines(facts):
+        click.echo(line)
+    if html is not None:
+        write_result(html, monitor_page(facts).encode())
+    if json_path is not None:
+        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
+    if metrics is not None:
+        # The node exporter is another user; names of columns and figures alone are in it.
+        write_result(metrics, monitor_metrics(facts).encode(), mode=0o644)

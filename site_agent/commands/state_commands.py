@@ -1,0 +1,202 @@
+"""`site-agent status`, `privacy`, `maintenance` and `move-state`: the state of this site."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from protos.errors import UnavailableError, UsageError
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
+from site_agent.state_folders import audit_log_path, gate_folder
+
+_SEPARATION: Final = {
+    False: "kept from the agent by the kernel: the table belongs to another user",
+    True: "the agent's user may read the table; only the program itself keeps away",
+    None: "not known",
+}
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(path: Path, as_json: bool) -> None:
+    """Show the state of the running agent, and what left this site.
+
+    Example: site-agent status --config hospital.yaml --json
+    """
+    hospital = read_hospital(path)
+
+    from site_agent.gate.status_socket import read_status
+
+    answer = asyncio.run(read_status(hospital.state_path))
+    if answer is None:
+        raise UnavailableError(
+            what="No site agent is running under this configuration, or this user may not ask it.",
+            consequence="Nothing was changed.",
+            remedy="Start it with `site-agent join`, or ask as the user that it runs as.",
+            code="E030",
+        )
+    facts: dict[str, Any] = json.loads(answer)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        Console().print(_table(facts))
+
+
+def _table(facts: dict[str, Any]) -> Table:
+    table = Table(show_header=False, box=None)
+    days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
+    at = "none" if facts["round"] is None else f"{facts['round'] + 1} of {rounds}"
+    left, audit, pace = facts["left"], facts["audit"], facts.get("seconds_a_round")
+    for name, value in (
+        ("site", facts["site"]),
+        ("phase", _phase(facts)),
+        ("run", facts["run"] or "none"),
+        ("round", at),
+        ("coordinator", facts["coordinator"] or "not called yet"),
+        ("connected since", facts["connected_since"] or "not connected"),
+        ("last contact", _ago(facts.get("last_contact"))),
+        ("pace", "not known yet" if pace is None else f"{pace:.3g} seconds a round"),
+        ("ends about", facts.get("ends") or "not known"),
+        ("trainer", facts["trainer"]),
+        ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
+        ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
+        ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
+        ("audit log", f"{audit['records']} records, {audit['not_cosigned']} not cosigned"),
+        ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
+    ):
+        table.add_row(name, str(value))
+    return table
+
+
+def _phase(facts: dict[str, Any]) -> str:
+    since = facts.get("concluding_since")
+    if since is None:
+        return str(facts["phase"])
+    return f"concluding: all rounds are made, and the trainer compares the models since {_ago(since)}"
+
+
+def _ago(at: str | None) -> str:
+    """A time with its age, both as they are told."""
+    if at is None:
+        return "none since the agent started"
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    age = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+    return f"{at}, {age} ago"
+
+
+@click.command()
+@config_option
+@click.option("--from", "begins", help="Start of the absence, such as 2026-05-01T22:00, in this computer's time zone.")
+@click.option("--until", "ends", help="End of the absence.")
+@click.option("--cancel", is_flag=True, help="Cancel the announced absence.")
+def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
+    """Announce a time in which this site may be absent. The coordinator waits and does not treat it as lost.
+
+    Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
+    """
+    from site_agent.gate.announced_absence import keep_window, window_from
+    from site_agent.gate.site_log import AuditLog
+    from site_agent.hospital import read_hospital
+
+    hospital, now = read_hospital(path), datetime.now(UTC)
+    if cancel == bool(begins or ends) or bool(begins) != bool(ends):
+        raise UsageError(
+            what="Give --from and --until, or give --cancel.",
+            consequence="Nothing was announced.",
+            remedy="Read `site-agent maintenance --help`.",
+        )
+    window = window_from(begins, ends, now) if begins and ends else None
+    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    if window is None:
+        log.write("maintenance_cancelled")
+    else:
+        log.write("maintenance_announced", begins=window.begins.isoformat(), ends=window.ends.isoformat())
+    log.close()
+    keep_window(gate_folder(hospital.state_path), window)
+    if window is None:
+        click.echo("The window is cancelled; a running agent tells it at once.")
+    else:
+        click.echo(f"Announced: {window.begins:%Y-%m-%d %H:%M} to {window.ends:%Y-%m-%d %H:%M} UTC.")
+        click.echo("A running agent tells it at once, another one when it calls next.")
+
+
+@click.command("move-state")
+@config_option
+@click.option("--give-up-run", "gives_up", is_flag=True, help="Give up the current run. This needs --by.")
+@click.option("--by", help="Name of the person who gives up the run, for the audit log.")
+def move_state(path: Path, gives_up: bool, by: str | None) -> None:
+    """Divide a state of version 0.1 into one folder for each of the three programs.
+
+    At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the services of 0.1
+    and install the packages first. Then run this as root.
+
+    Example: site-agent move-state --config hospital.yaml
+    """
+    from protos.errors import UsageError
+    from site_agent.gate.state_moves import move_old_state
+
+    hospital = read_hospital(path)
+    if gives_up != bool(by and by.strip() and by.isprintable()):
+        raise UsageError(
+            what="--give-up-run and --by belong together.",
+            consequence="Nothing was moved.",
+            remedy="Give both, or neither.",
+        )
+    if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
+        click.echo("The state of version 0.1 is parted into the folders agent and gate.")
+    else:
+        click.echo("This state has parted folders already; nothing was moved.")
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def privacy(path: Path, as_json: bool) -> None:
+    """Show the epsilon that each run has spent of this hospital's patients, and the limits.
+
+    Run this as the gate's user or as root.
+
+    Example: site-agent privacy --config hospital.yaml --json
+    """
+    facts = _facts(read_hospital(path))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    console = Console()
+    table = Table("study", "version", "run", "spent at", "epsilon", "delta")
+    for one in facts["payments"]:
+        table.add_row(*(f"{one[key]}" for key in ("study", "version", "run", "at", "epsilon", "delta")))
+    console.print(table)
+    limits = facts["limits"]
+    if limits is None:
+        console.print("The policy has no limits of epsilon (its key privacy), so no private study runs here.")
+        return
+    for study, epsilon in facts["studies"].items():
+        console.print(f"{study}: epsilon {epsilon:.3g} of {limits['largest_epsilon_per_study']:g}")
+    console.print(f"last 365 days: epsilon {facts['year']:.3g} of {limits['largest_epsilon_per_year']:g}")
+    console.print(f"Epsilons of several runs are together, at delta {limits['delta']:g}. Nothing gives any back.")
+
+
+def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
+    from site_agent.gate.privacy_ledger import PrivacyLedger, standing
+    from site_agent.gate.site_log import AuditLog
+
+    now, limits = datetime.now(UTC), hospital.policy.privacy
+    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
+    payments = PrivacyLedger(hospital.state_path, log).payments()
+    facts: dict[str, Any] = {"payments": [payment.model_dump() for payment in payments], "limits": None}
+    if limits is not None:
+        studies = sorted({payment.study for payment in payments})
+        facts["limits"] = limits.model_dump()
+        facts["studies"] = {study: standing(limits, study, payments, now).of_study for study in studies}
+        facts["year"] = standing(limits, "", payments, now).of_year
+    return facts
