@@ -5,22 +5,25 @@ bring the column's unit to the concept's. The rules:
 
 * a concept is a number within a range, or one of several codes;
 * a unit that is not the concept's needs a conversion that the plan declares;
-* `recorded_by` names the sites that have the concept, so that fewest sites are counted for each concept.
+* `recorded_by` names the sites that have the concept, so that fewest sites are counted for each concept;
+* `synonyms` are other names of the concept, by which `site-agent data describe` finds a column. Nothing else uses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from protos.plan.documents import Document
+from protos.plan.documents import Document, read_document
 
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
+Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
 class Conversion(Document):
@@ -54,6 +57,7 @@ class NumberConcept(Document):
     typical: float | None = None
     spread: float | None = Field(default=None, gt=0)
     conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)
+    synonyms: Synonyms = ()
     recorded_by: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
@@ -82,6 +86,7 @@ class CodedConcept(Document):
     name: ConceptName
     definition: Definition
     codes: tuple[Text, ...] = Field(min_length=2, max_length=50)
+    synonyms: Synonyms = ()
     recorded_by: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
@@ -126,3 +131,23 @@ def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
     any_other = f"{concept.name}={others[0]}" if len(others) == 1 else f"{concept.name}: not {first}"
     yield ConceptColumn(any_other, concept, tuple(others))
     yield from (ConceptColumn(f"{concept.name}={code}", concept, (code,)) for code in others[1:])
+
+
+class _Listed(BaseModel):
+    """A plan, or a part of one, of which the concepts alone are read."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+    concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
+
+
+def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
+    """The concepts of a plan's file, or of a file that has no other key.
+
+    Args:
+        path: the file, in YAML.
+        consequence: the middle sentence of the error.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or its concepts are none.
+    """
+    return read_document(path, _Listed, consequence=consequence).concepts

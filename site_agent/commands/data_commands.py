@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from protos.errors import OperatorError, UsageError
+from protos.plan.concepts import read_concepts
 from site_agent.commands.site_options import config_option
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
@@ -31,16 +32,22 @@ def data() -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="Output file. Without this option, print the draft.")
 @click.option("--sheet", help="Name of the sheet in a workbook. Without this option, the first sheet.")
 @click.option("--query", type=click.Path(path_type=Path), help="File with the SQL query, if TABLE is a database.")
-def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None) -> None:
+@click.option(
+    "--concepts",
+    type=click.Path(path_type=Path),
+    help="File of a plan, or of its key `concepts`. Propose a column for each concept. A person must confirm each.",
+)
+def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, concepts: Path | None) -> None:
     """Write a draft contract for a table. A person must correct it.
 
-    Example: site-agent data describe patients.csv --output contract.yaml
+    Example: site-agent data describe patients.csv --concepts plan.yaml --output contract.yaml
     """
     give_up_network()  # before anything starts a thread
 
     from site_agent.desk.drafting.describe import describe as draft_of
 
-    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text())
+    listed = () if concepts is None else read_concepts(concepts, consequence="Nothing was drafted.")
+    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text(), concepts=listed)
     if output is None:
         click.echo(draft.text, nl=False)
         return

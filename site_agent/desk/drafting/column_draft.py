@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.disguised import disguised_numbers
@@ -46,10 +47,16 @@ _MOST_WORDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A column as drafted: its keys in order, and what a person should know about it."""
+    """A column as drafted: its keys in order, what a person should know about it, and its codes, if it has any."""
 
     keys: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is drafted as a number or as a date that becomes one."""
+        return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
     def text(self) -> str:
@@ -150,7 +157,19 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
         keys.append(("encoding", "one-hot"))
     if _is_complete(column) and codes == listed:
         keys.append(("missing", "refuse"))
-    return _line(column, "feature", keys, words)
+    return replace(_line(column, "feature", keys, words), codes=tuple(codes))
+
+
+def with_concept(line: Line, proposed: Proposed) -> Line:
+    """The same line with a concept that a person has to confirm: the key `proposed_concept` is refused as it is."""
+    keys = [*line.keys, ("proposed_concept", proposed.concept)]
+    if proposed.unit is not None and ("type", "numeric") in line.keys:
+        keys.append(("unit", scalar(proposed.unit)))
+    if proposed.codes is not None and any(proposed.codes.get(code) != code for code in line.codes):
+        means = (proposed.codes.get(code) for code in line.codes)
+        keys.append(("concept_codes", "[" + ", ".join("null" if m is None else json.dumps(m) for m in means) + "]"))
+    words = f"proposed: {proposed.concept}, {'. '.join(proposed.reasons)}. If it is right, rename the key to concept"
+    return replace(line, keys=tuple(keys), words=(*line.words, words))
 
 
 def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:

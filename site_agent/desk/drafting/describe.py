@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
 from protos.errors import DataError
+from protos.plan.concepts import Concept
 from site_agent.desk.drafting.column_draft import (
     Line,
     feature_line,
@@ -23,7 +25,9 @@ from site_agent.desk.drafting.column_draft import (
     scalar,
     suspicious_numbers,
     target_line,
+    with_concept,
 )
+from site_agent.desk.drafting.concept_proposal import propose
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.trainer.data.codes import check_distinct
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
@@ -51,13 +55,16 @@ class Draft:
     has_more: bool
 
 
-def describe(path: Path, *, sheet: str | None = None, query: str | None = None) -> Draft:
+def describe(
+    path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
+) -> Draft:
     """The draft of a contract for a table.
 
     Args:
         path: the table; of a long one the first hundred thousand rows are looked at, fewer where it is wide.
         sheet: of a workbook.
         query: where the table is a database.
+        concepts: of a plan; for each the column that fits is proposed.
 
     Raises:
         DataError: the table cannot be read, or has a column without a name.
@@ -73,6 +80,7 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
     columns, rows, has_more = _columns(path, form)
     shared = _shared_markers(columns)
     lines = _lines(columns, frozenset(shared))
+    lines, told = _with_concepts(concepts, columns, lines)
     markers = sorted({marker for column in columns for marker in column.markers})
     markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
     head = [
@@ -81,6 +89,7 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
         *_shared_words(shared),
+        *told,
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
@@ -172,6 +181,30 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
         else:
             lines.append(feature_line(column, shared))
     return lines
+
+
+def _with_concepts(
+    concepts: Sequence[Concept], columns: list[ColumnDraft], lines: list[Line]
+) -> tuple[list[Line], list[str]]:
+    """The lines with proposed concepts, and comments on what found no partner."""
+    if not concepts:
+        return lines, []
+    both = list(zip(columns, lines, strict=True))
+    features = [(column, line) for column, line in both if ("role", "feature") in line.keys]
+    numbers = [column for column, line in features if line.is_number]
+    found = propose(concepts, numbers, [column for column, line in features if line.codes])
+    count = len(found.by_column)
+    told = [
+        f"# A column is proposed for {count} of {len(concepts)} concepts. Each has the key proposed_concept.",
+        "# This file is refused until a person has renamed each of these keys to concept, or deleted it.",
+        *(f"# no column for {name}: {reason}" for name, reason in found.without_column.items()),
+    ]
+    rest = [column.name for column, _ in features if column.name not in found.by_column]
+    told += [f"# columns without a concept: {', '.join(map(scalar, rest))}"] if rest else []
+    return [
+        with_concept(line, found.by_column[column.name]) if column.name in found.by_column else line
+        for column, line in both
+    ], told
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:

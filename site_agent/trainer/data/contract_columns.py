@@ -11,7 +11,7 @@ from datetime import date, datetime
 from itertools import permutations
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
@@ -55,6 +55,16 @@ def _read(text: str, pattern: str) -> date | None:
         return None
 
 
+def _unconfirmed(name: str) -> str:
+    raise ValueError(
+        f"nobody has confirmed this proposal; if {name} is right, rename the key to concept, else delete it"
+    )
+
+
+# What `data describe` writes where it guesses a concept: a contract that still has the key is refused.
+ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
+
+
 class MeasuredFeature(Document):
     """What every number has; see NumericFeature and DateFeature.
 
@@ -73,6 +83,7 @@ class MeasuredFeature(Document):
     required: bool = True
     same_for_patient: bool = False
     concept: ConceptName | None = None
+    proposed_concept: ProposedConcept | None = None
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -152,6 +163,7 @@ class CategoricalFeature(Document):
     same_for_patient: bool = False
     group: bool = False
     concept: ConceptName | None = None
+    proposed_concept: ProposedConcept | None = None
     concept_codes: tuple[Words | None, ...] | None = None
     note: Words | None = None
 

@@ -1,0 +1,169 @@
+"""Which column of a table may record which concept of a plan: a proposal that a person has to confirm; pure.
+
+A proposal follows from the column's name, and from whether its values fit the concept's range, unit or codes. The
+rules:
+
+* without a name that resembles the concept's, or a synonym of the plan, nothing is proposed: many numbers look alike;
+* two columns that fit a concept about equally well are both named, and neither is proposed;
+* a unit is proposed only if the values fit this unit and no other one of the plan, or if the column's name has it;
+* a code is proposed only for a code of the same name; a person has to say what 0 and 1 mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from site_agent.desk.drafting.concept_names import likeness
+from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.disguised import disguised_numbers
+from site_agent.trainer.data.numbers import Numbers
+
+_LEAST: Final = 0.55  # the likeness from which a name counts
+_TIE: Final = 0.05
+_FITS: Final = 0.9  # the share of values inside the range from which a unit fits
+_LEAST_INSIDE: Final = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """One column for one concept.
+
+    Attributes:
+        concept: its name.
+        unit: of the column, as the plan names it; None if nothing speaks for one.
+        codes: of a concept with codes, the concept's code for each code of the column; None if they are not all known.
+        reasons: for a person to read.
+    """
+
+    concept: str
+    unit: str | None
+    codes: Mapping[str, str] | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """What fits, by column, and why each other concept has no column."""
+
+    by_column: Mapping[str, Proposed]
+    without_column: Mapping[str, str]
+
+
+def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> Proposal:
+    """The columns that fit the concepts.
+
+    Args:
+        concepts: of the plan.
+        numbers: columns that are drafted as numbers or dates.
+        coded: columns that are drafted with codes.
+    """
+    fits = {concept.name: _fits(concept, numbers, coded) for concept in concepts}
+    by_column: dict[str, Proposed] = {}
+    without: dict[str, str] = {}
+    named = sorted(concepts, key=lambda one: -max((score for score, _, _ in fits[one.name]), default=0.0))
+    for concept in named:
+        free = sorted((fit for fit in fits[concept.name] if fit[1] not in by_column), key=lambda fit: -fit[0])
+        if not free:
+            without[concept.name] = _why_not(concept, numbers, coded)
+        elif len(free) > 1 and free[0][0] - free[1][0] < _TIE:
+            without[concept.name] = f"{free[0][1]} and {free[1][1]} fit about equally well"
+        else:
+            by_column[free[0][1]] = free[0][2]
+    in_order = {one.name: without[one.name] for one in concepts if one.name in without}
+    return Proposal(by_column=by_column, without_column=in_order)
+
+
+def _fits(
+    concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]
+) -> list[tuple[float, str, Proposed]]:
+    """Score, name and proposal of each column whose name and values fit."""
+    found = []
+    for column in numbers if isinstance(concept, NumberConcept) else coded:
+        alike = likeness(column.name, (concept.name, *concept.synonyms))
+        if alike < _LEAST:
+            continue
+        proposed = _number(concept, column) if isinstance(concept, NumberConcept) else _codes(concept, column)
+        if proposed is not None:
+            found.append((alike, column.name, proposed))
+    return found
+
+
+def _why_not(concept: Concept, numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> str:
+    names = (concept.name, *concept.synonyms)
+    is_number = isinstance(concept, NumberConcept)
+    others = [one.name for one in (coded if is_number else numbers) if likeness(one.name, names) >= _LEAST]
+    if others:
+        return f"{others[0]} has such a name, and holds {'codes' if is_number else 'numbers'}"
+    misfits = [one.name for one in (numbers if is_number else coded) if likeness(one.name, names) >= _LEAST]
+    if misfits:
+        return f"{misfits[0]} has such a name, and its values do not fit or it fits another concept better"
+    return "no column has such a name"
+
+
+def _number(concept: NumberConcept, column: ColumnDraft) -> Proposed | None:
+    if not column.is_numeric:  # a date, of which the contract says what it is counted from
+        return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name",))
+    sample = column.sample
+    values = sample[~np.isin(sample, disguised_numbers(sample))]
+    if not len(values):
+        return None
+    inside = {concept.unit: _inside(concept, values)}
+    for one in concept.conversions:
+        inside[one.unit] = _inside(concept, one.factor * values + one.offset)
+    best = max(inside.values())
+    if best < _LEAST_INSIDE:
+        return None
+    fitting = [unit for unit, share in inside.items() if share >= min(_FITS, best)]
+    written = [unit for unit in fitting if unit is not None and _has_unit(column.name, unit)]
+    units = written or fitting
+    if len(units) > 1:
+        told = " and ".join(unit or "no unit" for unit in units)
+        return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name", f"its values fit {told}"))
+    low, high, share = concept.low, concept.high, inside[units[0]]
+    told = f"{100 * share:.0f}% of its values lie in {low:g} to {high:g}"
+    if units[0] != concept.unit:
+        told += f" {concept.unit}, if they are in {units[0]}"
+    return Proposed(concept=concept.name, unit=units[0], codes=None, reasons=("by its name", told))
+
+
+def _inside(concept: NumberConcept, values: Numbers) -> float:
+    return float(((values >= concept.low) & (values <= concept.high)).mean())
+
+
+def _has_unit(name: str, unit: str) -> bool:
+    """Whether a column's name ends with the unit, signs aside."""
+    letters = re.sub(r"[^a-z0-9]", "", unit.lower())
+    return bool(letters) and re.sub(r"[^a-z0-9]", "", name.lower()).endswith(letters)
+
+
+def _codes(concept: CodedConcept, column: ColumnDraft) -> Proposed | None:
+    own = list(column.codes)
+    known = {canonical_code(code, ".").casefold(): code for code in concept.codes}
+    means = {code: known[code.casefold()] for code in own if code.casefold() in known}
+    if not means:
+        means = _by_first_letters(own, concept.codes)
+    if not means and len(own) > len(concept.codes):
+        return None
+    if not means:
+        told = f"which of its codes are {', '.join(concept.codes)}? write concept_codes"
+        return Proposed(concept=concept.name, unit=None, codes=None, reasons=("by its name", told))
+    told = f"{len(means)} of its {len(own)} codes are codes of the concept"
+    return Proposed(concept=concept.name, unit=None, codes=means, reasons=("by its name", told))
+
+
+def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str]:
+    """f and m for female and male: each own code begins one code of the concept, and no two the same one."""
+    found = {}
+    for mine in own:
+        begun = [code for code in codes if code.casefold().startswith(mine.casefold())]
+        if len(begun) != 1 or not mine.isalpha():
+            return {}
+        found[mine] = begun[0]
+    return found if len(set(found.values())) == len(found) else {}
