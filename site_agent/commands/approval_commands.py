@@ -93,7 +93,11 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     plan, by = read_plan(hospital, plan_path), person(by)
     ends = None if until is None else _end_of(until, now)
     log, facts = audit_log_of(hospital), _facts(plan, by)
-    reason = "; ".join(_refusals(hospital, plan)) or _overspends(hospital, plan, log)
+
+    from site_agent.gate.permission import decide_plan
+
+    identity = own_fingerprint(hospital)
+    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log).reasons
     if reason:
         from site_agent.gate.policy import remedy_of_refusal
 
@@ -288,16 +292,6 @@ def _of_bytes(plan: Plan) -> str:
     if plan.secure_aggregation == "off":
         return "These very bytes would have left."
     return "These very bytes would have left after masking, which makes others of them each time."
-
-
-def _overspends(hospital: Hospital, plan: Plan, log: AuditLog) -> str | None:
-    """Why the limits of epsilon leave no room for the plan's run, in one clause, or None."""
-    from site_agent.gate.privacy_ledger import PrivacyLedger
-
-    spending = PrivacyLedger(hospital.state_path, log)
-    if plan.privacy is None or spending.has_paid(plan.run_name):
-        return None
-    return spending.refuse(hospital.policy.privacy, plan)
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:

@@ -7,7 +7,7 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 * a scalar beyond its bounds is refused; one that a second draw would repeat goes out as 0 there;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
-* one position has one contribution: what was built is kept and sent again, never built anew;
+* one position has one contribution: what was built is kept and sent again, never built a second time;
 * what the hospital's policy does not allow, or its persons no longer want, is refused whatever a plan says;
 * the audit log records a release, and is synced, before the bytes are handed over;
 * under a plan that requires masking, no chunk is handed over without its masks;
@@ -16,7 +16,7 @@ build one, and the connection sends no chunk that is not cut from one. The rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -24,50 +24,17 @@ from typing import TypeAlias, assert_never
 import numpy as np
 from blake3 import blake3
 
-from protos.errors import OperatorError, RefusedError, UnavailableError
 from protos.numbers.fixed_point import FixedPoint, NotFinite, round_rows
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS, Manifest
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
-from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.permission import Allowance, GateRefusal, Permission
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 
 Noise: TypeAlias = Callable[[list[int]], list[int]]
-
-
-class GateRefusal(OperatorError):
-    """The gate did not let a contribution out; `reason` and `tensor` may be told to the coordinator."""
-
-    code = "E012"
-
-    def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
-        super().__init__(
-            what=what,
-            consequence="Nothing of this round left this site.",
-            remedy="Tell the study's researcher. The run stops here for this site.",
-        )
-        self.reason, self.tensor = reason, tensor
-
-
-class PolicyForbids(GateRefusal):
-    """The hospital's own file does not let this contribution out; a person there would have to change that."""
-
-    exit_status = RefusedError.exit_status
-
-
-class OutsideHours(UnavailableError):
-    """The hospital lets nothing leave at this time of day; later it does."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            what="The policy lets nothing leave at this time of day.",
-            consequence="Nothing was sent. The training state is kept.",
-            remedy="You need not do anything. This site connects when the hours start.",
-        )
 
 
 def unexpected_answer() -> GateRefusal:
@@ -107,8 +74,7 @@ class Gate:
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
-        self._allowance, self._consent = allowance, consent
-        self._spending = None if plan.privacy is None else PrivacyLedger(consent.state, audit)
+        self._permission = Permission(run, plan, allowance=allowance, consent=consent, audit=audit)
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
     def build(
@@ -120,29 +86,12 @@ class Gate:
             GateRefusal: it may not leave.
             AuditError: what it costs cannot be recorded.
         """
-        noise = None if self._spending is None else partial(self._with_noise, self._spending, position)
+        noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, redraw=redraw, noise=noise)
 
-    def _with_noise(self, spending: PrivacyLedger, position: bytes, numbers: list[int]) -> list[int]:
-        """The numbers of a step with the noise that was paid for, now or before a restart."""
-        kept = spending.kept(self._plan.run_name, position)
-        if kept is not None:
-            return kept
-        reason = spending.refuse(self._allowance.policy.privacy, self._plan)
-        if reason is not None:
-            self._audit.write("release_refused", reason=reason, run=self._run, round=0, attempt=0)
-            what = f"This site's policy does not let a contribution out: {reason}."
-            raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
-        return spending.pay(self._plan, position, numbers)
-
     def finish(self) -> None:
-        """The run is over, and what was paid for is not sent again.
-
-        Raises:
-            AuditError: that cannot be recorded.
-        """
-        if self._spending is not None:
-            self._spending.forget_numbers(self._plan.run_name)
+        """The run is over; see Permission."""
+        self._permission.finish()
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The contribution's chunks from where the coordinator lacks them; the log is written first.
@@ -158,8 +107,8 @@ class Gate:
         exchange = contribution.exchange
         if bind.first_chunk >= exchange.layout.chunks:
             raise MalformedMessage("a first chunk that the vector does not have")
-        self._consent.require()
-        self._check_policy(exchange, bind)
+        decision = self._permission.decide(exchange, bind, masked=self._masking is not None)
+        self._permission.require(decision, bind)
         if self._masking is not None:
             self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
         self._audit.write(
@@ -180,19 +129,8 @@ class Gate:
             clipped=contribution.clipped,
             masked=self._masking is not None,
         )
-        self._allowance.take(exchange, bind, contribution.position)
+        self._permission.take(exchange, bind, contribution.position)
         return self._hand_out(contribution, bind)
-
-    def _check_policy(self, exchange: Exchange, bind: Bind) -> None:
-        at: Mapping[str, object] = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
-        if not self._allowance.is_open:
-            self._audit.write("release_refused", reason="the policy lets nothing leave at this time of day", **at)
-            raise OutsideHours
-        reason = self._allowance.refuse(exchange, bind, masked=self._masking is not None)
-        if reason is not None:
-            self._audit.write("release_refused", reason=reason, **at)
-            what = f"This site's policy does not let a contribution out: {reason}."
-            raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
         """The chunks, and at their end a second record: how much left, and the hash of these very bytes.
@@ -201,9 +139,7 @@ class Gate:
         """
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
-            self._consent.require()
-            if not self._allowance.is_open:
-                raise OutsideHours
+            self._permission.require(self._permission.still_open(), bind)
             sent.update(body)
             total += len(body)
             yield Chunk(bind.round, bind.attempt, index, body)

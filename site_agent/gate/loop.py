@@ -43,11 +43,11 @@ from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
 from site_agent.approvals import keep_plan
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.announced_absence import watch_window, window_seconds
-from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
-from site_agent.gate.door import GateRefusal, unexpected_answer
+from site_agent.gate.consent import Consent, ConsentEnded
+from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
-from site_agent.gate.policy import refuse_plan, remedy_of_refusal
-from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.permission import GateRefusal, decide_plan
+from site_agent.gate.policy import remedy_of_refusal
 from site_agent.gate.separation import guard_of
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
@@ -271,12 +271,9 @@ class SiteGate:
 
     async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """This hospital's policy as it is now allows the study, or this site's part in it ends."""
-        policy, state = self._hospital.policy, self._hospital.state_path
-        refusal = refuse_plan(policy, plan, manifest, site=self._hospital.site, identity=self._identity)
-        refusal = refusal or refuse_replay(state, plan, self._audit.records("run_finished"), datetime.now(UTC))
-        spending = PrivacyLedger(state, self._audit)
-        if refusal is None and plan.privacy is not None and not spending.has_paid(plan.run_name):
-            refusal = spending.refuse(policy.privacy, plan)
+        identity, now = self._identity, datetime.now(UTC)
+        decision = decide_plan(self._hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
+        refusal = decision.reasons
         if refusal is None:
             return
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}

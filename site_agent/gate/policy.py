@@ -1,7 +1,7 @@
 """What this hospital allows, decided from its own file and the announced plan; pure.
 
 The policy wins over any plan, approved or not; every rule that a plan breaks is told. What is decided
-here of a whole plan is decided again of each contribution before it leaves (allowance.py).
+here of a whole plan is decided again of each contribution before it leaves (permission.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,6 @@ from site_agent.hospital import Policy
 
 _TIERS: Final = ("statistics", "evaluation", "training")  # each allows what stands before it
 _MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in the review anyway
-
-
-def refuse_plan(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> str | None:
-    """Why this site does not take part under a plan, all of `refusals` in one line, or None."""
-    return "; ".join(refusals(policy, plan, manifest, site=site, identity=identity)) or None
 
 
 def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:

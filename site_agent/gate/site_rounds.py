@@ -40,11 +40,11 @@ from protos.wire.messages import (
     Saved,
 )
 from protos.wire.positions import position
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.download import Download
 from site_agent.gate.itinerary import Itinerary
+from site_agent.gate.permission import Allowance
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.spent import Spent

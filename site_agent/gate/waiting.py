@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from site_agent.gate.consent import Consent
-from site_agent.gate.door import OutsideHours
+from site_agent.gate.permission import OutsideHours
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hours
 

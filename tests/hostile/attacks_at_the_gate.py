@@ -24,9 +24,9 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, Stage
 from site_agent.approvals import withdraw
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
+from site_agent.gate.permission import Allowance
 from site_agent.gate.site_log import AuditError, AuditLog
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.rehearsal.gates import NOON, gate_for, policy_with
@@ -75,7 +75,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
 def without_limits_at_the_gate() -> Iterator[None]:
     """The gate does not hold a contribution against the policy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())
         yield
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-import site_agent.gate.loop
+import site_agent.gate.permission
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent.approvals import approve, withdraw
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
+from site_agent.gate.permission import Allowance
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
@@ -111,8 +111,8 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
 def without_the_policy() -> Iterator[None]:
     """A site holds no plan and no contribution against its policy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.loop, "refuse_plan", lambda *facts, **more: None)
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        patch.setattr(site_agent.gate.permission, "refusals", lambda *facts, **more: ())
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 
@@ -238,7 +238,7 @@ def round_after_withdrawal(weakened: bool) -> bool:
 def without_the_age_of_a_plan() -> Iterator[None]:
     """A site follows an old plan again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.loop, "refuse_replay", lambda *facts: None)
+        patch.setattr(site_agent.gate.permission, "refuse_replay", lambda *facts: None)
         yield
 
 

@@ -203,9 +203,12 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
 
     @contextmanager
     def without_listing() -> Iterator[None]:
-        from site_agent.gate.allowance import Allowance
+        from site_agent.gate.permission import Allowance
 
-        with patched(Rounds, "_are_listed", lambda self, sites: True), patched(Allowance, "refuse", _nothing):
+        with (
+            patched(Rounds, "_are_listed", lambda self, sites: True),
+            patched(Allowance, "reasons", lambda *facts, **more: ()),
+        ):
             yield
 
     async def scene(folder: Path) -> bool:

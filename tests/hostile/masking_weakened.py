@@ -28,9 +28,9 @@ from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange
 from protos.plan.plan import plan_from_wire
 from protos.wire.messages import Announcement, Bind, Join, Offer
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.loop import SiteGate
+from site_agent.gate.permission import Allowance
 from site_agent.gate.site_rounds import Rounds
 
 _CHECKING = (
@@ -78,7 +78,7 @@ def without_the_plans_list() -> Iterator[None]:
     with without(Reason.SITE_NOT_EXPECTED, *OF_SETS) as patch:
         patch.setattr(site_agent.gate.site_masking, "check_roster", check_roster)
         patch.setattr(Rounds, "_are_listed", lambda self, sites: True)
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 
@@ -87,7 +87,7 @@ def without_a_quorum() -> Iterator[None]:
     """A site adds up with however few."""
     with without(Reason.BELOW_QUORUM, *OF_SETS) as patch:
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 
@@ -96,7 +96,7 @@ def without_being_a_contributor() -> Iterator[None]:
     """A site does not look for its own name among the contributors."""
     with without(Reason.NOT_A_CONTRIBUTOR) as patch:
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 
@@ -121,7 +121,7 @@ def without_a_memory() -> Iterator[None]:
         patch.setattr(Ledger, "freeze", freeze)
         patch.setattr(Itinerary, "accept", accept)
         patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "refuse", lambda *facts, **more: None)  # the gate looks again by itself
+        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,8 @@ import pytest
 from protos.errors import RefusedError
 from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason
 from site_agent.approvals import approve, withdraw
-from site_agent.gate.allowance import Allowance
-from site_agent.gate.consent import ConsentEnded, refuse_replay
+from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
+from site_agent.gate.permission import Allowance
 from site_agent.trainer_socket import Failed
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.rehearsal.federation import Office
@@ -244,3 +245,19 @@ def test_evidence_has_the_parts_that_these_tests_read() -> None:
     received = [Ready(0, 0), Chunk(0, 0, 0, b"x"), *offer(np.zeros(1, np.float32), 0)[:0]]
 
     assert Evidence(received=received).chunks == [received[1]]
+
+
+def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Persons, hours and each broken rule of the policy stand together in one record, and nothing leaves."""
+    rules = {"hours": {"begin": "08:00", "end": "09:00"}, "largest_clipping_range": 4.0, "private": ["sec*"]}
+    made = Contribution(policy=rules)
+    monkeypatch.setattr(Consent, "why_not", lambda self: "A. Jones withdrew the approval")
+
+    with pytest.raises(ConsentEnded):
+        contributed(tmp_path, made)
+
+    records = [json.loads(line)["facts"] for line in (tmp_path / "audit.log").read_text().splitlines()]
+    (record,) = [one for one in records if one["event"] == "release_refused"]
+    for clause in ("A. Jones withdrew", "at this time of day", "clipping range", "keeps second private"):
+        assert clause in record["reason"]
+    assert not [one for one in records if one["event"] == "contribution_released"]

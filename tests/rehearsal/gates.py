@@ -12,9 +12,9 @@ from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from site_agent.approvals import approve
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Gate
+from site_agent.gate.permission import Allowance
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.hospital import Policy

@@ -20,7 +20,8 @@ from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason, Stage
-from site_agent.gate.door import Contribution, Gate, GateRefusal
+from site_agent.gate.door import Contribution, Gate
+from site_agent.gate.permission import GateRefusal
 from site_agent.gate.site_log import AuditError, AuditLog
 from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with

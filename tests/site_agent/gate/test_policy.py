@@ -8,7 +8,7 @@ import pytest
 
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.gate.policy import refuse_plan
+from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -34,7 +34,7 @@ def asked(changes: dict[str, Any], parameters: int = 10, **policy: Any) -> str |
 def answer(plan: Plan, **policy: Any) -> str | None:
     """What the policy says to a plan."""
     rules = Policy(**(ALLOWED | policy))
-    return refuse_plan(rules, plan, manifest_of(plan), site="a", identity=IDENTITIES["a"])
+    return "; ".join(refusals(rules, plan, manifest_of(plan), site="a", identity=IDENTITIES["a"])) or None
 
 
 def composed(*names: str) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from protos.privacy.accounting import epsilon_of, ratio_of
 from protos.wire.messages import Stage
 from site_agent.approvals import keep_plan
 from site_agent.gate import privacy_ledger
-from site_agent.gate.door import Contribution, PolicyForbids
-from site_agent.gate.policy import refuse_plan
+from site_agent.gate.door import Contribution
+from site_agent.gate.permission import PolicyForbids
+from site_agent.gate.policy import refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
 from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.spent import Release, Spent
@@ -250,6 +251,6 @@ def test_a_policy_and_a_plan_agree_on_privacy_or_nothing_runs(*, has_limits: boo
     plan: Any = PLAN if is_private else prior_plan("breast-cancer")
     rules = policy() if has_limits else policy_with()
 
-    refusal = refuse_plan(rules, plan, manifest_of(plan), site="ahus", identity=None)
+    reasons = refusals(rules, plan, manifest_of(plan), site="ahus", identity=None)
 
-    assert (refusal is None) is (has_limits == is_private)
+    assert (reasons == ()) is (has_limits == is_private)

@@ -18,8 +18,8 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, MalformedMessage, Offer, Stage
 from site_agent.approvals import approve
-from site_agent.gate.allowance import Allowance
 from site_agent.gate.consent import Consent, refuse_replay
+from site_agent.gate.permission import Allowance
 from site_agent.gate.site_log import AuditError, AuditLog
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
@@ -84,9 +84,9 @@ def test_limits_count_what_left_before_the_log_began_anew(tmp_path: Path) -> Non
     few_rounds = allowance_of(tmp_path, PLAN, largest_rounds=1)
     few_bytes = allowance_of(tmp_path, PLAN, largest_megabytes=1.5e-6 * size)
 
-    assert few_rounds.refuse(exchange, first, masked=False) is None
-    assert few_rounds.refuse(exchange, second, masked=False) == "more rounds than the policy allows"
-    assert "MB would have left" in str(few_bytes.refuse(exchange, second, masked=False))
+    assert list(few_rounds.reasons(exchange, first, masked=False)) == []
+    assert list(few_rounds.reasons(exchange, second, masked=False)) == ["more rounds than the policy allows"]
+    assert "MB would have left" in "".join(few_bytes.reasons(exchange, second, masked=False))
 
 
 def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(

@@ -11,7 +11,7 @@ import pytest
 from protos.errors import RefusedError
 from protos.wire.messages import CoordinatorReason, Farewell
 from site_agent.gate.consent import Consent
-from site_agent.gate.door import OutsideHours
+from site_agent.gate.permission import OutsideHours
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.waiting import await_approval, watch_hours
 from site_agent.hospital import Hours

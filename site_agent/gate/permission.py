@@ -1,0 +1,276 @@
+"""May it leave? The one decision of the gate about a plan, a contribution, a draw of noise and a chunk.
+
+Nothing here believes the coordinator. A decision holds every reason against, from these parts:
+
+* the persons here (consent.py), and whether an approved plan is too old to be repeated;
+* the hospital's policy: rules for a whole plan (policy.py), hours, and the limits of a run (`Allowance`);
+* the patients' budget under a plan with privacy (privacy_ledger.py).
+
+A plan is decided when it is announced and again when the configuration changes. Each contribution is decided again
+before it leaves, from the exchange, its contributors, and what has left in this run. So an error before the gate,
+or an agent that another program controls, ends here. A refusal is one record in the audit log, with all reasons,
+and the record is written before the error is raised. Which round may come next is decided in itinerary.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from protos.errors import OperatorError, RefusedError, UnavailableError
+from protos.plan.exchange import Exchange
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
+from protos.wire.messages import Bind, SiteReason
+from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
+from site_agent.gate.policy import forbidden_scalars, forbidden_tensors, refusals
+from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.spent import Release, Spent
+from site_agent.hospital import Hospital, Policy
+
+_CLOSED: Final = "the policy lets nothing leave at this time of day"
+
+
+class GateRefusal(OperatorError):
+    """The gate did not let a contribution out; `reason` and `tensor` may be sent to the coordinator."""
+
+    code = "E012"
+
+    def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
+        super().__init__(
+            what=what,
+            consequence="Nothing of this round left this site.",
+            remedy="Tell the study's researcher. The run stops here for this site.",
+        )
+        self.reason, self.tensor = reason, tensor
+
+
+class PolicyForbids(GateRefusal):
+    """The hospital's own file does not let this contribution out. A person there can change the file."""
+
+    exit_status = RefusedError.exit_status
+
+
+class OutsideHours(UnavailableError):
+    """The hospital lets nothing leave at this time of day; later it does."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            what="The policy lets nothing leave at this time of day.",
+            consequence="Nothing was sent. The training state is kept.",
+            remedy="You need not do anything. This site connects when the hours start.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Every reason why something may not leave, each one clause. No reason: it may leave.
+
+    Attributes:
+        withdrawn: why the persons here do not agree, or None.
+        is_closed: nothing leaves at this time of day.
+        forbidden: the rules of policy, replay and budget that forbid it.
+    """
+
+    withdrawn: str | None = None
+    is_closed: bool = False
+    forbidden: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> str | None:
+        """All reasons in one line, or None."""
+        closed = (_CLOSED,) if self.is_closed else ()
+        withdrawn = () if self.withdrawn is None else (self.withdrawn,)
+        return "; ".join((*withdrawn, *closed, *self.forbidden)) or None
+
+
+def decide_plan(
+    hospital: Hospital,
+    plan: Plan,
+    manifest: Manifest,
+    *,
+    identity: str | None,
+    audit: AuditLog,
+    announced_at: datetime | None = None,
+) -> Decision:
+    """Decide whether this hospital's policy and its patients' budget allow a plan. The persons' approval is separate.
+
+    Args:
+        hospital: the configuration as it is now.
+        plan: announced, or about to be approved.
+        manifest: computed from the plan here.
+        identity: the fingerprint of this site's key; None skips the check that the plan lists it.
+        audit: this site's log, which holds payments too.
+        announced_at: an aware time; with it, a plan that is too old to be repeated is refused too.
+
+    Raises:
+        RefusedError: a file of what was spent cannot be read.
+    """
+    forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
+    if announced_at is not None:
+        finished = audit.records("run_finished")
+        forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
+    spending = PrivacyLedger(hospital.state_path, audit)
+    if plan.privacy is not None and not spending.has_paid(plan.run_name):
+        forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
+    return Decision(forbidden=forbidden)
+
+
+class Permission:
+    """The decisions of one run, about everything that is about to leave."""
+
+    def __init__(self, run: str, plan: Plan, *, allowance: Allowance, consent: Consent, audit: AuditLog) -> None:
+        """`allowance` has the policy's limits and what is used of them; `consent` is that of the persons here."""
+        self._run, self._plan, self._audit = run, plan, audit
+        self._allowance, self._consent = allowance, consent
+        self._spending = None if plan.privacy is None else PrivacyLedger(consent.state, audit)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether numbers leave only with noise that was paid for."""
+        return self._spending is not None
+
+    def still_open(self) -> Decision:
+        """Decide about the next chunk of a contribution that may leave; cheap."""
+        return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
+
+    def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
+        """Decide about a contribution, with or without masks, among these contributors."""
+        now = self.still_open()
+        forbidden = self._allowance.reasons(exchange, bind, masked=masked)
+        return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
+
+    def require(self, decision: Decision, bind: Bind | None = None) -> None:
+        """Return if a decision has no reason against; otherwise record all of them and raise.
+
+        Raises:
+            AuditError: the refusal cannot be recorded.
+            ConsentEnded: the persons here no longer agree.
+            OutsideHours: not at this time of day.
+            PolicyForbids: policy or budget forbid it.
+        """
+        if decision.reasons is None:
+            return
+        here = {"round": 0, "attempt": 0} if bind is None else {"round": bind.round, "attempt": bind.attempt}
+        self._audit.write("release_refused", reason=decision.reasons, run=self._run, **here)
+        if decision.withdrawn is not None:
+            raise ConsentEnded(self._plan.study, decision.withdrawn)
+        if decision.is_closed:
+            raise OutsideHours
+        what = f"This site's policy does not let a contribution out: {decision.reasons}."
+        raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
+
+    def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
+        """The numbers of a step with the noise that was paid for, now or before a restart.
+
+        Raises:
+            AuditError: the payment cannot be recorded.
+            PolicyForbids: the budget does not allow one more draw.
+        """
+        assert self._spending is not None
+        kept = self._spending.kept(self._plan.run_name, position)
+        if kept is not None:
+            return kept
+        limits = self._allowance.policy.privacy
+        self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
+        return self._spending.pay(self._plan, position, numbers)
+
+    def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
+        """Record that a contribution leaves.
+
+        Raises:
+            AuditError: it cannot be recorded; it must not leave.
+        """
+        self._allowance.take(exchange, bind, position)
+
+    def finish(self) -> None:
+        """The run is over, and what was paid for is not sent again.
+
+        Raises:
+            AuditError: that cannot be recorded.
+        """
+        if self._spending is not None:
+            self._spending.forget_numbers(self._plan.run_name)
+
+
+class Allowance:
+    """The policy's limits for one run, and how much of them is used."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        plan: Plan,
+        *,
+        site: str,
+        local_time: Callable[[], datetime],
+        released: Iterable[Mapping[str, Any]],  # Any: whatever JSON holds
+        spent: Spent | None = None,
+    ) -> None:
+        """`released` are the audit log's records of what left in this run; `local_time` is the hospital's.
+
+        What `spent` has kept of the run counts as well, and it is told what leaves: the log may be put aside.
+        """
+        self.policy, self._plan, self._site, self._local_time = policy, plan, site, local_time
+        self._spent = spent
+        self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
+        for facts in released:
+            self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
+
+    @property
+    def trains(self) -> bool:
+        """Whether this site's changes are more than zeros."""
+        return self._plan.tier_of(self._site) == "training"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether contributions may leave at this time of day."""
+        return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
+
+    def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
+        """It leaves; a round counts once, however often its same bytes are sent.
+
+        Raises:
+            AuditError: that cannot be recorded; it must not leave.
+        """
+        self._bytes[bind.round] = max(self._bytes.get(bind.round, 0), exchange.layout.total_bytes)
+        if self._spent is not None:
+            stage, layers = exchange.stage.name.lower(), exchange.layers.hex()
+            release = Release(
+                round=bind.round,
+                attempt=bind.attempt,
+                position=position.hex(),
+                stage=stage,
+                offered_layers=layers,
+                masked=self._plan.secure_aggregation == "required",
+            )
+            self._spent.take(self._bytes[bind.round], release)
+
+    def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
+        """Every rule that a contribution breaks, a clause each."""
+        policy, plan = self.policy, self._plan
+        if not masked and policy.secure_aggregation == "required":
+            yield "the policy requires masks, and this contribution has none"
+        training = set(bind.sites) - plan.evaluating_sites
+        if self._site not in bind.sites or not set(bind.sites) <= set(plan.site_names):
+            yield "its contributors are not sites of the plan with this one among them"
+        if len(training) < policy.smallest_sites:
+            yield f"{len(training)} sites would be added up, the policy wants {policy.smallest_sites}"
+        rounds = self._bytes.keys() | {bind.round}
+        if len(rounds) > policy.largest_rounds:
+            yield "more rounds than the policy allows"
+        total = sum(self._bytes.values()) - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
+        if total > policy.largest_megabytes * 1e6:
+            yield f"{total / 1e6:.1f} MB would have left in this run, more than the policy allows"
+        if plan.encoding.clipping_range > policy.largest_clipping_range:
+            yield "its clipping range is wider than the policy allows"
+        yield from forbidden_tensors(policy, (tensor.name for tensor in exchange.up))
+        yield from forbidden_scalars(policy, (scalar.name for scalar in exchange.scalars))
+        if exchange.up and (policy.tier != "training" and plan.tier_of(self._site) == "training"):
+            yield "changes of parameters from a site that does not train by its policy"
+
+
+def _clauses(reason: str | None) -> tuple[str, ...]:
+    return () if reason is None else (reason,)
