@@ -37,6 +37,7 @@ _WORDS: Final = {
     "model_adopted": "{by} adopted the model {model} of the run {run}, digest {digest}.",
     "approval_refused": "{by} could not approve {study} version {version}: {reason}.",
     "approval_awaited": "A plan of {study} waits for persons here: {because}.",
+    "plan_declined": "{by} refused {study} version {version}: {reason}.",
     "plan_withdrawn": "{by} withdrew this site from {study} version {version}.",
     "release_refused": "A contribution to round {round} of {run} was not let out: {reason}.",
     "release_approved": "{by} approved that the parameters of {run} go to {recipient}.",

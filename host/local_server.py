@@ -9,9 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, refuse_other_hosts
 from protos.errors import ConfigurationError
+
+_MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open one to a port
 
 
 @asynccontextmanager
@@ -51,14 +54,23 @@ async def serving_pages(
         yield
 
 
-async def serve_page(address: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> asyncio.Server:
+def _no_body(_head: bytes) -> int:
+    return 0
+
+
+async def serve_page(
+    address: str,
+    respond: Callable[[bytes], Awaitable[bytes]],
+    running: str,
+    body_bytes: Callable[[bytes], int] = _no_body,
+) -> asyncio.Server:
     """Listen for a page that a command serves; `running` is what continues if the address cannot be used.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
     """
     try:
-        return await serve_locally(address, respond)
+        return await serve_locally(address, respond, body_bytes)
     except OSError as cause:
         raise ConfigurationError(
             what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
@@ -67,26 +79,38 @@ async def serve_page(address: str, respond: Callable[[bytes], Awaitable[bytes]],
         ) from cause
 
 
-async def serve_locally(address: str, respond: Callable[[bytes], Awaitable[bytes]]) -> asyncio.Server:
+async def serve_locally(
+    address: str, respond: Callable[[bytes], Awaitable[bytes]], body_bytes: Callable[[bytes], int] = _no_body
+) -> asyncio.Server:
     """Listen on an address of this computer: HOST:PORT of loopback, or unix:/path.
 
     Args:
         address: checked before. A socket that an earlier process left is replaced; any other file stays.
-        respond: from a request's head to the whole response. A connection is closed whatever it raises.
+        respond: from a request's head, and the body that was read, to the whole response. A connection is closed
+            whatever it raises.
+        body_bytes: from a request's head to the number of bytes of its body to read. Without it none is read.
 
     Raises:
         OSError: the address cannot be listened on.
     """
 
+    connections: set[asyncio.StreamWriter] = set()
+
     async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
         try:
-            with suppress(OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, TimeoutError):
+            # Streams of Python 3.11 print a traceback if a connection is cancelled, as at the end of the program.
+            with suppress(OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                if len(connections) > _MOST_CONNECTIONS:
+                    return
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await respond(request))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    body = await reader.readexactly(body_bytes(head))
+                writer.write(await respond(head + body))
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await writer.drain()
         finally:
+            connections.discard(writer)
             writer.close()
 
     if address.startswith("unix:"):

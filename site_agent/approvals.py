@@ -106,6 +106,13 @@ def keep_plan(state: Path, plan: Plan) -> None:
     _write(gate_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
 
 
+def announced_plans(state: Path) -> list[Path]:
+    """The files of all plans that were announced or approved here, the latest one last."""
+    folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
+    found = (place for folder in folders for place in folder.glob("*.json"))
+    return sorted(found, key=lambda place: place.stat().st_mtime)
+
+
 def find_approval(state: Path, plan: Plan) -> Approval | None:
     """What was said to exactly this plan and manifest, or None; whether it still holds is said by `why_not`.
 

@@ -22,10 +22,11 @@ import click
 from host.command_line import explain_command, finish
 from host.diagnosis import AILMENTS
 from host.message_catalogue import ERRORS
-from site_agent.commands.approval_commands import approve, fingerprints, review, withdraw
+from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
 from site_agent.commands.certificate_commands import install_certificate, renew, request_certificate
+from site_agent.commands.console_command import console
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, card, export, monitor, predict, recalibrate
@@ -122,8 +123,8 @@ def check(path: Path) -> None:
 
 for command in (
     adopt, audit, predict, recalibrate, report, export, card, monitor, backup, backup_key, restore, maintenance,
-    move_state, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, withdraw,
-    release, renew, request_certificate, install_certificate,
+    move_state, console, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, refuse,
+    withdraw, release, renew, request_certificate, install_certificate,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
@@ -133,3 +134,7 @@ def main() -> NoReturn:
     """The entry point; an operator never sees a traceback."""
     os.umask(0o077)
     sys.exit(finish("site-agent", cli))
+
+
+if __name__ == "__main__":
+    main()

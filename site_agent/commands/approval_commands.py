@@ -1,4 +1,4 @@
-"""`site-agent review`, `approve` and `withdraw`: what a plan would make this site send, and who here agrees.
+"""`site-agent review`, `approve`, `refuse` and `withdraw`: what a plan would make this site send, and who here agrees.
 
 Nothing here opens a connection. `review --dry-run` starts the trainer, which gives up the network first.
 """
@@ -21,8 +21,15 @@ from protos.errors import ConfigurationError, DataError, OperatorError, RefusedE
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
+from site_agent.approvals import (
+    announced_plans,
+    find_approval,
+    last_approved,
+    newest_version,
+    others_approved,
+    why_not,
+)
 from site_agent.approvals import approve as record_approval
-from site_agent.approvals import find_approval, last_approved, newest_version, others_approved, why_not
 from site_agent.approvals import withdraw as record_withdrawal
 from site_agent.commands.site_options import config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
@@ -31,7 +38,7 @@ from site_agent.desk.plan_review import Section, Table, as_lines, review_section
 from site_agent.desk.review_page import review_page
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import approvals_folder, audit_log_path, gate_folder
+from site_agent.state_folders import audit_log_path, gate_folder
 
 if TYPE_CHECKING:
     from site_agent.gate.site_log import AuditLog
@@ -166,6 +173,31 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
 
 
+@click.command()
+@config_option
+@plan_option
+@_by_option
+@click.option("--because", required=True, help="Reason in a few words, for the audit log.")
+def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
+    """Record that a person read a plan and refuses it. Nothing trains without an approval, so nothing else changes.
+
+    To end an approval, use `site-agent withdraw`.
+
+    Example: site-agent refuse --config hospital.yaml --plan plan.yaml --by "A. Jones" --because "too many rounds"
+    """
+    hospital = read_hospital(path)
+    plan, by, reason = read_plan(hospital, plan_path), person(by), person(because, "--because")
+    approval = find_approval(hospital.state_path, plan)
+    if approval is not None and approval.withdrawn is None:
+        raise UsageError(
+            what=f"{approval.names} approved {plan.study} version {plan.version} here.",
+            consequence="Nothing was changed. The approval is still valid.",
+            remedy="End it with `site-agent withdraw`.",
+        )
+    audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
+    click.echo(f"{by} refused {plan.study} version {plan.version}. It is not approved, and nothing of it leaves.")
+
+
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     """The plan that was named, or the one that was announced or approved here last.
 
@@ -174,11 +206,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     """
     if path is not None:
         return read_document(path, Plan, consequence="Nothing was approved. Nothing left this site.")
-    state = hospital.state_path
-    folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
-    announced = sorted(
-        (place for folder in folders for place in folder.glob("*.json")), key=lambda plan: plan.stat().st_mtime
-    )
+    announced = announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="No plan was announced to this site yet, and none was named.",
@@ -314,17 +342,18 @@ def account() -> str:
         return str(os.getuid())
 
 
-def person(by: str) -> str:
-    """The name that a person gave, in one line.
+def person(by: str, option: str = "--by") -> str:
+    """The name that a person gave, or the reason that `option` gave, in one line.
 
     Raises:
         UsageError: it is empty.
     """
     if not by.strip() or not by.isprintable():
+        meant = "name of the person" if option == "--by" else "reason in a few words"
         raise UsageError(
-            what="--by is empty.",
+            what=f"{option} is empty.",
             consequence="Nothing was changed. Nothing left this site.",
-            remedy="Give the name of the person for the audit log.",
+            remedy=f"Give the {meant} for the audit log.",
         )
     return " ".join(by.split())
 

@@ -5,10 +5,11 @@ Everything stays on this computer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import click
 
@@ -19,7 +20,6 @@ from site_agent.hospital import Hospital, read_hospital
 
 if TYPE_CHECKING:
     from site_agent.desk.use.adoption import Adoption
-import json
 
 
 @click.command()
@@ -87,7 +87,8 @@ def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
 @click.argument("model", required=False)
 @click.option("--by", help="Name of the person who decides, for the audit log.")
 @click.option("--run", "run_name", help="Run of the model. Without this option, the latest run.")
-def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
+def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
     """Put MODEL in use for predict, export and monitor. Without MODEL, list the models and the one in use.
 
     A model stays in use until a person adopts another. A new run changes nothing.
@@ -102,7 +103,8 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -
     before = find_adoption(hospital.state_path)
     run = latest_run(hospital.state_path) if run_name is None else run_name
     if model is None:
-        for line in _listed(hospital, run, before):
+        listed = _listed(hospital, run, before)
+        for line in [json.dumps(listed, indent=2)] if as_json else _lines(listed):
             click.echo(line)
         return
     if by is None:
@@ -137,29 +139,47 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
         yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
 
 
-def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> Iterator[str]:
+class _Model(TypedDict):
+    name: str
+    title: str
+    in_use: bool
+
+
+class _Listed(TypedDict):
+    run: str
+    models: list[_Model]
+    notices: list[str]
+
+
+def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
     """What can be adopted, what is recommended, and what is in use."""
     from site_agent.desk.findings.facts import saved_facts
     from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
     from site_agent.trainer.comparison.recommendation import MODEL_TITLES
     from site_agent.trainer.saved_model import load_model, saved_names
 
-    state = hospital.state_path
+    state, notices = hospital.state_path, []
     names = saved_names(state, run)
     if not names:
         load_model(state, run)  # reports that there is none
-    yield f"Models of the run {run}:"
-    for name in names:
-        is_used = adoption is not None and (adoption.run, adoption.model) == (run, name)
-        yield f"  {name:<24}{MODEL_TITLES.get(name, name)}{' (in use)' if is_used else ''}"
     if (state / "reports" / f"{run}.json").exists() and (found := saved_facts(state, run).get("recommendation")):
-        yield cast(Mapping[str, str], found)["sentence"]
+        notices.append(cast(Mapping[str, str], found)["sentence"])
     if adoption is None:
-        yield NOBODY_ADOPTED
-        return
-    title = MODEL_TITLES.get(adoption.model, adoption.model)
-    yield f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}."
-    yield from newer_models(state, adoption)
+        notices.append(NOBODY_ADOPTED)
+    else:
+        title = MODEL_TITLES.get(adoption.model, adoption.model)
+        notices.append(f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}.")
+        notices += newer_models(state, adoption)
+    used = None if adoption is None or adoption.run != run else adoption.model
+    models = [_Model(name=name, title=MODEL_TITLES.get(name, name), in_use=name == used) for name in names]
+    return _Listed(run=run, models=models, notices=notices)
+
+
+def _lines(listed: _Listed) -> Iterator[str]:
+    yield f"Models of the run {listed['run']}:"
+    for model in listed["models"]:
+        yield f"  {model['name']:<24}{model['title']}{' (in use)' if model['in_use'] else ''}"
+    yield from listed["notices"]
 
 
 def _refused(what: str, remedy: str) -> UsageError:

@@ -44,12 +44,16 @@ td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .all{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:10 2 1 2}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
 .key{display:inline-flex;align-items:center;gap:.35rem}
+form{margin:.8rem 0}label{display:block;margin:.4rem 0}
+input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
 figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
 .plots{gap:5mm}figure{width:86mm}.legend{max-width:86mm}figure.wide,svg.plot{width:100%}table{font-size:8pt}
 th,td{padding:.15rem .4rem}}
 """
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action"
+_REFERRER: Final = {False: "no-referrer", True: "same-origin"}  # without it a form's origin would be null
+_FORMS: Final = {False: "'none'", True: "'self'"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +64,15 @@ class Section:
     parts: Sequence[str]
 
 
-def page(title: str, opening: Sequence[str], sections: Sequence[Section]) -> str:
+def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has_forms: bool = False) -> str:
     """The whole document.
 
     Args:
         title: in the head and as the first heading.
         opening: markup between the title and the first section.
         sections: those without parts are left out.
+        has_forms: its forms may be sent to the program that served it. A browser then names that program's own
+            address as the origin. Otherwise no form is sent at all.
     """
     body = [f"<h1>{escape(title)}</h1>", *opening]
     for section in sections:
@@ -74,9 +80,9 @@ def page(title: str, opening: Sequence[str], sections: Sequence[Section]) -> str
             body.append(f"<section><h2>{escape(section.heading)}</h2>{''.join(section.parts)}</section>")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY} {_FORMS[has_forms]}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer">'
+        f'<meta name="referrer" content="{_REFERRER[has_forms]}">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 

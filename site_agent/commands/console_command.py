@@ -1,0 +1,88 @@
+"""`site-agent console`: pages in a browser of this computer, on which people read and decide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import click
+
+from host.listening import check_local, listen_option
+from protos.errors import UsageError
+from site_agent.commands.approval_commands import account, person
+from site_agent.commands.site_options import config_option
+from site_agent.hospital import Hospital, read_hospital
+
+_ROLES = ("data-manager", "officer", "clinician")
+
+
+@click.command()
+@config_option
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice(_ROLES),
+    help="Print a link for this role alone. Repeat the option for more roles. Without it, one link has all roles.",
+)
+@click.option("--by", help="Name of the person, for the audit log. Without this option, people type it on the page.")
+@listen_option(8483)
+@click.option(
+    "--idle-minutes",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0.01, 480),
+    help="End after this many minutes without a request.",
+)
+def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
+    """Serve pages on which people read and decide: the table, plans, the audit log, the report, models.
+
+    Open the printed link in a browser on this computer. Each link works once. Every button runs a command of
+    site-agent as the user who started the console. Ctrl-C ends it.
+
+    Example: site-agent console --config hospital.yaml --role officer
+    """
+    hospital = read_hospital(path)
+    check_local(listen, "Nothing was started; nothing left this site.")
+    if listen.startswith("unix:"):
+        raise UsageError(
+            what="A browser cannot open a Unix socket.",
+            consequence="Nothing was started. Nothing left this site.",
+            remedy="Give a port of loopback with --listen, such as 127.0.0.1:8483.",
+        )
+    name = "" if by is None else person(by)
+    try:
+        reason = asyncio.run(_serve(hospital, path.resolve(), roles, name, (listen, idle_minutes * 60)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        reason = "You stopped it."
+    click.echo(f"The console ended. {reason} Decisions that were made are kept, and the audit log has them.", err=True)
+
+
+async def _serve(hospital: Hospital, config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float]) -> str:
+    """Print the links and answer until it is over; why it ended."""
+    from host.local_server import serve_page
+    from site_agent.console.console_links import LINK_SECONDS, Links, Role
+    from site_agent.console.console_server import Console, Setting
+
+    host, idle_seconds = place
+    wanted = [frozenset({Role(role)}) for role in dict.fromkeys(roles)] or [frozenset(Role)]
+    setting = Setting(
+        hospital=hospital,
+        config=config,
+        host=host,
+        by=by,
+        account=account(),
+        idle_seconds=idle_seconds,
+        clock=time.monotonic,
+        say=lambda line: click.echo(line, err=True),
+    )
+    links = Links(wanted, time.monotonic())
+    started = Console(setting, links)
+    server = await serve_page(host, started.respond, "study", started.body_bytes)
+    for link, for_roles in links.unused():
+        whose = " and ".join(role for role in Role if role in for_roles)
+        click.echo(f"{whose}: http://{host}/enter/{link}")
+    setting.say(f"Each link works once, for {LINK_SECONDS / 60:g} minutes. Give it to nobody else. Ctrl-C ends.")
+    async with server:
+        return await started.until_over()

@@ -1,0 +1,180 @@
+"""What a browser may ask of the console, and how it is answered: pure, from bytes to values and back.
+
+Everything is refused that a page of this console does not send. A head is judged before a byte of the body is read.
+The rules:
+
+* the host is the console's own address, to the letter, so no other name can be made to point here;
+* nothing that another page started is answered: not a form, not a frame, not a picture;
+* a form names its origin and its length, and has at most LONGEST_FORM_BYTES;
+* no answer may be framed, kept, or load anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from site_agent.console.console_links import COOKIE
+
+LONGEST_FORM_BYTES: Final = 8192
+_MOST_FIELDS: Final = 16
+_FORM: Final = "application/x-www-form-urlencoded"
+# A field that comes twice could mean one thing here and another thing elsewhere.
+_SINGLE: Final = frozenset(
+    {"host", "origin", "content-length", "content-type", "sec-fetch-site", "sec-fetch-dest", "transfer-encoding"}
+)
+_REASONS: Final = {
+    200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
+    421: "Misdirected Request",
+}  # fmt: skip
+_NO_STYLE: Final = "'none'"
+_STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+
+
+class RefusedRequest(Exception):
+    """A request that is not answered with a page of the console."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status, self.words = status, words
+
+
+@dataclass(frozen=True)
+class Head:
+    """A request without its body.
+
+    Attributes:
+        is_form: whether a form was sent; otherwise a page is asked for.
+        path: as it was sent; nothing is decoded, and no file is looked for by it.
+        cookies: every value under the console's name.
+        body_bytes: how long the body says it is.
+    """
+
+    is_form: bool
+    path: str
+    cookies: tuple[str, ...]
+    body_bytes: int
+
+
+def read_head(raw: bytes, host: str) -> Head:
+    """The head of a request.
+
+    Args:
+        raw: up to its empty line, at most as long as the server reads.
+        host: the console's own address.
+
+    Raises:
+        RefusedRequest: no page of this console has sent it.
+    """
+    first, *lines = raw.split(b"\r\n\r\n", 1)[0].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[1].startswith("/") or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise RefusedRequest(400, "This is not a request that the console understands.")
+    fields = _fields(lines)
+    if fields.get("host") != [host]:
+        raise RefusedRequest(421, f"The console answers only as http://{host}/. Use the link that it printed.")
+    if words[0] not in ("GET", "POST"):
+        raise RefusedRequest(405, "The console answers GET and POST only.")
+    _require_own_page(fields, host, is_form=words[0] == "POST")
+    size = _form_bytes(fields) if words[0] == "POST" else 0
+    return Head(words[0] == "POST", words[1], tuple(_cookies(fields)), size)
+
+
+def read_form(body: bytes) -> dict[str, str]:
+    """The fields of a form.
+
+    Raises:
+        RefusedRequest: it is none, or a field comes twice.
+    """
+    try:
+        pairs = parse_qsl(body.decode("ascii"), True, True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError as cause:
+        raise RefusedRequest(400, "This is not a form of the console.") from cause
+    if len(dict(pairs)) < len(pairs):
+        raise RefusedRequest(400, "A field of the form came twice.")
+    return dict(pairs)
+
+
+def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[str, ...] = ()) -> bytes:
+    """The whole response: a page, or a line of plain text.
+
+    Args:
+        status: of HTTP.
+        content: the page, whose own styles are the only ones that a browser uses.
+        is_page: whether it is HTML.
+        fields: further lines of the head.
+    """
+    styles = " ".join(f"'{_digest(style)}'" for style in _STYLE.findall(content)) if is_page else ""
+    policy = (
+        f"default-src 'none'; style-src {styles or _NO_STYLE}; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    body = content.encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}",
+        f"Content-Type: text/{'html' if is_page else 'plain'}; charset=utf-8",
+        f"Content-Length: {len(body)}",
+        f"Content-Security-Policy: {policy}",
+        "X-Frame-Options: DENY",
+        "X-Content-Type-Options: nosniff",
+        "Cross-Origin-Opener-Policy: same-origin",
+        "Cross-Origin-Resource-Policy: same-origin",
+        "Referrer-Policy: same-origin",
+        "Cache-Control: no-store",
+        "Connection: close",
+        *fields,
+    )
+    return "\r\n".join((*head, "", "")).encode("ascii") + body
+
+
+def go_to(path: str, *fields: str) -> bytes:
+    """Send the browser to another page of the console."""
+    return answer(303, "", fields=(f"Location: {path}", *fields))
+
+
+def _fields(lines: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise RefusedRequest(400, "This is not a request that the console understands.")
+        found.setdefault(name.lower(), []).append(value.strip())
+    if any(len(found.get(name, ())) > 1 for name in _SINGLE):
+        raise RefusedRequest(400, "A line of the request's head came twice.")
+    return found
+
+
+def _require_own_page(fields: dict[str, list[str]], host: str, *, is_form: bool) -> None:
+    # A browser says who asks, and what for. Typed into the address bar, a link has the site "none".
+    sites = ("same-origin",) if is_form else ("same-origin", "none")
+    is_foreign = fields.get("sec-fetch-site", ["same-origin"])[0] not in sites
+    is_embedded = fields.get("sec-fetch-dest", ["document"])[0] != "document"
+    if is_foreign or is_embedded or "sec-purpose" in fields or "purpose" in fields:
+        raise RefusedRequest(403, "Another page asked for this. Copy the console's link into the address bar.")
+    if is_form and fields.get("origin") != [f"http://{host}"]:
+        raise RefusedRequest(403, "This form was not sent by a page of this console.")
+
+
+def _form_bytes(fields: dict[str, list[str]]) -> int:
+    if fields.get("content-type", [""])[0].split(";")[0].strip().lower() != _FORM:
+        raise RefusedRequest(415, "This is not a form of the console.")
+    length = fields.get("content-length", [""])[0]
+    if "transfer-encoding" in fields or not re.fullmatch("[0-9]{1,12}", length):
+        raise RefusedRequest(411, "The form does not name its length.")
+    if int(length) > LONGEST_FORM_BYTES:
+        raise RefusedRequest(413, f"The form has {length} bytes. The console reads {LONGEST_FORM_BYTES}.")
+    return int(length)
+
+
+def _cookies(fields: dict[str, list[str]]) -> list[str]:
+    pairs = (pair.strip().partition("=") for line in fields.get("cookie", ()) for pair in line.split(";"))
+    return [value for name, _, value in pairs if name == COOKIE]
+
+
+def _digest(style: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
