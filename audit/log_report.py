@@ -1,13 +1,11 @@
-"""An audit log for people: choosing records, plain words, and a report as CSV or as one HTML page.
+"""An audit log for people: choosing records, plain words, and a report as CSV. `log_page.py` makes the HTML page. Pure.
 
-Pure. A page holds all that it shows and loads nothing, so it can be kept and printed; every text from the log
-is escaped.
+A record counts rounds from 0, as the protocol does. Everything that people read here counts them from 1.
 """
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
@@ -46,7 +44,8 @@ _WORDS: Final = {
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
     "run_went_back": "The run {run} went back to round {round}.",
-    "run_rolled_back": "Too few sites accepted what they received; {run} returned to round {returned_to}.",
+    "run_rolled_back": "Too few sites accepted what they received. The run {run} returned to the parameters "
+    "after round {returned_to}.",
     "step_drawn_afresh": "Round {round} is trained again for other contributors.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
     "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
@@ -140,12 +139,19 @@ def in_words(facts: Facts) -> str:
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:
-            return pattern.format_map({name: _shown(value) for name, value in _flat(facts).items()})
+            return pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
         except (KeyError, ValueError, IndexError):
             pass  # of another version, with other facts: said as below
     name = str(facts.get("event", "record")).replace("_", " ")
-    rest = ", ".join(f"{key.replace('_', ' ')} {_shown(facts[key])}" for key in facts if key not in _SHOWN_APART)
+    shown = from_one(facts)
+    rest = ", ".join(f"{key.replace('_', ' ')} {_shown(shown[key])}" for key in shown if key not in _SHOWN_APART)
     return f"{name[:1].upper()}{name[1:]}{': ' if rest else ''}{rest}."
+
+
+def from_one(facts: Facts) -> Facts:
+    """The facts of a record with its round as people count: the first one is 1, where the record itself has 0."""
+    number = facts.get("round")
+    return {**facts, "round": number + 1} if isinstance(number, int) else facts
 
 
 def line(number: int, facts: Facts) -> str:
@@ -160,25 +166,10 @@ def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
     writer = csv.writer(out)
     writer.writerow(["record", "time", "event", "run", "round", "in words", "facts"])
     for number, facts in records:
-        cells = [str(facts.get(name, "")) for name in ("time", "event", "run", "round")]
+        cells = [str(from_one(facts).get(name, "")) for name in ("time", "event", "run", "round")]
         everything = json.dumps(facts, sort_keys=True)
         writer.writerow([number, *map(_harmless, cells), _harmless(in_words(facts)), everything])
     return out.getvalue()
-
-
-def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[tuple[int, Facts]]) -> str:
-    """One page that loads nothing: what was checked, what left in figures, and every record in words."""
-    kept = list(records)
-    rows = "\n".join(
-        f"<tr><td>{number}</td><td>{_cell(facts.get('time', ''))}</td><td>{_cell(in_words(facts))}</td>"
-        f"<td><details><summary>facts</summary><pre>{_cell(json.dumps(facts, indent=1, sort_keys=True))}</pre>"
-        "</details></td></tr>"
-        for number, facts in kept
-    )
-    heading = "\n".join(
-        f"<tr><th>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in (*summary, *figures(kept))
-    )
-    return _PAGE.format(title=_cell(title), heading=heading, rows=rows)
 
 
 def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
@@ -234,34 +225,3 @@ def _shown(value: object) -> str:
 def _harmless(text: str) -> str:
     # A spreadsheet takes a cell that begins so for a formula.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def _cell(value: object) -> str:
-    return html.escape(str(value))
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }}
-table {{ border-collapse: collapse; width: 100%; margin: 1rem 0 }}
-th, td {{ border-bottom: 1px solid #ccc; padding: .3rem .6rem; text-align: left; vertical-align: top }}
-pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<table>
-{heading}
-</table>
-<table>
-<tr><th>record</th><th>time</th><th>what happened</th><th></th></tr>
-{rows}
-</table>
-</body>
-</html>
-"""

@@ -61,7 +61,7 @@ class Collection:
     def close(self, round_number: int) -> None:
         """Every part is added: the server's rule and the run's course."""
         if not self.run.is_consistent:
-            raise ArithmeticError(f"round {round_number} does not add up")
+            raise ArithmeticError(f"round {round_number + 1} does not add up")
         self.run.close_round(round_number)
 
 

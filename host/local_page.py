@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 REFRESH_SECONDS: Final = 2
 Points: TypeAlias = Sequence[tuple[int, float]]  # round and value
+_MOST_DOTS: Final = 40
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--card:#f6f8fa;--rule:#d0d7de;--line:#0072b2;
 --other:#b34700;--good:#116329;--bad:#a40e26}
@@ -37,7 +38,7 @@ progress{width:100%;height:.8rem;accent-color:var(--line)}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:13px system-ui,sans-serif}
 @media(max-width:40rem){svg text{font-size:20px}}
 .curve{fill:none;stroke:var(--line);stroke-width:2}.curve.second{stroke:var(--other);stroke-dasharray:6 4}
-.best{fill:var(--line)}
+.best,.point{fill:var(--line)}.point.second{fill:var(--other)}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.85rem;color:var(--soft);margin:.2rem 0 0}
 .key::before{content:"";display:inline-block;width:1.8em;border-top:3px solid var(--line);margin-right:.4em;
 vertical-align:middle}.key.second::before{border-top:3px dashed var(--other)}
@@ -106,10 +107,10 @@ def document(title: str, main: str) -> bytes:
 
 
 def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
-    """A line over rounds as SVG, with its lowest point marked; empty where there are fewer than two points.
+    """A line over rounds as SVG, with its lowest point marked. It is empty if there is no point.
 
     Args:
-        points: round and value, in the order of rounds.
+        points: round and value, in the order of rounds; the first round is 1.
         what: of what it is, in words, for those who do not see it.
         frame: the size.
     """
@@ -120,7 +121,7 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
     """One or two lines over the same rounds as SVG; the first one's best point is marked, and names make a legend.
 
     Args:
-        lines: name -> round and value, in the order of rounds; what has fewer than two points is left out.
+        lines: name -> round and value, in the order of rounds. A line without points is left out. Few points have dots.
         what: of what they are, in words.
         lowest_is_best: otherwise the highest is.
         frame: the size.
@@ -128,38 +129,48 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
     Returns:
         markup; empty where nothing can be drawn.
     """
-    drawn = [(name, points) for name, points in lines.items() if len(points) > 1]
+    drawn = [(name, points) for name, points in lines.items() if points]
     if not drawn:
         return ""
     first = min(points[0][0] for _, points in drawn)
     last = max(points[-1][0] for _, points in drawn)
     values = [value for _, points in drawn for _, value in points]
     low, high = min(values), max(values)
+    if low == high:  # a single height stands in the middle
+        low, high = low - (0.1 * abs(low) or 1.0), high + (0.1 * abs(high) or 1.0)
     wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
 
     def place(point: tuple[int, float]) -> tuple[float, float]:
         number, value = point
-        down = tall * (high - value) / ((high - low) or 1.0)
+        down = tall * (high - value) / (high - low)
         return frame.left + wide * (number - first) / max(1, last - first), frame.top + down
 
     parts, words = [], []
-    for (name, points), style in zip(drawn, ("curve", "curve second"), strict=False):
+    for (name, points), style in zip(drawn, ("", " second"), strict=False):
         best = (min if lowest_is_best else max)(points, key=lambda point: point[1])
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, points))
-        parts.append(f'<polyline class="{style}" points="{line}"/>')
-        if style == "curve":
+        parts.append(f'<polyline class="curve{style}" points="{line}"/>')
+        shown = points if len(points) <= _MOST_DOTS else []
+        parts += [f'<circle class="point{style}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(place, shown)]
+        if not style:
             x, y = place(best)
-            parts.append(f'<circle class="best" cx="{x:.1f}" cy="{y:.1f}" r="4"/>')
-        kind = "lowest" if lowest_is_best else "highest"
-        words.append(
-            f"{f'{what}, {name}' if name else what}: from {points[0][1]:.4g} in round {points[0][0]} to "
-            f"{points[-1][1]:.4g} in round {points[-1][0]}; {kind} {best[1]:.4g} in round {best[0]}."
-        )
+            parts.append(f'<circle class="best" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
+        words.append(f"{f'{what}, {name}' if name else what}: {_in_words(points, best, lowest_is_best)}")
     axes = _axes(frame, (low, high), (first, last))
     names = [name for name, _ in drawn if name]
     return (
         f'<svg viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="{escape(" ".join(words))}">'
         f"{axes}{''.join(parts)}</svg>{_legend(names)}"
+    )
+
+
+def _in_words(points: Points, best: tuple[int, float], lowest_is_best: bool) -> str:
+    if len(points) == 1:
+        return f"{best[1]:.4g} after round {best[0]}."
+    first, last, kind = points[0], points[-1], "lowest" if lowest_is_best else "highest"
+    return (
+        f"from {first[1]:.4g} after round {first[0]} to {last[1]:.4g} after round {last[0]}; "
+        f"{kind} {best[1]:.4g} after round {best[0]}."
     )
 
 
@@ -169,8 +180,12 @@ def _axes(frame: Frame, values: tuple[float, float], rounds: tuple[int, int]) ->
         f'<path class="axis" d="M{frame.left:g} {frame.top:g}V{bottom:g}H{right:g}"/>'
         f'<text x="{frame.left - 6:g}" y="{frame.top + 10:g}" text-anchor="end">{values[1]:.3g}</text>'
         f'<text x="{frame.left - 6:g}" y="{bottom:g}" text-anchor="end">{values[0]:.3g}</text>'
-        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">round {rounds[0]}</text>'
-        f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">round {rounds[1]}</text>'
+        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">after round {rounds[0]}</text>'
+        + (
+            f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">after round {rounds[1]}</text>'
+            if rounds[1] > rounds[0]
+            else ""
+        )
     )
 
 

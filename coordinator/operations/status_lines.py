@@ -60,7 +60,7 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
         yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
     if run["best_round"] is not None:
         lowest = f"{run['best_validation_loss']:.6g}"
-        yield f"Lowest mean validation loss: {lowest}, of the model received in round {run['best_round']}"
+        yield f"Lowest mean validation loss: {lowest}, of the model after round {run['best_round']}"
 
 
 def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -278,7 +278,7 @@ class Engine:
         kept.journal.sync()
         run.terms = replace(terms, is_paused=history.is_paused)
         run.state = interrupted_state(run, kept, self._clock())
-        self._log.info("run_taken_up", run=run.name, round=max(history.past), snapshots=kept.rounds)
+        self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=kept.rounds)
 
     def _announce(self, site: str, run: Run) -> None:
         reason = refuse_identity(run.plan, site, self._identity_of(site))
@@ -436,5 +436,5 @@ def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
     past = kept.go_back(number)
     repeated = {later: how for later, how in kept.history.past.items() if later > number}
     run.terms = replace(run.terms, past=repeated)
-    structlog.get_logger().warning("run_went_back", run=run.name, round=number)
+    structlog.get_logger().warning("run_went_back", run=run.name, round=number + 1)
     return WentBack(number, past)

@@ -138,14 +138,14 @@ class Performer:
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
         for rollback in run.course.rollbacks[len(before.rollbacks) :]:
             facts = asdict(rollback)
-            self.log.warning("round_rolled_back", run=run.name, **facts)
+            self.log.warning("round_rolled_back", run=run.name, **facts | {"round": rollback.round + 1})
             kept.note("rolled_back", **facts)
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 
     def _void(self, run: Run, kept: Kept, void: VoidRound) -> None:
         facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
-        self.log.warning("round_void", run=run.name, **facts)
+        self.log.warning("round_void", run=run.name, **facts | {"round": void.round + 1})
         kept.note("void", **facts)
         for site in sorted(void.given_up):
             self.log.warning("site_given_up", site=site, run=run.name)

@@ -97,12 +97,12 @@ def told_of_rollbacks(course: Course) -> list[str]:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)
     why = (
-        f"{last.refusals} or more sites refused the shared parameters of round {last.round}"
+        f"{last.refusals} or more sites refused the shared parameters after round {last.round}"
         if last.refusals
-        else f"the sum of round {last.round} was larger than clipped changes can add up to"
+        else f"the sum of round {last.round + 1} was larger than clipped changes can add up to"
     )
     what = f"The run was rolled back {'once' if count == 1 else f'{count} times'}. Last, {why}. "
-    what += f"The run returned to the parameters of round {last.returned_to}."
+    what += f"The run returned to the parameters after round {last.returned_to}."
     if not _has_ended(course):
         return [f"{what} One site may send harmful changes. A second rollback to these parameters ends the training."]
     return [

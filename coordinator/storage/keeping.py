@@ -180,7 +180,7 @@ class Kept:
         snapshot = read_snapshot(self._folder, number) if number else None
         if number and snapshot is None:
             raise UnavailableError(
-                what=f"The snapshot before round {number} cannot be read.",
+                what=f"The snapshot before round {number + 1} cannot be read.",
                 consequence="The coordinator stopped. It sent nothing to any site.",
                 remedy="Start it again. It continues from the previous snapshot.",
             )
@@ -290,7 +290,7 @@ class Kept:
 
 def _differs(number: int) -> UnavailableError:
     return UnavailableError(
-        what=f"Round {number} would be repeated from other parameters than before.",
+        what=f"Round {number + 1} would be repeated from other parameters than before.",
         consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
         remedy="Run it on the kind of computer and the versions that it began with, or give the study a new version.",
     )

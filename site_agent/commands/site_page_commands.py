@@ -67,17 +67,29 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     help="Column that divides the results into groups. Repeat the option for more columns.",
 )
 @click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+    help="Predicted probability from which you would treat a patient, such as 0.2. Repeat the option for more.",
+)
+@click.option(
     "--html", type=click.Path(path_type=Path), help="Output file for the page, one file without links to others."
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all figures and curves, as JSON."
 )
 def report(
-    path: Path, run_name: str | None, groups: tuple[str, ...], html: Path | None, json_path: Path | None
+    path: Path,
+    run_name: str | None,
+    groups: tuple[str, ...],
+    thresholds: tuple[float, ...],
+    html: Path | None,
+    json_path: Path | None,
 ) -> None:
     """Show what this site gained from a run. Nothing leaves this computer.
 
-    Example: site-agent report --config hospital.yaml --html report.html
+    Example: site-agent report --config hospital.yaml --threshold 0.1 --threshold 0.2 --html report.html
     """
     hospital = read_hospital(path)
 
@@ -88,10 +100,11 @@ def report(
     from site_agent.desk.findings.facts import site_facts
     from site_agent.desk.findings.finding_lines import report_lines
     from site_agent.desk.findings.report_page import report_page
+    from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS
     from site_agent.desk.result_files import check_places, write_result
 
     check_places((("--html", html), ("--json", json_path)), hospital, [path])
-    facts = site_facts(hospital, run_name, groups)
+    facts = site_facts(hospital, run_name, groups, thresholds or USUAL_THRESHOLDS)
     for line in report_lines(facts):
         click.echo(line)
     if html is not None:

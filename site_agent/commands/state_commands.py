@@ -54,7 +54,7 @@ def status(path: Path, as_json: bool) -> None:
 def _table(facts: dict[str, Any]) -> Table:
     table = Table(show_header=False, box=None)
     days, rounds, error = facts["certificate_days_left"], facts["rounds"], facts["last_error"]
-    at = "none" if facts["round"] is None else f"{facts['round'] + 1} of {rounds}"
+    at = "none" if facts["round"] is None else f"{facts['round']} of {rounds}"
     left, audit, pace = facts["left"], facts["audit"], facts.get("seconds_a_round")
     for name, value in (
         ("site", facts["site"]),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, assert_never
 
+from host.printed_page import Section, page, paragraph, table
 from site_agent.console.console_links import Role, Session
-from site_agent.desk.pages.page_document import Section, page, paragraph, table
 
 ROLE_NAMES: Final = {
     Role.DATA_MANAGER: "data manager",
@@ -106,7 +106,7 @@ class Desk:
         """The models of a run, as `adopt --json` lists them."""
         listed: dict[str, Any] = json.loads(text)
         rows = [(model["title"], model["name"], "in use" if model["in_use"] else "") for model in listed["models"]]
-        parts = [table(("model", "name in commands", ""), rows), *map(paragraph, listed["notices"])]
+        parts = [table("Models", ("model", "name in commands", "use"), rows), *map(paragraph, listed["notices"])]
         options = "".join(f'<option value="{escape(name)}">{escape(title)}</option>' for title, name, _ in rows)
         choose = f'<label>Model <select name="model">{options}</select></label>'
         adopt = self._form("adopt", "Adopt this model", {"run": listed["run"]}, choose + self._name())

@@ -161,7 +161,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
 def _rounds(facts: Mapping[str, Any]) -> str:
     if facts["model"] != FEDERATED:
         return "none: no other hospital's patients took part in this model"
-    return f"{facts['rounds']}; the model of round {facts['checkpoint_round']} was kept"
+    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept"
 
 
 def _asked(facts: Mapping[str, Any]) -> list[str]:

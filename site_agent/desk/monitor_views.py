@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.drift.column_drift import MUCH, SOME
-from site_agent.desk.pages.page_document import Section, figure, figures, page, paragraph, table
+from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.pages.plots import Row, intervals
 from site_agent.trainer.comparison.gain import headline_metric
 
@@ -92,7 +93,7 @@ def monitor_page(facts: Facts) -> str:
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
     inputs = [
         figures(figure(f"Bars: what chance alone reaches. Dotted line: {MUCH}", _indices(label, rows), is_wide=True)),
-        table([*head, "not allowed by the contract"], lines),
+        table("Inputs", [*head, "not allowed by the contract"], lines),
         *(paragraph(text) for text in _READING),
     ]
     sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts["quality"]))]
@@ -160,11 +161,11 @@ def _quality(quality: Facts | None) -> list[str]:
         found = quality["differences"][metric]
         spans = [quality["intervals"][metric], None if found is None else found["interval"]]
         shown = ["" if span is None else f"{span[0]:.3f} to {span[1]:.3f}" for span in spans]
-        words = {True: "worse", False: "", None: "not defined"}[quality["is_worse"][metric]]
         difference = None if found is None else found["difference"]
+        words = "not defined" if found is None else verdict(metric, found["difference"], found["interval"])
         lines.append([metric, value, shown[0], quality["at_the_test"][metric], difference, shown[1], words])
-    head = ["metric", "now", "95% interval", "at the test", "difference", "its 95% interval", ""]
-    parts = [table(head, lines), _expected(quality["expected"])]
+    head = ["metric", "now", "95% interval", "at the test", "difference", "its 95% interval", "verdict"]
+    parts = [table("Quality", head, lines), _expected(quality["expected"])]
     if quality["calibration"]:
         keys = ["in_the_large", "slope", "integrated_calibration_index"]
         measured = [
@@ -172,7 +173,7 @@ def _quality(quality: Facts | None) -> list[str]:
             for when, side in (("now", "calibration"), ("at the test", "calibration_at_the_test"))
             for name, one in quality[side].items()
         ]
-        parts.append(table(["calibration", "in the large", "slope", "integrated index (ICI)"], measured))
+        parts.append(table("Calibration", ["calibration", "in the large", "slope", "integrated index (ICI)"], measured))
     return parts
 
 
@@ -183,7 +184,7 @@ def _expected(expected: Facts) -> str:
         [name, *(one[key] for key in keys), f"{one['interval'][0]:+.3f} to {one['interval'][1]:+.3f}"]
         for name, one in expected.items()
     ]
-    return table(head, lines)
+    return table("Expected and happened", head, lines)
 
 
 def _span(interval: list[float]) -> str:

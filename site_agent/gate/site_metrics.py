@@ -40,7 +40,7 @@ class SiteCollector(Collector):
             ("connected", "1 while a stream to the coordinator is open.", facts["connected_since"] is not None),
             ("trainer_gone", "1 while the trainer has ended.", facts["trainer"] == "gone"),
             ("certificate_days", "Days until the certificate ends.", facts["certificate_days_left"]),
-            ("round", "The round under way, from 0.", facts["round"]),
+            ("round", "The round under way. The first one is 1.", facts["round"]),
             ("rounds_planned", "Rounds of the run.", facts["rounds"]),
             ("last_contribution_timestamp_seconds", "When a contribution left last.", _seconds(facts)),
             ("audit_records", "Records in the present file of the audit log.", facts["audit"]["records"]),

@@ -258,7 +258,7 @@ class Rounds:
         if message.returned_to is not None and here != self._return:
             self._return = here
             self._audit.write("run_rolled_back", run=self.run, round=message.round, returned_to=message.returned_to)
-            self._log.warning("run_rolled_back", run=self.run, round=message.round, returned_to=message.returned_to)
+            self._log.warning("run_rolled_back", run=self.run, round=message.round + 1, returned_to=message.returned_to)
 
     def _accept_bind(self, bind: Bind) -> None:
         offer = self._offer
@@ -346,7 +346,8 @@ class Rounds:
             await self._around.send(chunk)
             if upload_number != self._upload_number:
                 return
-        self._log.info("contribution_released", round=bind.round, attempt=bind.attempt, bytes=len(contribution.buffer))
+        number = bind.round + 1  # for people the first round is 1
+        self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
     async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
         if self._is_concluded:

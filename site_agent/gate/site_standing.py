@@ -154,12 +154,12 @@ class Standing:
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 
     def facts(self) -> dict[str, Any]:  # Any: whatever JSON holds
-        """All of it, ready for JSON; times are ISO 8601 in UTC."""
+        """All of it, ready for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
         mishap = self.mishap
         return {
             "phase": self.phase,
             "run": self.run,
-            "round": self.round,
+            "round": None if self.round is None else self.round + 1,
             "rounds": self.rounds,
             "coordinator": self.address,
             "connected_since": _iso(self.connected_since),

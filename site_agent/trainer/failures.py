@@ -39,7 +39,7 @@ class StateLost(ConfigurationError):  # names what was found
 
     def __init__(self, number: int) -> None:
         super().__init__(
-            what=f"This site cannot continue with round {number}: its saved state is missing or damaged.",
+            what=f"This site cannot continue with round {number + 1}: its saved state is missing or damaged.",
             consequence="Nothing was trained, because training would restart from the beginning in mid-study.",
             remedy="Restore this site's whole state folder from a backup, or tell the federation office.",
         )

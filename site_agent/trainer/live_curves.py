@@ -1,8 +1,9 @@
 """How this site's own models do, round by round, on disk while a study trains: for people at this site alone.
 
 The trainer writes it beside its reports, with mode 0600 in a folder that only its own user may read, so the agent,
-which has the network, sees none of it. Measuring takes at most a twentieth of the time. Nothing depends on the file:
-it is replaced whole, not synced, and a disk that does not take it ends no study.
+which has the network, sees none of it. Measuring takes at most five seconds or a twentieth of the time, whichever is
+more. Rounds beyond that are skipped, except the last one. Nothing depends on the file: it is replaced whole, not
+synced, and a disk that does not take it ends no study.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from site_agent.trainer.training.local import predict, validation_loss
 # So many training rows, the first ones of the part, tell the loss well enough to be drawn.
 _MOST_ROWS: Final = 2048
 _SHARE: Final = 1 / 20
-_LEAST_SECONDS: Final = 0.2
+_FREE_SECONDS: Final = 5.0
 _SAMPLED: Final = ("training", "values")
 
 
@@ -46,21 +47,24 @@ class LiveCurves:
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
         self._metric = headline_metric(dataset.task)
         self._facts: dict[str, Any] = {"run": run, "metric": self._metric, "training": [], "values": []}
-        self._next = -math.inf
+        self._began: float | None = None
+        self._spent_seconds = 0.0
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._path.read_bytes())
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
-    def take(self, number: int, training: SiteTraining, choice: Choice) -> None:
+    def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
         """A received model was measured; of rounds that are made again the newest figures count.
 
         Args:
             number: the round in which it was received.
             training: holds the model as it was received.
             choice: has the losses of all rounds on the validation rows.
+            is_last: no later model comes, so this one is not skipped.
         """
         began = self._clock()
-        if began < self._next:
+        self._began = began if self._began is None else self._began
+        if not is_last and self._spent_seconds > max(_FREE_SECONDS, _SHARE * (began - self._began)):
             return
         for key in _SAMPLED:
             self._facts[key] = [point for point in self._facts[key] if point[0] < number]
@@ -73,9 +77,8 @@ class LiveCurves:
         if np.isfinite(outputs).all():
             value = self._rows.evaluate(scores_of(self._preprocessing, outputs)).metrics[self._metric]
         self._keep("values", number, math.nan if value is None else value)
-        self._write(self._facts | {"validation": losses})
-        ended = self._clock()
-        self._next = ended + max(_LEAST_SECONDS, (ended - began) / _SHARE)
+        self._write(self._facts | {"validation": losses, "measured": len(choice.curve)})
+        self._spent_seconds += self._clock() - began
 
     def _keep(self, key: str, number: int, value: float) -> None:
         if math.isfinite(value):

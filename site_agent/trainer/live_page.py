@@ -19,6 +19,8 @@ from host.local_page import curves, document
 Points: TypeAlias = list[tuple[int, float]]
 _HTML: Final = "text/html; charset=utf-8"
 _MOST_POINTS: Final = 400
+_MOST_LINES: Final = 20
+_NOTHING: Final = "<p>No round was measured yet.</p>"
 _NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error"}
 
 
@@ -48,6 +50,7 @@ class LivePage:
             _section("run", f"Run {files[0].stem}", _gain(self._state, files[0].stem))
             + _section("loss", "Loss", _losses(facts))
             + _section("metric", _title(facts), _metric(facts))
+            + _section("figures", "Figures", _skipped(facts) + _figures(facts))
             + _section("others", "Other runs", f"<p>{others}</p>")
         )
 
@@ -71,21 +74,21 @@ def _section(name: str, title: str, content: str) -> str:
 
 def _gain(state: Path, run: str) -> str:
     """The verdict of the run's report, where there is one."""
-    words = "Under way, or ended without a report: what joining brings is told when the study is over."
+    words = "The study is under way, or it ended without a report. The report says what joining brought."
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
-        "Measured on this site's own rows, of the model as it was received in a round. Where agent and trainer are two "
-        "users, as the packages make them, only the trainer may read the file. The page is told to whoever on this "
-        "computer may open its address: on a port that is every user, so end it when you have looked."
+        "Measured on this site's own rows, with the shared model as the sites had it after a round. Only the trainer's "
+        "user may read the file. Everyone on this computer who may open the page's address sees the page. Every user "
+        "may open a port, so stop the command after you have looked."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 
 
 def _losses(facts: Mapping[str, Any]) -> str:
     lines = {"validation rows": _points(facts, "validation"), "training rows": _points(facts, "training")}
-    return curves(lines, what="Loss", lowest_is_best=True) or "<p>Fewer than two rounds were measured.</p>"
+    return curves(lines, what="Loss", lowest_is_best=True) or _NOTHING
 
 
 def _title(facts: Mapping[str, Any]) -> str:
@@ -97,15 +100,70 @@ def _metric(facts: Mapping[str, Any]) -> str:
     drawn = curves(
         {"validation rows": _points(facts, "values")}, what=_title(facts).partition(" on ")[0], lowest_is_best=is_error
     )
-    return drawn or "<p>Fewer than two rounds were measured, or it is not defined on these rows.</p>"
+    return drawn or "<p>No round was measured yet, or the figure is not defined on these rows.</p>"
+
+
+def _skipped(facts: Mapping[str, Any]) -> str:
+    """Which rounds the page lacks, and why."""
+    losses, values = _all_points(facts, "validation"), _all_points(facts, "training")
+    if not losses and not values:
+        return _NOTHING
+    sentences = [f"The loss on the validation rows was measured after {_rounds(len(losses))}."]
+    skipped = len({number for number, _ in losses} - {number for number, _ in values})
+    if skipped:
+        sentences.append(
+            f"The other figures were skipped after {skipped} of them. Such measuring may take five seconds, or a "
+            "twentieth of the time if that is more."
+        )
+    measured = facts.get("measured")
+    if isinstance(measured, int) and measured > len(losses):
+        sentences.append(f"After {_rounds(measured - len(losses))} the loss was not finite, so there is no point.")
+    if max(len(losses), len(values)) > _MOST_POINTS:
+        sentences.append(f"The charts show at most {_MOST_POINTS} rounds of each line, evenly chosen.")
+    return f"<p>{' '.join(sentences)}</p>"
+
+
+def _figures(facts: Mapping[str, Any]) -> str:
+    """The newest rounds as a table, for those who do not see the charts, and for runs too short for a line."""
+    columns = {
+        "loss, training rows": dict(_all_points(facts, "training")),
+        "loss, validation rows": dict(_all_points(facts, "validation")),
+        _title(facts).replace(" on the ", ", "): dict(_all_points(facts, "values")),
+    }
+    rounds = sorted({number for column in columns.values() for number in column}, reverse=True)[:_MOST_LINES]
+    if not rounds:
+        return ""
+    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in ("after round", *columns))
+    lines = "".join(
+        f'<tr><th scope="row" class="number">{number}</th>'
+        + "".join(f'<td class="number">{_figure(column.get(number))}</td>' for column in columns.values())
+        + "</tr>"
+        for number in rounds
+    )
+    return (
+        '<div class="scroll" tabindex="0" role="group" aria-labelledby="h-figures"><table>'
+        f"<caption>The newest {_rounds(len(rounds))}</caption><thead><tr>{head}</tr></thead><tbody>{lines}</tbody>"
+        "</table></div>"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "skipped" if value is None else f"{value:.4f}"
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 def _points(facts: Mapping[str, Any], key: str) -> Points:
+    return _thinned(_all_points(facts, key))
+
+
+def _all_points(facts: Mapping[str, Any], key: str) -> Points:
     try:
-        points = [(int(number), float(value)) for number, value in facts.get(key, ())]
+        return [(int(number), float(value)) for number, value in facts.get(key, ())]
     except (TypeError, ValueError):
         return []
-    return _thinned(points)
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Points:

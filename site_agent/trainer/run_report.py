@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import structlog
 
@@ -192,6 +193,9 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
+        "rows_without_outcome": dataset.rows_without_outcome,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),
         "rollbacks": [list(rollback) for rollback in study.rollbacks] if isinstance(study, Study) else [],

@@ -134,7 +134,7 @@ class Saves:
                 return redraw
         except (ConfigurationError, KeyError):
             pass
-        structlog.get_logger().warning("saved_state_damaged", round=number)
+        structlog.get_logger().warning("saved_state_damaged", round=number + 1)
         return None
 
     def _read_began(self) -> int | None:

@@ -143,8 +143,8 @@ class Study:
         self._trains = plan.tier_of(seeds.site) == "training"
         self._redrawn: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
-        # Is told of each round that was measured, and changes nothing.
-        self.watch: Callable[[int, SiteTraining, Choice], None] = lambda *_: None
+        # Receives each round that was measured, and whether it is the last one. It changes nothing.
+        self.watch: Callable[[int, SiteTraining, Choice, bool], None] = lambda *_: None
 
     @property
     def site(self) -> str:
@@ -382,7 +382,7 @@ class Study:
             loss, rows = training.measured()
         if is_due:
             self.choice.consider(round_number, float(loss), training.local.evaluated())
-            self.watch(round_number, training, self.choice)
+            self.watch(round_number, training, self.choice, is_last)
         if check is not None:
             check.take(round_number, values, rows, training.loss_of_zeros())
 

@@ -267,7 +267,7 @@ class Worker:
         saves.forget_after(held)
         if held < number:
             saves.write(Saved(number), study.saved())
-        self._log.info("study_restored", run=self._run, round=held, goes_on_with=number)
+        self._log.info("study_restored", run=self._run, round=held + 1, goes_on_with=number + 1)
         return study
 
     def _study_at_end(self, number: int) -> Study | PriorStudy:

@@ -178,7 +178,7 @@ FACTS = {
 @pytest.mark.parametrize(
     ("changed", "said", "not_said"),
     [
-        ({}, ["round 4 of 9", "player-fl + ditto", "input.layer1, body.layer2", "0.512346", "in round 3"], []),
+        ({}, ["round 4 of 9", "player-fl + ditto", "input.layer1, body.layer2", "0.512346", "after round 3"], []),
         (
             {"chosen_layers": None, "best_round": None, "best_validation_loss": None},
             ["round 4 of 9"],

@@ -38,8 +38,12 @@ ALONE = (
 
 @pytest.fixture(scope="module")
 def configuration(tmp_path_factory: pytest.TempPathFactory) -> CoordinatorConfiguration:
+    """A coordinator's places."""
+    return configured(tmp_path_factory.mktemp("page"))
+
+
+def configured(folder: Path) -> CoordinatorConfiguration:
     """A coordinator's places: three invited sites and a run of nine rounds in its journal."""
-    folder = tmp_path_factory.mktemp("page")
     record = FederationRecord(
         federation=federation_name("heart-study"),
         coordinator=Address.parse("coordinator.example.org:8443"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from site_agent.desk.pages.page_document import Section, page, paragraph, table
+from host.printed_page import Section, page, paragraph, table
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, where
 from site_agent.trainer.examination.examine import Examination
@@ -37,7 +37,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             _findings("Notes", [finding for finding in examination.findings if finding.level == "note"]),
             _parts(examination),
             _columns(examination),
-            Section(heading="Table 1", parts=[table(examination.table_one[0], examination.table_one[1:])]),
+            Section(heading="Table 1", parts=[_table_one(examination)]),
             _digests(examination),
         ],
     )
@@ -63,7 +63,9 @@ def _findings(heading: str, findings: list[Finding]) -> Section:
         (finding.words, str(finding.count) if finding.count else "", ", ".join(map(str, finding.rows[:KEPT_ROWS])))
         for finding in findings
     ]
-    parts = [table(("what was found", "rows concerned", f"the first {KEPT_ROWS} of them"), lines)] if lines else []
+    parts = (
+        [table(heading, ("what was found", "rows concerned", f"the first {KEPT_ROWS} of them"), lines)] if lines else []
+    )
     return Section(heading=heading, parts=parts)
 
 
@@ -82,7 +84,7 @@ def _parts(examination: Examination) -> Section:
         )
         for part in examination.parts
     ]
-    return Section(heading="Parts of the split", parts=[table(head, lines)])
+    return Section(heading="Parts of the split", parts=[table("Parts of the split", head, lines)])
 
 
 def _columns(examination: Examination) -> Section:
@@ -100,7 +102,7 @@ def _columns(examination: Examination) -> Section:
         )
     words = "Alone: how well a column predicts the outcome on its own, on the rows that do not test; 0.5 is chance."
     head = ("column", "declared as", "missing", "alone", "note")
-    return Section(heading="Columns", parts=[paragraph(words, "soft"), table(head, lines)])
+    return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
 
 
 def _what(column: Column) -> str:
@@ -113,7 +115,12 @@ def _digests(examination: Examination) -> Section:
     lines.append(("the contract", examination.table.contract.digest))
     if examination.query_digest is not None:
         lines.append(("the query", examination.query_digest))
-    return Section(heading="Digests", parts=[table(("of", "digest"), lines)])
+    return Section(heading="Digests", parts=[table("Digests", ("of", "digest"), lines)])
+
+
+def _table_one(examination: Examination) -> str:
+    head, *lines = examination.table_one
+    return table("Table 1", ("feature", *head[1:]), lines)
 
 
 _MOST_NOTES: Final = 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from site_agent.desk.pages.page_document import figure, figures, paragraph
+from host.printed_page import figure, figures, paragraph
+from site_agent.desk.findings.thresholds import wilson
 from site_agent.desk.pages.plots import (
     COLOURS,
     OTHER_REFERENCE,
@@ -28,8 +29,10 @@ _KINDS: Final = {
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
-# The curves of a calibration of many models would hide each other; of the networks both are shown.
+# With several classes there is a decision curve for each of them, of these models.
 _CALIBRATED: Final = (FEDERATED, SILOED)
+_BEYOND: Final = 1.2
+_BIN: Final = 0.011  # a little more than the distance of two thresholds of a curve
 
 
 def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
@@ -37,15 +40,10 @@ def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -
     if not facts["curves"]:
         return []
     outcome = next(iter(facts["treat_all"]))
-    drawn, hidden = [], dict[str, None]()
-    for kind in kinds:
-        chosen = [name for name in facts["curves"] if not name.endswith("guess")][:COLOURS]
-        chosen = [name for name in chosen if name in _CALIBRATED] if kind == "calibration" else chosen
-        lines = {names.get(name, name): facts["curves"][name][outcome] for name in chosen}
-        drawn.append(_drawing(kind, lines, facts["treat_all"][outcome], facts["prevalence"]))
-        hidden |= dict.fromkeys(names.get(name, name) for name in facts["curves"] if name not in chosen)
-    left_out = [paragraph(f"Without a line here: {', '.join(hidden)}.", "soft")] if hidden else []
-    return [figures(*drawn), *left_out]
+    chosen = [name for name in facts["curves"] if not name.endswith("guess")][:COLOURS]
+    lines = {names.get(name, name): facts["curves"][name][outcome] for name in chosen}
+    drawn = [_drawing(kind, lines, facts["prevalence"]) for kind in kinds]
+    return [figures(*drawn), *_without(facts, names, chosen)]
 
 
 def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
@@ -55,19 +53,75 @@ def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
     words = (
         "These are curves of the federated model, of each class against the rest; the other models are in the table."
     )
-    return [figures(*(_drawing(kind, lines, None, None) for kind in kinds)), *_left_out(outcomes, words)]
+    return [figures(*(_drawing(kind, lines, None) for kind in kinds)), *_left_out(outcomes, words)]
 
 
-def class_decisions(facts: Facts, names: Mapping[str, str]) -> list[str]:
-    """A decision curve for each of the first classes: treating all is another line for each of them."""
-    outcomes = list(facts["treat_all"])
+def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
+    """A decision curve for each of the first outcomes, over thresholds up to a little above the highest chosen one."""
+    outcomes, last = list(facts["treat_all"]), min(1.0, _BEYOND * max(facts["thresholds"]))
+    is_several = len(outcomes) > 1
+    chosen = [name for name in facts["curves"] if not name.endswith("guess")]
+    chosen = [name for name in chosen if name in _CALIBRATED] if is_several else chosen[:COLOURS]
     drawn = []
     for outcome in outcomes[:COLOURS]:
-        lines = {
-            names.get(name, name): facts["curves"][name][outcome] for name in _CALIBRATED if name in facts["curves"]
-        }
-        drawn.append(_drawing("decision", lines, facts["treat_all"][outcome], None, f", class {outcome}"))
-    return [figures(*drawn), *_left_out(outcomes, "Each class is treated against the rest.")]
+        lines = {names.get(name, name): facts["curves"][name][outcome]["decision"] for name in chosen}
+        of = f", class {outcome}" if is_several else ""
+        drawn.append(_decision(lines, facts["treat_all"][outcome], last, of))
+    if is_several:
+        return [figures(*drawn), *_left_out(outcomes, "Each class is treated against the rest.")]
+    return [figures(*drawn), *_without(facts, names, chosen)]
+
+
+def calibration_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
+    """A calibration of each model, or of each class of the federated one; groups have their 95% intervals."""
+    outcomes = list(facts["treat_all"])
+    if len(outcomes) > 1:
+        lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
+        words = "The plots are of the federated model, of each class against the rest. The table has all models."
+        return [figures(*(_calibration(label, one) for label, one in lines.items())), *_left_out(outcomes, words)]
+    shown = [name for name in facts["curves"] if not name.endswith("guess")]
+    drawn = [_calibration(names.get(name, name), facts["curves"][name][outcomes[0]]) for name in shown]
+    return [figures(*drawn), *_without(facts, names, shown)]
+
+
+def _without(facts: Facts, names: Mapping[str, str], shown: Sequence[str]) -> list[str]:
+    hidden = [names.get(name, name) for name in facts["curves"] if name not in shown]
+    return [paragraph(f"Without a line here: {', '.join(hidden)}.", "soft")] if hidden else []
+
+
+def _decision(lines: Mapping[str, Facts], all_treated: Facts, last: float, of: str) -> str:
+    title, across, up = _KINDS["decision"]
+
+    def within(line: Facts) -> tuple[list[float], list[float]]:
+        points = [(x, y) for x, y in zip(line["xs"], line["ys"], strict=True) if x <= last + _BIN]
+        return [x for x, _ in points], [y for _, y in points]
+
+    highest = max(0.01, *(max(within(line)[1]) for line in [*lines.values(), all_treated]))
+    x, y = Axis(label=across, low=0.0, high=last), Axis(label=up, low=-0.25 * highest, high=1.1 * highest)
+    xs, ys = within(all_treated)
+    series = [
+        Series(label="treat nobody", xs=[0, last], ys=[0, 0], colour=REFERENCE),
+        Series(label="treat all", xs=xs, ys=ys, colour=OTHER_REFERENCE),
+    ]
+    for colour, (label, line) in enumerate(lines.items()):
+        xs, ys = within(line)
+        series.append(Series(label=label, xs=xs, ys=ys, colour=colour))
+    return figure(title + of, plot(f"{title}{of}: {up} against {across}", x, y, series))
+
+
+def _calibration(label: str, line: Facts) -> str:
+    title, across, up = _KINDS["calibration"]
+    x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
+    found = line["calibration"]
+    groups, smooth = found["groups"], found["smooth"]
+    series = [Series(label="perfect", xs=[0, 1], ys=[0, 1], colour=REFERENCE)]
+    for across_at, observed, rows in zip(groups["xs"], groups["ys"], found["rows"], strict=True):
+        low, high = wilson(observed, rows)
+        series.append(Series(label="", xs=[across_at, across_at], ys=[low, high], colour=0))
+    series.append(Series(label="groups, with 95% intervals", xs=groups["xs"], ys=groups["ys"], colour=0, kind="points"))
+    if smooth is not None:
+        series.append(Series(label="smooth curve", xs=smooth["xs"], ys=smooth["ys"], colour=1))
+    return figure(f"{title}, {label}", plot(f"{title} of {label}: {up} against {across}", x, y, series))
 
 
 def _left_out(outcomes: Sequence[str], words: str) -> list[str]:
@@ -132,42 +186,21 @@ def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
             at = Series(label="", xs=[checkpoint["round"]], ys=[checkpoint["loss"]], colour=colour, kind="points")
             kept.append(at)
     everywhere = [*series, *kept]
-    x = axis_over("round (the dot is the one that was kept)", [x for one in everywhere for x in one.xs])
+    x = axis_over("after round (the dot is the model that was kept)", [x for one in everywhere for x in one.xs])
     y = axis_over("loss on the validation rows", [y for one in everywhere for y in one.ys])
     return figure("Learning curves", plot("Validation loss by round", x, y, everywhere))
 
 
-def _drawing(
-    kind: str, lines: Mapping[str, Facts], all_treated: Facts | None, prevalence: float | None, of: str = ""
-) -> str:
+def _drawing(kind: str, lines: Mapping[str, Facts], prevalence: float | None) -> str:
     title, across, up = _KINDS[kind]
     x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
     series: list[Series] = []
-    if kind in ("receiver_operating_characteristic", "calibration"):
-        series.append(Series(label="chance" if kind[0] == "r" else "perfect", xs=[0, 1], ys=[0, 1], colour=REFERENCE))
+    if kind == "receiver_operating_characteristic":
+        series.append(Series(label="chance", xs=[0, 1], ys=[0, 1], colour=REFERENCE))
     if kind == "precision_recall" and prevalence is not None:
         series.append(Series(label="chance", xs=[0, 1], ys=[prevalence, prevalence], colour=REFERENCE))
-    if kind == "decision":
-        drawn = [*(line[kind] for line in lines.values()), *([all_treated] if all_treated is not None else [])]
-        highest = max([0.05, *(max(line["ys"]) for line in drawn)])
-        y = Axis(label=up, low=-0.25 * highest, high=1.1 * highest)
-        series.append(Series(label="treat nobody", xs=[0, 1], ys=[0, 0], colour=REFERENCE))
-        if all_treated is not None:
-            xs, ys = all_treated["xs"], all_treated["ys"]
-            series.append(Series(label="treat all", xs=xs, ys=ys, colour=OTHER_REFERENCE))
     for colour, (label, line) in enumerate(lines.items()):
-        series.extend(_series(kind, label, line, colour))
-    return figure(title + of, plot(f"{title}{of}: {up} against {across}", x, y, series))
-
-
-def _series(kind: str, label: str, line: Facts, colour: int) -> list[Series]:
-    found = line[kind]
-    if found is None:
-        return []
-    if kind != "calibration":
-        return [Series(label=label, xs=found["xs"], ys=found["ys"], colour=colour)]
-    smooth, groups = found["smooth"], found["groups"]
-    points = Series(label="", xs=groups["xs"], ys=groups["ys"], colour=colour, kind="points")
-    if smooth is None:
-        return [points]
-    return [Series(label=label, xs=smooth["xs"], ys=smooth["ys"], colour=colour), points]
+        found = line[kind]
+        if found is not None:
+            series.append(Series(label=label, xs=found["xs"], ys=found["ys"], colour=colour))
+    return figure(title, plot(f"{title}: {up} against {across}", x, y, series))

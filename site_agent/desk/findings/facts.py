@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, assert_never, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
@@ -26,6 +27,7 @@ from site_agent.desk.findings.curves import (
 )
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
+from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.use.adoption import find_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
@@ -36,7 +38,14 @@ from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.contract import CategoricalFeature, Feature
+from site_agent.trainer.data.contract import (
+    BinaryTarget,
+    CategoricalFeature,
+    Contract,
+    Feature,
+    MultiClassTarget,
+    RegressionTarget,
+)
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.evaluation import HeldOutRows, Scores
@@ -67,13 +76,19 @@ class TestPart:
     is_accepted: bool
 
 
-def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) -> dict[str, Json]:
+def site_facts(
+    hospital: Hospital,
+    run: str | None,
+    groups: Sequence[str] = (),
+    thresholds: Sequence[float] = USUAL_THRESHOLDS,
+) -> dict[str, Json]:
     """All that is known of a run at this site.
 
     Args:
         hospital: this site.
         run: its name; None takes the one whose model was saved last.
         groups: features by which subgroups are made, beside the contract's declared groups.
+        thresholds: probabilities between 0 and 1 from which a clinician would treat.
 
     Raises:
         OperatorError: there is no such run, or it ended without a report.
@@ -85,7 +100,9 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     found_part = _test_part(hospital, model, kept, groups)
     part = None if isinstance(found_part, str) else found_part
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
-    facts |= _curves(kept)
+    facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
+    facts |= _curves(kept) | _at_thresholds(kept, thresholds)
+    facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
     facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
     facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
@@ -93,6 +110,7 @@ def site_facts(hospital: Hospital, run: str | None, groups: Sequence[str] = ()) 
     facts["unit"] = kept.test.unit
     facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
     facts["in_use"] = _in_use(hospital.state_path, name)
+    facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
         *_warnings(facts, kept, found),
@@ -175,6 +193,58 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
         "curves": curves,
         "treat_all": {outcome: benefit_of_treating_all(happened).to_json() for outcome, happened, _ in outcomes},
     }
+
+
+def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
+    """What each model does at each threshold, and how certain calibration and prevalence are, by outcome."""
+    rows, chosen = kept.test, sorted(set(thresholds))
+    found: dict[str, Json] = {}
+    spans: dict[str, Json] = {}
+    for name, scores in kept.scores.items():
+        of_model: dict[str, Json] = {}
+        of_line: dict[str, Json] = {}
+        for outcome, happened, place in _outcomes(rows) if rows.task != "regression" else ():
+            said = _scores_of(scores, place)
+            made = at_thresholds(happened, said, chosen, rows.patients, _SEED)
+            of_model[outcome] = [one.to_json() for one in made]
+            of_line[outcome] = calibration_spans(happened, said, rows.patients, _SEED)
+        found[name], spans[name] = of_model, of_line
+    prevalences: dict[str, Json] = {}
+    if rows.task != "regression":
+        prevalences = {of: prevalence_of(happened, rows.patients).to_json() for of, happened, _ in _outcomes(rows)}
+    return {
+        "thresholds": [float(threshold) for threshold in chosen],
+        "at_thresholds": found,
+        "calibration_intervals": spans,
+        "prevalences": prevalences,
+    }
+
+
+def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json]:
+    """Whose figures at a threshold matter: the federated, the recommended, the best local model, and the one in use."""
+    adoption, recommended = find_adoption(state), cast(Mapping[str, Json], facts.get("recommendation") or {})
+    used = adoption.model if adoption is not None and adoption.run == run else None
+    wanted = dict.fromkeys([FEDERATED, recommended.get("model"), facts.get("best_local"), used])
+    known = cast(Mapping[str, Json], facts["at_thresholds"])
+    return [name for name in wanted if name in known]
+
+
+def _outcome(contract: Contract) -> str:
+    """How this site's contract defines the outcome."""
+    target = contract.target
+    note = f" {target.note}" if target.note else ""
+    match target:
+        case BinaryTarget():
+            others = "any other code" if target.negative is None else " or ".join(map(str, target.negative))
+            codes = " or ".join(map(str, target.positive))
+            return f"{target.positive_name}: {target.name} is {codes}. {target.negative_name}: it is {others}.{note}"
+        case MultiClassTarget():
+            return f"{target.name} is one of {', '.join(map(str, target.codes))}.{note}"
+        case RegressionTarget():
+            unit = f" in {target.unit}" if target.unit else ""
+            return f"The number {target.name}{unit}.{note}"
+        case _:
+            assert_never(target)
 
 
 def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:

@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from host.printed_page import Section, figure, figures, page, paragraph, table
+from site_agent.desk.findings.clinical_parts import (
+    at_threshold,
+    calibration,
+    compared,
+    figure_with_interval,
+    verdict,
+)
 from site_agent.desk.findings.drawings import (
     class_curves,
-    class_decisions,
     importance_plot,
     learning_plot,
     model_curves,
     predicted_and_observed,
     subgroup_plot,
 )
-from site_agent.desk.pages.page_document import Section, figure, figures, page, paragraph, table
 from site_agent.desk.pages.plots import Row, intervals
 from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, headline_metric
 from site_agent.trainer.simple_models import TITLES
@@ -47,13 +53,18 @@ _METRICS: Final = {
 }
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients; differences are paired, so both models meet the same"
-    " resamples. A difference whose interval holds 0 may be none at all.",
+    " resamples. We write better or worse only if the interval of the difference excludes zero. With many figures, one"
+    " in 20 such intervals excludes zero by chance.",
+    "Sensitivity: of patients with the outcome, the share that is treated. Specificity: of those without, the share"
+    " that is not. Predictive values: of patients treated, the share with the outcome, and of those not treated, the"
+    " share without it. They depend on how common the outcome is.",
     "AUROC: of pairs of one row with and one without the outcome, the share ranked the right way round. Brier score and"
     " log loss: how far probabilities are from what happened; lower is better.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated"
     " calibration index is the mean distance of the probabilities to a smooth curve through what happened.",
     "Decision curve: the net benefit of treating whoever has at least the threshold's probability, in true positives"
-    " per row; a model is of use where its line is above those of treating all and treating nobody.",
+    " per row. A model is useful at a threshold if its line is above those of treating all and treating nobody."
+    " The curve has no intervals. The table below it has.",
     "Importance: how much worse the headline metric gets when one feature is shuffled. It says what the model leans on,"
     " not what causes the outcome.",
 )
@@ -61,6 +72,7 @@ _READING: Final = (
 
 def report_page(facts: Facts) -> str:
     """The whole document, from what `site_facts` gave."""
+    models = models_of(facts)
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
@@ -74,12 +86,12 @@ def report_page(facts: Facts) -> str:
         ),
     ]
     sections = [
-        Section(heading="What was compared", parts=[_compared(facts)]),
+        Section(heading="What was compared", parts=[compared(facts, NAMES, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
         Section(heading="Ranking", parts=_ranking(facts)),
-        Section(heading="Calibration", parts=_calibration(facts)),
-        Section(heading="Use for a decision", parts=_decision(facts)),
+        Section(heading="Calibration", parts=calibration(facts, NAMES, models)),
+        Section(heading="Use for a decision", parts=at_threshold(facts, NAMES)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
         Section(heading="What the model leans on", parts=_importance(facts)),
@@ -100,8 +112,8 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     """Which round's model was kept, and why, in words."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
-        return f"The model of round {number} was kept: the last one, as the plan says (checkpoint: latest)."
-    opening = f"The model of round {number} was kept: "
+        return f"The model after round {number} was kept: the last one, as the plan says (checkpoint: latest)."
+    opening = f"The model after round {number} was kept: "
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
@@ -115,22 +127,6 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     )
 
 
-def _compared(facts: Facts) -> str:
-    rows = facts["rows"]
-    lines: list[list[str | float | None]] = [
-        ["site", facts["site"]],
-        ["run", facts["run"]],
-        ["method", facts["method"]],
-        *([[name.replace("_", " "), text] for name, text in (facts.get("question") or {}).items()]),
-        ["plan digest", facts["plan_digest"]],
-        ["task", facts["task"]],
-        ["rows", f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"],
-        ["models", ", ".join(NAMES.get(name, name) for name in models_of(facts))],
-        ["bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"],
-    ]
-    return table(["", ""], lines)
-
-
 def _quality(facts: Facts) -> list[str]:
     metric, models = headline_metric(facts["task"]), models_of(facts)
     label = _METRICS[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
@@ -140,12 +136,12 @@ def _quality(facts: Facts) -> list[str]:
     drawing = intervals(f"{label} of every model with its 95% interval", label, rows)
     names = list(models[FEDERATED]["metrics"])
     lines = [
-        [NAMES.get(name, name), *(_figure(one["metrics"][key], one["intervals"][key]) for key in names)]
+        [NAMES.get(name, name), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in names)]
         for name, one in models.items()
     ]
     return [
         figures(figure(f"{label} on the test rows", drawing, is_wide=True)),
-        table(["model", *(_METRICS[key] for key in names)], lines),
+        table("Every model", ["model", *(_METRICS[key] for key in names)], lines),
         *(
             paragraph(f"{NAMES.get(name, name)}: training came to no finite model, so there are no figures.", "soft")
             for name in (SILOED, PLACEBO)
@@ -169,14 +165,22 @@ def _differences(facts: Facts) -> list[str]:
     lines = [
         [
             NAMES.get(name, name),
-            *(_figure(one[key]["difference"], one[key]["interval"], sign="+") if one[key] else None for key in names),
+            *(_difference(key, one[key]) for key in names),
         ]
         for name, one in found.items()
     ]
     return [
         figures(figure(f"{side} of the dotted line the federated model is the better one", drawing, is_wide=True)),
-        table(["federated minus", *(_METRICS[key] for key in names)], lines),
+        table("Differences", ["federated minus", *(_METRICS[key] for key in names)], lines),
     ]
+
+
+def _difference(metric: str, found: Facts | None) -> str | None:
+    """Federated minus another model, and whether that is better or worse."""
+    if found is None:
+        return None
+    shown = figure_with_interval(found["difference"], found["interval"], sign="+")
+    return f"{shown}: {verdict(metric, found['difference'], found['interval'])}"
 
 
 def _ranking(facts: Facts) -> list[str]:
@@ -185,42 +189,23 @@ def _ranking(facts: Facts) -> list[str]:
     return model_curves(facts, ("receiver_operating_characteristic", "precision_recall"), NAMES)
 
 
-def _calibration(facts: Facts) -> list[str]:
-    if facts["task"] == "regression":
-        return []
-    drawn = class_curves if facts["task"] == "multi-class" else None
-    plots = drawn(facts, ("calibration",)) if drawn else model_curves(facts, ("calibration",), NAMES)
-    keys = ["in_the_large", "intercept", "slope", "expected_calibration_error", "integrated_calibration_index"]
-    lines = [
-        [NAMES.get(name, name), outcome, *(found[key] for key in keys)]
-        for name, one in models_of(facts).items()
-        for outcome, found in one["calibration"].items()
-    ]
-    head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
-    return [*plots, table(head, lines)]
-
-
-def _decision(facts: Facts) -> list[str]:
-    if facts["task"] == "multi-class":
-        return class_decisions(facts, NAMES)
-    return model_curves(facts, ("decision",), NAMES)
-
-
 def _groups(facts: Facts) -> list[str]:
     found = facts["subgroups"]
     if not found:
         return [paragraph("The contract declares no groups; name features with --group to see subgroups.", "soft")]
     metric = headline_metric(facts["task"])
-    head = ["group", "test rows", _METRICS[metric], ""]
+    head = ["group", "test rows", _METRICS[metric], "remark"]
     lines: list[list[str | float | None]] = []
     for one in found:
         small = "too few to conclude" if one["is_small"] else ""
-        lines.append([f"{one['group']}: {one['value']}", one["rows"], _figure(one[metric], one["interval"]), small])
+        lines.append(
+            [f"{one['group']}: {one['value']}", one["rows"], figure_with_interval(one[metric], one["interval"]), small]
+        )
     if facts["task"] == "binary":
         head[2:2] = ["with the outcome", "calibration in the large"]
         for line, one in zip(lines, found, strict=True):
             line[2:2] = [one["positive"], one["in_the_large"]]
-    return [figures(subgroup_plot(found, metric, _METRICS[metric])), table(head, lines)]
+    return [figures(subgroup_plot(found, metric, _METRICS[metric])), table("Groups", head, lines)]
 
 
 def _importance(facts: Facts) -> list[str]:
@@ -240,11 +225,3 @@ def _row(label: str, value: float | None, interval: Sequence[float] | None) -> R
     if interval is None:
         return Row(label=label, value=value)
     return Row(label=label, value=value, low=interval[0], high=interval[1])
-
-
-def _figure(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
-    if value is None:
-        return None
-    # Rounded before it is written, as -0.0004 would stand there as -0.000.
-    text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
-    return f"{text} ({' to '.join(span)})" if span else text

@@ -56,6 +56,7 @@ class Dataset:
 
     `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
     patient; None where the contract declares no patient column. `profile` is of the training rows.
+    `rows_without_outcome` are in none of the parts: the contract says `missing: drop`.
     """
 
     training: Examples
@@ -69,6 +70,7 @@ class Dataset:
     test_patients: npt.NDArray[np.int64] | None = None
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     profile: Profile | None = None
+    rows_without_outcome: int = 0
 
     @property
     def outputs(self) -> int:
@@ -128,6 +130,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
             {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
         ),
         profile=profile_of(table.contract, table, rows.training, training_patients),
+        rows_without_outcome=len(table.dropped),
     )
     return dataset, preprocessing
 

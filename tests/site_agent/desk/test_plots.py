@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from site_agent.desk.findings.curves import THRESHOLDS, benefit_of_treating_all
-from site_agent.desk.findings.drawings import class_decisions, model_curves
+from site_agent.desk.findings.drawings import calibration_plots, decision_plots, model_curves
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import NAMES, report_page
 from site_agent.desk.findings.subgroups import subgroups
@@ -70,7 +70,7 @@ def test_the_drawn_ranking_is_scikit_learns(wine: tuple[Mapping[str, Any], HeldO
 def test_each_class_has_its_own_decision_curve(wine: tuple[Mapping[str, Any], HeldOutRows, Points]) -> None:
     """With treating all of that class: prevalence minus the rest at the threshold's odds, by hand."""
     facts, rows, scores = wine
-    plots = plots_of("".join(class_decisions(facts, NAMES)))
+    plots = plots_of("".join(decision_plots({**facts, "thresholds": [0.1, 1 / 1.2]}, NAMES)))
 
     assert list(plots) == [f"Decision curve, class {name}" for name in rows.classes]
     for place, markup in enumerate(plots.values()):
@@ -112,7 +112,7 @@ def test_a_line_that_comes_back_is_drawn_in_pieces() -> None:
 
 
 def test_every_model_has_a_line_or_is_named() -> None:
-    """Seven models and a guess: seven lines of ranking, two of calibration, and a sentence for the others."""
+    """Seven models and a guess: seven lines of ranking, seven plots of calibration, and a sentence for the guess."""
     names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
     of_one = {
@@ -124,12 +124,12 @@ def test_every_model_has_a_line_or_is_named() -> None:
     facts = {"curves": curves, "treat_all": {"yes": line}, "prevalence": 0.5}
 
     ranking, left_out = model_curves(facts, ("receiver_operating_characteristic",), NAMES)
-    calibrated, others = model_curves(facts, ("calibration",), NAMES)
+    calibrated, others = calibration_plots(facts, NAMES)
 
     assert len(set(re.findall(r'class="line (c\d d\d)" d="M5', ranking))) == 7
     assert "guess by prevalence" in left_out
-    assert calibrated.count('class="key"') == 3
-    assert all(NAMES[name] in others for name in names[2:])
+    assert list(plots_of(calibrated)) == [f"Calibration, {NAMES[name]}" for name in names]
+    assert "guess by prevalence" in others
 
 
 @pytest.mark.parametrize(("each", "is_small"), [(1, False), (5, True)])

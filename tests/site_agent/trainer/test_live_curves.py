@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from host.local_page import curves
+from protos.wire.messages import Stage
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.live_curves import LiveCurves
 from site_agent.trainer.live_page import LivePage, live_path
-from site_agent.trainer.study import Study
+from site_agent.trainer.study import Asked, Study
 from tests.site_agent.trainer.sites import first_values, make_plan, make_site, numbers_of, prepare, run_rounds
 
 PLAN = make_plan(schedule={"aggregate": "every-epoch", "epochs": 6, "batches_per_epoch": 4})
@@ -88,10 +89,16 @@ def test_a_trainer_that_is_started_again_goes_on_with_its_curves(tmp_path: Path)
 
 
 def test_drawing_takes_a_twentieth_of_the_time_and_ends_no_study(tmp_path: Path) -> None:
-    """In short rounds most are left out; a folder that cannot be made is no reason to stop."""
+    """Slow measuring skips rounds, never the last one, and the page counts them. A missing folder stops nothing."""
     hospital, study, preprocessing = watched(tmp_path, is_slow=True)
-    run_rounds(PLAN, [study])
+    values = run_rounds(PLAN, [study])
     assert [number for number, _ in facts_of(hospital)["training"]] == [1]
+    study.close(Asked(round=6, stage=Stage.REPORT), values)
+    assert [number for number, _ in facts_of(hospital)["training"]] == [1, 6]
+    assert [number for number, _ in facts_of(hospital)["validation"]] == [1, 2, 3, 4, 5, 6]
+    text = LivePage("st-mary", hospital.state_path).main()
+    assert "measured after 6 rounds" in text
+    assert "skipped after 4 of them" in text
 
     (tmp_path / "file").write_text("")
     nowhere = LiveCurves(tmp_path / "file", PLAN.run_name, study.own, preprocessing, Clock())
@@ -133,7 +140,7 @@ def test_a_file_that_is_not_as_it_was_written_breaks_no_page(tmp_path: Path, con
 
     text = asked(LivePage("st-mary", tmp_path)).decode()
 
-    assert "Fewer than two rounds were measured" in text
+    assert "No round was measured yet" in text
     assert "<b>" not in text
 
 
@@ -142,11 +149,28 @@ def test_lines_share_their_axes_and_say_what_they_are() -> None:
     drawn = curves({"a": [(1, 4.0), (3, 2.0)], "b": [(2, 1.0), (3, 3.0)]}, what="Loss", lowest_is_best=True)
 
     assert drawn.count("<polyline") == 2
-    assert drawn.count("<circle") == 1
+    assert drawn.count('class="best"') == 1
     assert ">4<" in drawn
     assert ">1<" in drawn
-    assert "Loss, a: from 4 in round 1 to 2 in round 3; lowest 2 in round 3." in drawn
-    assert curves({"a": [(1, 1.0)]}, what="Loss", lowest_is_best=True) == ""
+    assert "Loss, a: from 4 after round 1 to 2 after round 3; lowest 2 after round 3." in drawn
+    assert curves({"a": []}, what="Loss", lowest_is_best=True) == ""
+
+
+@pytest.mark.parametrize("rounds", range(1, 5))
+def test_a_short_run_is_shown(tmp_path: Path, rounds: int) -> None:
+    """From the first measured round on the page has its figures, as points and in a table."""
+    place = live_path(tmp_path, "study-v1-0123456789ab")
+    place.parent.mkdir(parents=True)
+    points = [[number, 0.5 + number] for number in range(1, rounds + 1)]
+    facts = {"metric": "auroc", "training": points, "values": [], "validation": points, "measured": rounds + 1}
+    place.write_text(json.dumps(facts))
+
+    text = LivePage("st-mary", tmp_path).main()
+
+    assert text.count('class="point"') == rounds
+    assert text.count('<th scope="row"') == rounds
+    assert f"{rounds + 0.5:.4f}" in text
+    assert "After 1 round the loss was not finite" in text
 
 
 def test_the_first_round_has_nothing_to_measure(tmp_path: Path) -> None:

@@ -74,13 +74,33 @@ def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
     page = report_page({**facts, "site": "<b>st-mary</b>"})
 
     assert facts["gain"]["sentence"] in page
-    assert page.count("<svg class") == 9
+    assert page.count("<svg class") == 10
     assert "integrated index (ICI)" in page
     assert "lowest of 3 measured" in page
     assert "&lt;b&gt;st-mary" in page
     assert "<b>" not in page
     assert "prefers-color-scheme:dark" in page
     assert "@media print" in page
+
+
+def test_the_report_says_when_with_whom_and_in_which_patients(facts: Mapping[str, Any]) -> None:
+    """Date, sites, outcome, prevalence and dropped rows are on the page, and every difference has its verdict."""
+    page = report_page(facts)
+
+    for text in (facts["date"][:10], "3: ", "positive: outcome is", "with positive", "0, because they have no outcome"):
+        assert text in page
+    (line,) = re.findall(r'<th scope="row">trained alone \(siloed\)</th>(<td>[+-].*?)</tr>', page)
+    cells = re.findall(r"<td>(.*?)</td>", line)
+    assert all(re.search(r": (better|worse|no clear difference)$", cell) for cell in cells)
+    assert len(cells) == len(facts["federated"]["metrics"])
+
+
+def test_a_clinician_chooses_the_thresholds(hospital: Hospital) -> None:
+    """The table has those that were asked for, and the curve ends a little above the highest of them."""
+    page = report_page(site_facts(hospital, None, (), (0.25, 0.1)))
+
+    assert re.findall(r'<th scope="row">(\d+%)</th>', page) == ["10%", "10%", "25%", "25%"]
+    assert ">0.3</text>" in page.partition("Decision curve</figcaption>")[2].partition("</svg>")[0]
 
 
 def test_groups_and_importance_rest_on_all_test_rows(facts: Mapping[str, Any]) -> None:

@@ -1,0 +1,148 @@
+"""An audit log as one HTML page that puts together what belongs together: people's acts, then each run, then the rest.
+
+Pure. Each record is on the page once, with its number and its facts, so the page is as complete as the log. Of a run,
+all records of one round are one line: what was offered, released, handed over, bound and summed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from audit.log_report import figures, in_words
+from host.printed_page import Cell, Folded, Section, page, pairs, paragraph, table
+
+Record: TypeAlias = tuple[int, Mapping[str, Any]]
+_PEOPLE: Final = "What people decided"
+_REFUSED: Final = "What was refused"
+_IDENTITY: Final = "Sites, certificates and keys"
+_LOG: Final = "The log itself"
+_OTHER: Final = "Everything else"
+_TIME_LETTERS: Final = 19
+_GROUP_OF: Final = {
+    **dict.fromkeys(
+        (
+            "plan_approved", "approval_awaited", "plan_withdrawn", "data_accepted", "data_withdrawn", "model_adopted",
+            "release_approved", "maintenance_announced", "maintenance_cancelled", "run_paused", "run_resumed",
+            "run_stopped", "run_withdrawn", "log_began_anew",
+        ),
+        _PEOPLE,
+    ),
+    **dict.fromkeys(
+        (
+            "approval_refused", "plan_refused", "release_refused", "coordinator_refused", "renewal_refused",
+            "peer_refused", "foreign_name_refused", "log_refused", "refusals_counted", "site_state_refused",
+        ),
+        _REFUSED,
+    ),
+    **dict.fromkeys(
+        (
+            "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed", "own_certificate_shown",
+            "certificate_in_use", "certificate_put_back", "renewal_requested", "trusted_roots_changed",
+            "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed", "own_authority_counts",
+            "own_authority_removed", "own_certificate_accepted", "site_connected", "site_revoked", "identity_replaced",
+        ),
+        _IDENTITY,
+    ),
+    **dict.fromkeys(
+        ("checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored"), _LOG
+    ),
+}  # fmt: skip
+_WHAT: Final = {
+    _PEOPLE: "Approvals, withdrawals and other acts of a person.",
+    _REFUSED: "Requests that this program or its policy did not allow.",
+    _IDENTITY: "Who was let in, and with which keys.",
+    _LOG: "Confirmations by the other side, and changes of the log's files.",
+    _OTHER: "Records of no run.",
+}
+
+
+def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Record]) -> str:
+    """One page that loads nothing: what was checked, what left in figures, and every record in words.
+
+    Args:
+        title: of the page.
+        summary: what was checked, as names and texts.
+        records: number and facts of each, in their order.
+    """
+    kept = list(records)
+    groups, runs = _grouped(kept)
+    sections = [
+        Section(heading="What was checked, and what left", parts=[pairs("Summary", (*summary, *figures(kept)))])
+    ]
+    sections += [_section(group, groups[group]) for group in (_PEOPLE, _REFUSED)]
+    sections += [_run(name, found) for name, found in runs.items()]
+    sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
+    words = "Each record is on this page once. In the facts, as the log has them, the first round is 0, not 1."
+    return page(title, [paragraph(words, "soft")], sections)
+
+
+def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
+    """The records by group, and those that only concern a run by its name."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    runs: dict[str, list[Record]] = defaultdict(list)
+    for number, facts in records:
+        group = _GROUP_OF.get(str(facts.get("event")))
+        if group is None and facts.get("run"):
+            runs[str(facts["run"])].append((number, facts))
+        else:
+            groups[group or _OTHER].append((number, facts))
+    return groups, runs
+
+
+def _section(heading: str, records: Sequence[Record]) -> Section:
+    if not records:
+        return Section(heading=heading, parts=[])
+    drawn = table(heading, _HEAD, [_line(_time(facts), [(number, facts)]) for number, facts in records])
+    return Section(heading=heading, parts=[paragraph(_WHAT[heading], "soft"), drawn])
+
+
+def _run(name: str, records: Sequence[Record]) -> Section:
+    """The records of a run: first those of no round, then a line for each round."""
+    rounds: dict[int, list[Record]] = defaultdict(list)
+    others: list[Record] = []
+    for number, facts in records:
+        at = facts.get("round")
+        if isinstance(at, int):
+            rounds[at].append((number, facts))
+        else:
+            others.append((number, facts))
+    left = dict(figures(records))
+    words = f"{left['Contributions that left']} contributions with {left['Bytes in them']} bytes left in this run."
+    parts = [paragraph(words, "soft")] if left["Contributions that left"] != "0" else []
+    if others:
+        parts.append(table(f"{name}, course", _HEAD, [_line(_time(f), [(n, f)]) for n, f in others]))
+    if rounds:
+        lines = [[at + 1, *_line(_period(found), found)] for at, found in sorted(rounds.items())]
+        parts.append(table(f"{name}, rounds", ("round", *_HEAD), lines))
+    return Section(heading=f"Run {name}", parts=parts)
+
+
+_HEAD: Final = ("time (UTC)", "what happened", "record", "facts")
+
+
+def _line(time: str, records: Sequence[Record]) -> list[Cell]:
+    words = [in_words(facts) for _, facts in records]
+    everything = json.dumps([facts for _, facts in records], indent=1, sort_keys=True)
+    return [
+        time,
+        words[0] if len(words) == 1 else tuple(words),
+        ", ".join(str(number) for number, _ in records),
+        Folded(summary="facts", text=everything),
+    ]
+
+
+def _time(facts: Mapping[str, Any]) -> str:
+    """As people write it; a time of another zone stays as it is."""
+    text = str(facts.get("time", ""))
+    return text[:19].replace("T", " ") if text.endswith("+00:00") else text
+
+
+def _period(records: Sequence[Record]) -> str:
+    first, last = _time(records[0][1]), _time(records[-1][1])
+    if first == last:
+        return first
+    is_same_day = first[:10] == last[:10] and len(last) == _TIME_LETTERS
+    return f"{first} to {last[11:] if is_same_day else last}"

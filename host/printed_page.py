@@ -1,0 +1,184 @@
+"""One self-contained HTML page: text, tables and plots, for a desk, a phone, a dark screen, and paper.
+
+A page requests nothing from anywhere, and its own policy forbids it: no script, no font, no picture, no style
+from elsewhere. Every text from a table, a log or a contract is escaped here. For a screen reader each table has a name
+and head cells, each section a heading, and each box that scrolls can be reached with the keyboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, TypeAlias, assert_never
+
+# Colours of lines are those of Okabe and Ito 2008, which people with colour blindness tell apart.
+_STYLE: Final = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--rule:#d0d7de;--card:#f6f8fa;--warn:#8a4600;
+--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#7a3e9d;--c6:#b3003b;--c7:#2b6b6b}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--rule:#30363d;
+--card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#c4a3f5;--c6:#ff8fa3;--c7:#7fd6d0}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.5rem;max-width:64rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
+background:var(--ground)}
+h1{font-size:1.6rem;margin:0 0 .3rem;overflow-wrap:anywhere}
+h2{overflow-wrap:anywhere;font-size:1.2rem;margin:2rem 0 .5rem;border-top:1px solid var(--rule);
+padding-top:1rem}
+p{max-width:46rem;margin:.4rem 0;overflow-wrap:anywhere}.soft{color:var(--soft);font-size:.9rem}
+.lead{font-size:1.1rem;background:var(--card);border-left:4px solid var(--c0);padding:.7rem 1rem;margin:1rem 0}
+.warning{color:var(--warn);border-left:4px solid var(--warn);padding:.2rem .8rem;margin:.5rem 0}
+.warning::before{content:"Warning: ";font-weight:600}
+.plots{display:flex;flex-wrap:wrap;gap:1.2rem}figure{margin:0;flex:0 1 auto;max-width:100%}
+figcaption{font-weight:600;margin:.3rem 0}svg.plot{max-width:100%;height:auto;display:block}
+.scroll{overflow-x:auto;max-width:100%}.scroll:focus-visible{outline:2px solid var(--c0)}
+table{border-collapse:collapse;font-size:.9rem;margin:.6rem 0}caption{text-align:left;font-weight:600}
+th,td{padding:.25rem .7rem;text-align:left;border-bottom:1px solid var(--rule);vertical-align:top;max-width:36rem}
+tbody th{font-weight:400}.pairs th{font-weight:600;white-space:nowrap}.pairs td{overflow-wrap:anywhere;min-width:12rem}
+td.number,tbody th.number{font-variant-numeric:tabular-nums;white-space:nowrap}td.number,th.number{text-align:right}
+td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
+summary{cursor:pointer;white-space:nowrap}pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
+.sign{width:100%}.sign td{height:3em;width:33%}
+.axis,.grid,.line,.reference,.span{fill:none}.axis{stroke:var(--soft)}.grid{stroke:var(--rule);stroke-width:.6}
+.line{stroke-width:1.8}.reference{stroke:var(--soft);stroke-dasharray:2 4;stroke-width:1.4}
+.span{stroke:var(--c0);stroke-width:2.4}.words,.tick{fill:var(--ink);font:12px system-ui,sans-serif}
+.tick{fill:var(--soft);font-size:11px}
+.line.c0{stroke:var(--c0)}.line.c1{stroke:var(--c1)}.line.c2{stroke:var(--c2)}.line.c3{stroke:var(--c3)}
+.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
+.dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}.dot.c4{fill:var(--c4)}
+.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
+.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}.d4{stroke-dasharray:4 4}
+.d5{stroke-dasharray:12 3 2 3 2 3}.d6{stroke-dasharray:14 4}.d7{stroke-dasharray:3 2 9 2}
+.all{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:10 2 1 2}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
+.key{display:inline-flex;align-items:center;gap:.35rem}.key svg{flex:none}
+@media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
+th,td{padding:.25rem .5rem}.narrow .words{font-size:15px}.narrow .tick{font-size:14px}.pairs th{white-space:normal}
+figure.wide .scroll svg.plot{max-width:none}}
+a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
+input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
+@media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
+figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
+.plots{gap:5mm}figure{width:86mm}.legend{max-width:86mm}figure.wide,svg.plot{width:100%}table{font-size:8pt}
+th,td{padding:.15rem .4rem}}
+"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action"
+_REFERRER: Final = {False: "no-referrer", True: "same-origin"}  # without it a form's origin would be null
+_FORMS: Final = {False: "'none'", True: "'self'"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded:
+    """Text that a reader opens, and what stands there until then."""
+
+    summary: str
+    text: str
+
+
+Cell: TypeAlias = str | float | tuple[str, ...] | Folded | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A heading and what stands below it, as markup made by the functions of this file and of `plots`."""
+
+    heading: str
+    parts: Sequence[str]
+
+
+def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has_forms: bool = False) -> str:
+    """The whole document.
+
+    Args:
+        title: in the head and as the first heading.
+        opening: markup between the title and the first section.
+        sections: those without parts are left out.
+        has_forms: its forms may be sent to the program that served it. A browser then names that program's own
+            address as the origin. Otherwise no form is sent at all.
+    """
+    body = [f"<header><h1>{escape(title)}</h1>", *opening, "</header><main>"]
+    for number, section in enumerate(sections):
+        if section.parts:
+            heading = f'<h2 id="h{number}">{escape(section.heading)}</h2>'
+            body.append(f'<section aria-labelledby="h{number}">{heading}{"".join(section.parts)}</section>')
+    body.append("</main>")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY} {_FORMS[has_forms]}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="referrer" content="{_REFERRER[has_forms]}">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def paragraph(text: str, style: str = "") -> str:
+    """A paragraph of plain text; `style` is one of soft, lead, warning, or empty."""
+    return f'<p class="{style}">{escape(text)}</p>' if style else f"<p>{escape(text)}</p>"
+
+
+def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, style: str = "") -> str:
+    """A table that scrolls in a box of its own if the screen is narrow.
+
+    Args:
+        name: of the table, for a screen reader.
+        head: of the columns, none of them empty.
+        rows: the first cell is the head of its row. Numbers stand to the right with three digits after the point,
+            None is a dash, and a tuple is a list.
+        style: a class of the table.
+    """
+    titles = "".join(f'<th scope="col"{_right(rows, place)}>{escape(text)}</th>' for place, text in enumerate(head))
+    lines = "".join(
+        f"<tr>{''.join(_cell(one, is_head=not place) for place, one in enumerate(row))}</tr>" for row in rows
+    )
+    drawn = f' class="{style}"' if style else ""
+    inside = f"<table{drawn}><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+    return _scrolling(name, inside)
+
+
+def pairs(name: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A table of names and texts, without a head."""
+    lines = "".join(f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)
+    return _scrolling(name, f'<table class="pairs"><tbody>{lines}</tbody></table>')
+
+
+def figure(caption: str, drawing: str, *, is_wide: bool = False) -> str:
+    """A plot with its caption. A wide one takes the width of the paper, and scrolls in a box of its own on a phone."""
+    if not is_wide:
+        return f'<figure class="narrow"><figcaption>{escape(caption)}</figcaption>{drawing}</figure>'
+    return f'<figure class="wide"><figcaption>{escape(caption)}</figcaption>{_scrolling(caption, drawing)}</figure>'
+
+
+def figures(*drawn: str) -> str:
+    """Plots side by side where there is room."""
+    return f'<div class="plots">{"".join(drawn)}</div>'
+
+
+def _scrolling(name: str, inside: str) -> str:
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{inside}</div>'
+
+
+def _cell(value: Cell, *, is_head: bool) -> str:
+    tag, scope = ("th", ' scope="row"') if is_head else ("td", "")
+    match value:
+        case str():
+            return f"<{tag}{scope}>{escape(value)}</{tag}>"
+        case Folded(summary=summary, text=text):
+            folded = f"<summary>{escape(summary)}</summary><pre>{escape(text)}</pre>"
+            return f'<{tag}{scope}><details aria-label="{escape(summary)}">{folded}</details></{tag}>'
+        case tuple():
+            return f"<{tag}{scope}><ul>{''.join(f'<li>{escape(text)}</li>' for text in value)}</ul></{tag}>"
+        case None:
+            text = "–"
+        case int():
+            text = str(value)
+        case float():
+            text = f"{value:.3f}"
+        case _:
+            assert_never(value)
+    return f'<{tag}{scope} class="number">{text}</{tag}>'
+
+
+def _right(rows: Sequence[Sequence[Cell]], place: int) -> str:
+    """The class of a column's head: as its cells, to the right if they are numbers."""
+    cells = [row[place] for row in rows]
+    is_number = any(isinstance(cell, int | float) for cell in cells)
+    return ' class="number"' if is_number and not any(isinstance(cell, str | tuple) for cell in cells) else ""

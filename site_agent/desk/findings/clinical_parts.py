@@ -1,0 +1,153 @@
+"""The parts of the report that a clinician reads first: whose patients, which outcome, calibration, and thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from host.printed_page import Cell, pairs, paragraph, table
+from site_agent.desk.findings.drawings import calibration_plots, decision_plots
+from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
+
+Facts: TypeAlias = Mapping[str, Any]
+_NOT_RECORDED: Final = "not recorded by the version that made this run"
+_LINE: Final = ("in_the_large", "intercept", "slope")
+
+
+def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
+    """What was compared, when, with whom and in which patients.
+
+    Args:
+        facts: of the report.
+        names: of models, as people call them.
+        models: that have figures.
+    """
+    rows, sites = facts["rows"], facts["sites"]
+    dropped = facts["rows_without_outcome"]
+    counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
+    return pairs(
+        "What was compared",
+        [
+            ("site", facts["site"]),
+            ("date", f"{facts['date'][:16].replace('T', ' ')} UTC" if facts["date"] else _NOT_RECORDED),
+            ("run", facts["run"]),
+            ("sites", f"{len(sites)}: {', '.join(sites)}"),
+            ("method", facts["method"]),
+            *((f"plan, {key.replace('_', ' ')}", text) for key, text in (facts.get("question") or {}).items()),
+            ("outcome here", facts["outcome"]),
+            *((f"with {outcome}", _prevalence(one)) for outcome, one in facts["prevalences"].items()),
+            ("task", facts["task"]),
+            ("rows", counted),
+            ("rows dropped", _NOT_RECORDED if dropped is None else f"{dropped}, because they have no outcome"),
+            ("models", ", ".join(names.get(name, name) for name in models)),
+            ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
+            ("plan digest", facts["plan_digest"]),
+        ],
+    )
+
+
+def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
+    """A plot for each model, and a table of all of them; nothing for a regression."""
+    if facts["task"] == "regression":
+        return []
+    spans = facts["calibration_intervals"]
+    lines: list[list[Cell]] = []
+    for name, one in models.items():
+        for outcome, found in one["calibration"].items():
+            known = spans.get(name, {}).get(outcome) or {}
+            line = [figure_with_interval(found[key], known.get(key)) for key in _LINE]
+            rest = [found["expected_calibration_error"], found["integrated_calibration_index"]]
+            lines.append([names.get(name, name), outcome, *line, *rest])
+    head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
+    words = (
+        "Perfect: 0 in the large, intercept 0, slope 1, error and index 0. In brackets are 95% intervals. An interval"
+        " that includes the perfect value shows no clear fault. Error and index are above 0 by chance alone, the more"
+        " so the fewer the rows."
+    )
+    return [*calibration_plots(facts, names), table("Calibration", head, lines), paragraph(words, "soft")]
+
+
+def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
+    """Decision curves over the thresholds that matter, and what the models do at each chosen threshold."""
+    if facts["task"] == "regression":
+        return []
+    head = [
+        "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",
+        "negative predictive value", "net benefit in 100 patients",
+    ]  # fmt: skip
+    is_several = facts["task"] == "multi-class"
+    if is_several:
+        head.insert(1, "outcome")
+    lines: list[list[Cell]] = []
+    for place, threshold in enumerate(facts["thresholds"]):
+        for name in facts["shown_models"]:
+            for outcome, found in facts["at_thresholds"][name].items():
+                who = [outcome] if is_several else []
+                lines.append([f"{threshold:.0%}", *who, names.get(name, name), *_shares(found[place])])
+    words = (
+        "Read a line as: if every patient with at least this predicted probability is treated. In brackets are 95%"
+        " intervals. Net benefit counts true positives, minus false positives weighted by the threshold. It is"
+        " compared with the better of treating all and treating nobody. Choose other thresholds with --threshold."
+    )
+    return [
+        *decision_plots(facts, names),
+        table("Figures at each threshold", head, lines),
+        paragraph(words, "soft"),
+    ]
+
+
+def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
+    """Whether the first of two models is better or worse, in words.
+
+    Args:
+        metric: by its name.
+        difference: the first model's figure minus the second one's.
+        interval: of the difference, 95%.
+    """
+    if interval is None or interval[0] <= 0.0 <= interval[1]:
+        return "no clear difference"
+    return "better" if (difference > 0.0) != is_lower_better(metric) else "worse"
+
+
+def figure_with_interval(value: float | None, interval: Sequence[float] | None, sign: str = "") -> str | None:
+    """A figure with three digits, and its interval in brackets."""
+    if value is None:
+        return None
+    # Rounded before it is written, as -0.0004 would stand there as -0.000.
+    text, *span = (f"{round(number, 3) + 0.0:{sign}.3f}" for number in (value, *(interval or ())))
+    return f"{text} {_span(*span)}" if span else text
+
+
+def _shares(found: Facts) -> list[Cell]:
+    keys = (
+        "treated", "sensitivity", "specificity", "positive_predictive_value", "negative_predictive_value",
+    )  # fmt: skip
+    benefit, difference = found["net_benefit"], found["difference"]
+    word = verdict("net_benefit", difference["value"], difference["interval"])
+    against = (
+        f"{word} than {found['compared_with']}"
+        if word in ("better", "worse")
+        else f"{word} to {found['compared_with']}"
+    )
+    low, high = benefit["interval"]
+    return [
+        *(_percent(found[key]) for key in keys),
+        f"{100 * benefit['value']:.1f} {_span(f'{100 * low:.1f}', f'{100 * high:.1f}')}, {against}",
+    ]
+
+
+def _percent(share: Facts) -> str | None:
+    if share["value"] is None:
+        return None
+    low, high = share["interval"]
+    return f"{share['value']:.0%} {_span(f'{low:.0%}', f'{high:.0%}')}"
+
+
+def _span(low: str, high: str) -> str:
+    """An interval that is not divided at the end of a line: its blanks are the hard ones."""
+    return f"({low} to {high})".replace(" ", "\u00a0")
+
+
+def _prevalence(share: Facts) -> str:
+    low, high = share["interval"]
+    return f"{share['value']:.1%} of the test rows (95% interval {low:.1%} to {high:.1%})"

@@ -1,0 +1,174 @@
+"""What a model does if a clinician treats from a chosen probability on: sensitivity, predictive values, net benefit.
+
+Every figure has its 95% interval. The rules:
+
+* a share has the interval of Wilson 1927, which is honest at 0 and 1 too. Rows of one patient count as one there,
+  because they do not say several things independently;
+* net benefit has the interval of the bootstrap over patients, and so has its difference to the better of the two
+  strategies without a model: to treat everybody, and to treat nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.resampling import Resampling
+from site_agent.trainer.evaluation import Scores
+
+USUAL_THRESHOLDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
+_RESAMPLES: Final = 1_000
+_QUANTILE: Final = 1.959963984540054  # of the normal distribution, for 95%
+_PERCENTILES: Final = (2.5, 97.5)
+_ROUNDING: Final = 1e-12
+Happened = npt.NDArray[np.generic]
+Patients = npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Some of so many rows, with the 95% interval; a share of no rows is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        return {"value": self.value, "interval": None if self.low is None else [self.low, self.high]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtThreshold:
+    """One model at one threshold.
+
+    Attributes:
+        threshold: the probability from which a patient is treated.
+        treated: share of rows at or above it.
+        sensitivity, specificity: of rows with, and without, the outcome.
+        positive_predictive_value, negative_predictive_value: of rows treated, and not treated.
+        net_benefit: see `decision_curve`, in true positives per row, with its interval.
+        compared_with: the better strategy without a model, "treating all" or "treating nobody".
+        difference: in net benefit to that strategy, with its interval.
+    """
+
+    threshold: float
+    treated: Share
+    sensitivity: Share
+    specificity: Share
+    positive_predictive_value: Share
+    negative_predictive_value: Share
+    net_benefit: Share
+    compared_with: str
+    difference: Share
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain values for `json.dumps`."""
+        found: dict[str, Json] = {"threshold": self.threshold, "compared_with": self.compared_with}
+        shares = {name: one for name, one in vars(self).items() if isinstance(one, Share)}
+        return found | {name: one.to_json() for name, one in shares.items()}
+
+
+def prevalence_of(happened: Happened, patients: Patients) -> Share:
+    """The share of rows with the outcome.
+
+    Args:
+        happened: 0 and 1, or false and true, shape (rows,).
+        patients: equal for rows of one patient; None where every row is its own.
+    """
+    return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
+
+
+def at_thresholds(
+    happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
+) -> tuple[AtThreshold, ...]:
+    """One model's figures at each threshold.
+
+    Args:
+        happened: 0 and 1, or false and true, shape (rows,).
+        scores: probabilities, shape (rows,).
+        thresholds: each between 0 and 1, both excluded.
+        patients: equal for rows of one patient; None where every row is its own.
+        seed: of the resamples, not negative.
+    """
+    outcome = happened.astype(bool)
+    benefits = [_benefit(outcome, scores >= threshold, threshold) for threshold in thresholds]
+    all_treated = [_benefit(outcome, np.ones(len(outcome), dtype=bool), threshold) for threshold in thresholds]
+    is_all = [bool(treated.mean() > _ROUNDING) for treated in all_treated]
+    apart = [one - treated * better for one, treated, better in zip(benefits, all_treated, is_all, strict=True)]
+    spans = _spans(np.stack([*benefits, *apart], axis=1), patients, seed)
+    return tuple(
+        _at(outcome, scores >= threshold, patients, threshold, (spans[place], spans[len(thresholds) + place], better))
+        for place, (threshold, better) in enumerate(zip(thresholds, is_all, strict=True))
+    )
+
+
+def over_patients(rows: int, patients: Patients, seed: int, number: int) -> Resampling:
+    """The bootstrap of whole patients, not stratified: in other patients the outcome may be more or less common."""
+    if patients is None:
+        owners = np.arange(rows, dtype=np.int64)
+    else:
+        owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        if int(owners.max()) + 1 == rows:  # each row is its own patient
+            owners = np.arange(rows, dtype=np.int64)
+    return Resampling((np.arange(int(owners.max()) + 1),), owners, seed, number)
+
+
+def _at(
+    outcome: npt.NDArray[np.bool_],
+    treated: npt.NDArray[np.bool_],
+    patients: Patients,
+    threshold: float,
+    benefit: tuple[Share, Share, bool],
+) -> AtThreshold:
+    return AtThreshold(
+        threshold=threshold,
+        treated=_share(treated, np.ones(len(treated), dtype=bool), patients),
+        sensitivity=_share(treated, outcome, patients),
+        specificity=_share(~treated, ~outcome, patients),
+        positive_predictive_value=_share(outcome, treated, patients),
+        negative_predictive_value=_share(~outcome, ~treated, patients),
+        net_benefit=benefit[0],
+        compared_with="treating all" if benefit[2] else "treating nobody",
+        difference=benefit[1],
+    )
+
+
+def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:
+    """What each row adds to the net benefit, whose mean it is. Source: Vickers and Elkin 2006."""
+    cost = threshold / (1.0 - threshold)
+    return np.where(treated, np.where(outcome, 1.0, -cost), 0.0)
+
+
+def _share(is_in: npt.NDArray[np.bool_], among: npt.NDArray[np.bool_], patients: Patients) -> Share:
+    """The share with the interval of as many as there are patients."""
+    rows = int(among.sum())
+    if not rows:
+        return Share(value=None, low=None, high=None)
+    value = float(is_in[among].mean())
+    low, high = wilson(value, rows if patients is None else len(np.unique(patients[among])))
+    return Share(value=value, low=low, high=high)
+
+
+def wilson(share: float, number: int) -> tuple[float, float]:
+    """The 95% interval of a share of so many. Source: Wilson 1927."""
+    squared = _QUANTILE**2
+    middle = (share + squared / (2 * number)) / (1 + squared / number)
+    half = _QUANTILE * math.sqrt(share * (1 - share) / number + squared / (4 * number**2)) / (1 + squared / number)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _spans(values: Scores, patients: Patients, seed: int) -> list[Share]:
+    """The mean of each column of (rows, figures) with the interval of the bootstrap."""
+    drawn = []
+    for counts in over_patients(len(values), patients, seed, _RESAMPLES).blocks():
+        drawn.append(counts @ values / counts.sum(axis=1, keepdims=True))
+    low, high = np.percentile(np.concatenate(drawn), _PERCENTILES, axis=0)
+    means = values.mean(axis=0)
+    return [Share(value=float(m), low=float(a), high=float(b)) for m, a, b in zip(means, low, high, strict=True)]

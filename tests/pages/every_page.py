@@ -1,0 +1,131 @@
+"""Every page that the programs make, each with enough on it that a fault would show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from audit.log_page import as_html
+from coordinator.configuration import CoordinatorConfiguration
+from coordinator.operations.status_page import StatusPage
+from host.local_page import document
+from protos.plan.documents import parse_document
+from protos.plan.manifest import manifest_of
+from site_agent.desk.examination.examination_page import examination_page
+from site_agent.desk.findings.facts import site_facts
+from site_agent.desk.findings.report_page import report_page
+from site_agent.desk.fingerprint_sheet import sheet_sections
+from site_agent.desk.monitor_views import monitor_page
+from site_agent.desk.monitoring import monitor_table
+from site_agent.desk.plan_in_words import in_words
+from site_agent.desk.plan_review import review_sections
+from site_agent.desk.review_page import review_page
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate.site_page import SitePage
+from site_agent.gate.status_socket import STATUS_SOCKET
+from site_agent.hospital import Split
+from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.tables import Survey, Table
+from site_agent.trainer.examination.examine import examine
+from site_agent.trainer.live_page import LivePage, live_path
+from tests.audit.test_log_page import log_of_a_run
+from tests.coordinator.test_page import configured, running
+from tests.protos.examples import plan_of_method
+from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.trainer.after_a_run import site_after_run
+from tests.site_agent.trainer.examination.test_examination import CONTRACT
+
+_LONG_RUN = "a-study-with-a-rather-long-name-v12-0123456789ab"
+_AT = "2026-03-01T12:00:00+00:00"
+_STATUS = {
+    "phase": "training", "run": _LONG_RUN, "round": 3, "rounds": 40, "connected_since": _AT, "last_contact": _AT,
+    "ends": _AT, "trainer": "idle", "certificate_days_left": 5.2,
+    "last_error": {"at": _AT, "identifier": "E017", "what": "The coordinator did not answer within 30 seconds."},
+}  # fmt: skip
+
+
+def every_page(folder: Path) -> Iterator[tuple[str, str]]:
+    """The name of each page and its document, without the live pages' refreshing."""
+    hospital = site_after_run(folder / "binary", simple_models=True)
+    yield "report", report_page(site_facts(hospital, None, ["mean_radius"]))
+    yield "monitor", monitor_page(monitor_table(hospital, Path(hospital.data.table), None))
+    several = site_after_run(folder / "several", table="wine", siloed_baseline=False)
+    yield "report-of-classes", report_page(site_facts(several, None))
+    number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)
+    yield "report-of-a-number", report_page(site_facts(number, None))
+    yield "examination", _examination()
+    plan = plan_of_method({"name": "fedavg"}, checkpoint="global", gain="sums")
+    manifest = manifest_of(plan)
+    sections = [in_words(plan, manifest, 341), *review_sections(plan, manifest)]
+    yield "review", review_page(f"{plan.study}, version 1: what would leave st-mary", sections, signatures=2)
+    identities = made_up_identities("abc")
+    sheet = sheet_sections(plan_with(identities), site="a", own=identities["a"])
+    yield "fingerprints", review_page("Identity keys of the plan", sheet, signatures=2)
+    summary = [("Study", "all"), ("Log", f"38 records in 1 file, unbroken. Checkpoint {'ab' * 32}.")]
+    yield "audit", as_html("Audit log of st-mary", summary, log_of_a_run(12))
+    yield "coordinator", asyncio.run(_coordinator(folder / "coordinator"))
+    yield "site", asyncio.run(_site(folder / "site"))
+    yield "curves", _curves(folder / "curves", 3)
+    yield "curves-of-a-long-run", _curves(folder / "long", 900)
+
+
+def _examination() -> str:
+    """The page of a table with errors, warnings and notes."""
+    contract = parse_document(CONTRACT.encode(), Contract, source="contract.yaml", consequence="")
+    generator, rows = np.random.default_rng(7), 240
+    ill = (np.arange(rows) % 2).astype(np.float64)
+    features = {
+        "age": np.round(generator.normal(60 + 30 * ill, 10), 1),
+        "chol": np.where(np.arange(rows) % 3 == 0, np.nan, np.round(generator.normal(220, 30, size=rows))),
+        "sex": np.ones(rows),
+    }
+    table = Table(
+        contract=contract,
+        rows=rows,
+        features=MappingProxyType(features),
+        target=ill,
+        patients=tuple(f"Zebra{row // 2}" for row in range(rows)),
+        group_positions=MappingProxyType({"ward": (np.arange(rows) // 2 % 2).astype(np.float64)}),
+    )
+    return examination_page(examine(Survey(table=table, mistakes=()), Split(seed=0)), site="st-mary", accepted_by=None)
+
+
+async def _coordinator(folder: Path) -> str:
+    configuration: CoordinatorConfiguration = configured(folder)
+    async with running(configuration):
+        main = await StatusPage(configuration).main()
+    return document("Federation heart-study", main).decode()
+
+
+async def _site(folder: Path) -> str:
+    """The page of an agent that runs, has failed once, and has released something."""
+    state = folder / "state"
+    log = AuditLog(audit_log_path(state), site="st-mary", now=lambda: datetime(2026, 3, 1, 12, tzinfo=UTC))
+    log.write("plan_approved", plan="00", by="A. Jones")
+    for number in range(3):
+        log.write("contribution_handed_over", run=_LONG_RUN, round=number, attempt=0, bytes=5560)
+    log.close()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(json.dumps(_STATUS).encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, gate_folder(state) / STATUS_SOCKET):
+        return document("Site st-mary", await SitePage("st-mary", state).main()).decode()
+
+
+def _curves(folder: Path, rounds: int) -> str:
+    place = live_path(folder, _LONG_RUN)
+    place.parent.mkdir(parents=True)
+    losses = [[number, 0.4 + 1.0 / number] for number in range(1, rounds + 1)]
+    facts = {"metric": "auroc", "training": losses[::2], "values": [[n, 1 - v / 3] for n, v in losses[::2]]}
+    place.write_text(json.dumps(facts | {"validation": losses, "measured": rounds}))
+    return document("Own models of st-mary", LivePage("st-mary", folder).main()).decode()
