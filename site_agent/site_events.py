@@ -114,6 +114,13 @@ EVENTS: Final = (
         _NOTHING,
     ),
     Entry(
+        "W353",
+        "column_differs",
+        "A column differs from the other sites' as a wrong unit or swapped codes would make it differ. "
+        "It may also be the other sites' mistake, or no mistake.",
+        "Check the column's unit and codes in the contract. `site-agent review` shows the figures.",
+    ),
+    Entry(
         "W350",
         "trainer_not_isolated",
         "The trainer could not remove its own network access. "

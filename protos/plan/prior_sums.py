@@ -227,9 +227,7 @@ class AnnouncedSums:
         if prior.private is not None:
             return _declared(prior.private)
         found = dict(zip(prior.statistics_names, self._words, strict=False))
-        sites, counts, sums, squares = (
-            np.array([found[f"{kind} {column.name}"] for column in prior.columns], np.float64) for kind in _MOMENTS
-        )
+        sites, counts, sums, squares = self.moments(found)
         rows = found["outcomes"]
         if min(found.values()) < 0 or (counts > rows).any() or (squares > sums).any() or rows < 1:
             raise OutOfBound("statistics that no honest sites can have sent")
@@ -250,6 +248,26 @@ class AnnouncedSums:
             outcome_means=outcome_means,
             outcome_deviation=max(float(outcome_deviations[0]), _NARROWEST),
         )
+
+    def without(self, own: Sequence[int]) -> tuple[Float64, Float64, Float64, Float64]:
+        """What the statistics less one site's own say of each column: sites, counts, means and deviations.
+
+        Args:
+            own: the numbers that this site sent in the statistics round.
+
+        Returns:
+            Four float64 arrays of shape (columns,), means and deviations of values in 0..1.
+        """
+        names = self._prior.statistics_names
+        rest = {name: word - mine for name, word, mine in zip(names, self._words, own, strict=False)}
+        sites, counts, sums, squares = self.moments(rest)
+        return (sites, counts, *_moments(np.maximum(counts, 1.0), sums, squares))
+
+    def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
+        """Of each column sites, counts, sums and squares, among numbers by name; float64 of shape (columns,)."""
+        columns = self._prior.columns
+        kinds = [np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in _MOMENTS]
+        return kinds[0], kinds[1], kinds[2], kinds[3]
 
     def newton(self, round_number: int) -> NewtonSums:
         """H and g that a Newton round gave; the first one is round 1."""

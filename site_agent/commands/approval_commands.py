@@ -273,12 +273,13 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """The plan's question and concepts, beside this site's contract where this user can read it."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.prior.found_suspicions import find_suspicions
 
     try:
         contract = read_contract(Path(hospital.data.contract))
     except ConfigurationError:
         contract = None
-    return concept_sections(plan, contract, hospital.site)
+    return concept_sections(plan, contract, hospital.site, find_suspicions(hospital.state_path))
 
 
 def _table(hospital: Hospital, plan: Plan) -> _Table:

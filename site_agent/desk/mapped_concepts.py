@@ -5,7 +5,7 @@ The mapping is the contract's, so nothing is read of the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
@@ -17,18 +17,21 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 from site_agent.trainer.question_check import other_answer
 
 
-def concept_sections(plan: Plan, contract: Contract | None, site: str) -> Iterator[Section]:
+def concept_sections(
+    plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
+) -> Iterator[Section]:
     """The question and the concepts, where the plan has them.
 
     Args:
         plan: as announced.
         contract: this site's; None where this user cannot read it.
         site: its name.
+        suspicions: what an earlier run found when it compared this site's columns with the others'.
     """
     if plan.question is not None:
         yield _question(plan, contract, site)
     if plan.concepts:
-        yield _concepts(plan, contract, site)
+        yield _concepts(plan, contract, site, suspicions)
 
 
 def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
@@ -48,7 +51,7 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     return Section("The question", (*sentences, *([] if reason is None else [f"Not possible as it is: {reason}."])))
 
 
-def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
+def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
         return Section(heading, ("This user cannot read the contract, so the mapping is not shown.",))
@@ -59,6 +62,7 @@ def _concepts(plan: Plan, contract: Contract | None, site: str) -> Section:
             mapped_columns(plan.prior, contract, site)
         except ConfigurationError as wrong:
             sentences.append(f"Not possible as it is: {wrong.what}")
+    sentences += suspicions
     unused = sorted(set(own) - {one.name for one in plan.concepts})
     if unused:
         sentences.append(f"The plan does not have these concepts of the contract: {', '.join(unused)}.")

@@ -69,6 +69,7 @@ class Worker:
         self._preprocessing: Preprocessing | None = None
         self._report: Report | None = None
         self._run = ""
+        self._suspected: set[tuple[str, str]] = set()  # columns that were logged in this run
         self._plan: Plan | None = None
         self._saves: Saves | None = None
         self._answered: AnsweredRounds | None = None
@@ -143,6 +144,7 @@ class Worker:
         budget = self._hospital.policy.lost_site_budget
         self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
         self._study = None  # an earlier run's network makes room before the next one is built
+        self._suspected.clear()
         if plan.statistics is not None:
             self._plan, self._run, self._report = plan, run, None
             return Prepared(approved)
@@ -223,10 +225,25 @@ class Worker:
             gain = self._concluded(asked, received).gain.by_name
             return Trained(question.round, 0, _packed([gain[scalar.name] for scalar in exchange.scalars]))
         answer = study.train(asked, received)
+        self._compare_columns(study)
         self._took(study, question)
         changes = answer.changes.view(np.uint8).data
         payload = b"".join((changes, _packed(answer.scalars))) if answer.scalars else changes
         return Trained(question.round, study.rows if asked.stage is Stage.TRAINING else 0, payload)
+
+    def _compare_columns(self, study: Study | PriorStudy) -> None:
+        """Log each column that differs from the other sites' as a wrong unit or swapped codes would, once a run."""
+        from site_agent.trainer.prior.found_suspicions import keep_suspicions
+        from site_agent.trainer.prior.prior_study import PriorStudy
+
+        if not isinstance(study, PriorStudy):
+            return
+        new = [one for one in study.suspicions if (one.feature, one.kind) not in self._suspected]
+        for one in new:
+            self._suspected.add((one.feature, one.kind))
+            self._log.warning("column_differs", run=self._run, column=one.feature, concept=one.concept, kind=one.kind)
+        if new and self._rehearsal is None:
+            keep_suspicions(self._state, self._run, [one.sentence for one in study.suspicions])
 
     def _conclude(self, question: Conclude) -> Agreed:
         if self._plan is not None and self._plan.statistics is not None:

@@ -113,6 +113,7 @@ def site_facts(
     facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
+        *_suspicions(facts),
         *_warnings(facts, kept, found),
         *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
         *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
@@ -266,6 +267,12 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
         "calibration": calibration_curve(happened, scores).to_json(),
         "decision": decision_curve(happened, scores).to_json(),
     }
+
+
+def _suspicions(facts: Mapping[str, Json]) -> Sequence[str]:
+    """Columns that differ from the other sites' as a wrong unit or swapped codes would make them differ."""
+    prior = cast(Mapping[str, Json], facts.get("prior") or {})
+    return [f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())]
 
 
 def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:

@@ -102,6 +102,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
         else promise_facts(promise, has_patients=study.own.training_patients is not None),
         "sentence": f"The model is a mean of three: {shares}.",
         "weights": weights,
+        "suspicions": [one.sentence for one in study.suspicions],
         "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),
         "guard": known.guard,
         "newton_rounds": known.rounds,

@@ -41,9 +41,17 @@ from protos.plan.prior_sums import (
 from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.prior.compared_columns import (
+    OthersColumns,
+    Relations,
+    Suspicion,
+    columns_here,
+    suspicions,
+)
 from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
@@ -120,6 +128,7 @@ class PriorStudy:
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
         self._outcomes = outcomes_of(plan.prior, table.contract, table.target[rows.training])
+        self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
 
@@ -149,6 +158,7 @@ class PriorStudy:
             if asked.stage is Stage.STATISTICS:
                 return _answer(self._statistics())
             path = self._path(found, asked.round - 1)
+            self.suspicions = self._compared(found, asked.round - 1)
             if asked.stage is Stage.NEWTON:
                 return _answer(self._own(found, path[-1]).encoded())
             others = self._others(found, path)
@@ -176,6 +186,7 @@ class PriorStudy:
             return self._known_privately(found, self.prior.private)
         try:
             path = self._path(found, rounds)
+            self.suspicions = self._compared(found, rounds)
             return KnownByOthers(
                 standard=found.standard,
                 mapped=self.recorded,
@@ -280,6 +291,21 @@ class PriorStudy:
         if self.prior.is_number:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
+
+    def _compared(self, found: AnnouncedSums, rounds: int) -> tuple[Suspicion, ...]:
+        """This site's columns against the other sites together; `rounds` Newton rounds have been announced."""
+        sites, counts, means, deviations = found.without(self._statistics())
+        # The others' figures are shown only if this site's own sum less the others' is one of enough sites by the plan.
+        are_enough = sites >= self.prior.method.fewest_sites - 1
+        others = OthersColumns.of(self.prior.columns, counts, means, deviations, are_enough)
+        relations = None
+        if rounds:
+            own, rows = self._own(found, np.zeros((len(self.prior.outputs), len(means)))), len(self._outcomes)
+            rest, all_rows = found.newton(1).without(own), found.standard.rows
+            relations = Relations.of(own, rest, rows, (all_rows or rows) - rows)
+        units = {one.name: one.unit for one in self._table.contract.features if not isinstance(one, CategoricalFeature)}
+        own_columns = columns_here(self.prior.columns, self.recorded, self._features, units)
+        return tuple(suspicions(self.prior.columns, own_columns, others, relations))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """By how much the others' score lowers this site's loss against its intercept alone, as a bounded integer."""

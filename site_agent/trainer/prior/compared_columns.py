@@ -1,0 +1,281 @@
+"""Whether a column of this site may be in another unit, or have its two codes swapped: from the announced sums alone.
+
+The sums of the statistics round and of the first Newton round, less this site's own, describe the other sites together.
+This site compares its own training rows with them. Nothing is sent for it, and what is found stays here. The rules:
+
+* a column is compared only if enough sites record it, so that the others' figures are those of two sites or more;
+* a number is suspicious if its mean and spread lie far from the others', and more so if a known factor explains it;
+* two codes are suspicious if swapping them makes both their share and their relations to other columns likely;
+* a difference proves nothing: hospitals differ, and the mistake may be at the others. A person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.newton_sums import NewtonSums
+from protos.plan.concepts import ConceptColumn, NumberConcept
+from site_agent.trainer.prior.concept_mapping import Mapped, MappedNumber
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+Found: TypeAlias = tuple[str, str]  # a suspicion's kind and words
+# Between units of common measurements, in both directions. A conversion of the plan is preferred as an explanation.
+KNOWN_FACTORS: Final = {
+    "a factor of 10": 10.0,
+    "a factor of 100": 100.0,
+    "a factor of 1000": 1000.0,
+    "mg/dl and mmol/l of cholesterol": 38.67,
+    "mg/dl and mmol/l of triglycerides": 88.57,
+    "mg/dl and mmol/l of glucose": 18.016,
+    "mg/dl and mmol/l of urea": 6.006,
+    "mg/dl and mmol/l of urea nitrogen": 2.8011,
+    "mg/dl and mmol/l of calcium": 4.008,
+    "mg/dl and µmol/l of creatinine": 88.42,
+    "mg/dl and µmol/l of bilirubin": 17.104,
+    "mg/dl and µmol/l of uric acid": 59.48,
+    "mmHg and kPa": 7.50062,
+    "inches and centimetres": 2.54,
+    "pounds and kilograms": 2.20462,
+}
+_FAR: Final = 2.5  # distance from which a known factor is looked for
+_NEAR: Final = 1.0  # distance that such a factor has to leave at most
+_ODD: Final = 4.0  # distance from which a number is named without any explanation
+_MOST_OUTSIDE: Final = 0.2  # share of values beyond the concept's range
+_FEWEST: Final = 10  # values of a column, here and at the others
+_SHARES: Final = 1.0  # standard deviation between sites of the logit of a code's share
+_RELATIONS: Final = 0.15  # standard deviation between sites of a correlation
+_SWAPPED: Final = 3.0  # logarithm of a likelihood ratio, from which swapped codes are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnColumn:
+    """One column of the regression at this site, of training rows.
+
+    Attributes:
+        place: among the regression's columns.
+        feature: the name of the site's own column.
+        values: present ones, in the concept's unit and not cut at its range; of a code 0 and 1. float64 of any length.
+        other_units: of a number, its values as they would be if they were in another unit of the plan, by that unit.
+    """
+
+    place: int
+    feature: str
+    values: Float64
+    other_units: dict[str, Float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OthersColumns:
+    """What the sums less this site's own say of each column; arrays of shape (columns,).
+
+    Attributes:
+        counts: present values.
+        means, deviations: in the concept's unit, or shares of a code.
+        are_enough: whether enough other sites record the column, so that a figure is of no single site.
+    """
+
+    counts: Float64
+    means: Float64
+    deviations: Float64
+    are_enough: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[ConceptColumn],
+        counts: Float64,
+        means: Float64,
+        deviations: Float64,
+        are_enough: npt.NDArray[np.bool_],
+    ) -> OthersColumns:
+        """From values in 0..1, as the sums have them."""
+        lows, widths = np.zeros(len(columns)), np.ones(len(columns))
+        for place, column in enumerate(columns):
+            if isinstance(column.concept, NumberConcept):
+                lows[place], widths[place] = column.concept.low, column.concept.high - column.concept.low
+        return cls(counts=counts, means=lows + widths * means, deviations=widths * deviations, are_enough=are_enough)
+
+
+def columns_here(
+    columns: Sequence[ConceptColumn],
+    mapped: Sequence[Mapped],
+    features: Mapping[str, Float64],
+    units: Mapping[str, str | None],
+) -> tuple[OwnColumn, ...]:
+    """The columns that this site records, with their present values.
+
+    Args:
+        columns: of the regression.
+        mapped: for each the site's own column.
+        features: of the training rows, float64 of shape (rows,), by the site's own names.
+        units: of its numbers.
+    """
+    found = []
+    for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
+        if one is None:
+            continue
+        raw, concept = features[one.feature], column.concept
+        others: dict[str, Float64] = {}
+        if isinstance(one, MappedNumber) and isinstance(concept, NumberConcept):
+            raw = raw[~np.isnan(raw)]
+            values = one.factor * raw + one.offset
+            known = {each.unit: each.factor * raw + each.offset for each in concept.conversions}
+            others = {unit: moved for unit, moved in known.items() if unit != units.get(one.feature)}
+            if concept.unit is not None and concept.unit != units.get(one.feature):
+                others[concept.unit] = raw
+        else:
+            values = one.values(raw)
+            values = values[~np.isnan(values)]
+        found.append(OwnColumn(place=place, feature=one.feature, values=values, other_units=others))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """One column that a person should look at.
+
+    Attributes:
+        concept: its name in the plan.
+        feature: the site's own column.
+        kind: `unit`, `codes`, `mean` or `range`.
+        words: one sentence with both figures.
+    """
+
+    concept: str
+    feature: str
+    kind: str
+    words: str
+
+    @property
+    def sentence(self) -> str:
+        """For the report and the review, which stay at this site."""
+        return f"column {self.feature} ({self.concept}): {self.words}. Check its unit and codes in the contract."
+
+
+def suspicions(
+    columns: Sequence[ConceptColumn], own: Sequence[OwnColumn], others: OthersColumns, sums: Relations | None
+) -> Iterator[Suspicion]:
+    """Each column that differs from the other sites' as a mistake would make it differ.
+
+    Args:
+        columns: of the regression.
+        own: those that this site records.
+        others: of the other sites together.
+        sums: relations between columns, after the first Newton round; None before.
+    """
+    for one in own:
+        concept, place = columns[one.place].concept, one.place
+        found = None
+        if len(one.values) >= _FEWEST and others.are_enough[place] and others.counts[place] >= _FEWEST:
+            mean, deviation = float(others.means[place]), float(others.deviations[place])
+            if isinstance(concept, NumberConcept):
+                found = _number(one, mean, deviation, concept.unit or "")
+            elif len(concept.codes) == 2:
+                found = _codes(one, mean, float(others.counts[place]), sums)
+        if found is None and isinstance(concept, NumberConcept):
+            found = _range(concept, one.values)
+        if found is not None:
+            yield Suspicion(concept=concept.name, feature=one.feature, kind=found[0], words=found[1])
+
+
+def _range(concept: NumberConcept, values: Float64) -> Found | None:
+    """A column most of whose values would be cut; such a column may not take part, so no sum would show it."""
+    outside = float(((values < concept.low) | (values > concept.high)).mean()) if len(values) else 0.0
+    if outside <= _MOST_OUTSIDE:
+        return None
+    limits = f"{concept.low:g} to {concept.high:g} {concept.unit or ''}".rstrip()
+    return "range", f"{outside:.0%} of its values lie outside {limits}"
+
+
+def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found | None:
+    if deviation <= 0.0:
+        return None
+    distance = _distance(one.values, mean, deviation)
+    if distance < _FAR:
+        return None
+    told = f"the mean is {one.values.mean():.4g} here and {mean:.4g} at the other sites together ({unit or 'no unit'})"
+    explained = [
+        (f"its unit is {name}", _distance(values, mean, deviation)) for name, values in one.other_units.items()
+    ]
+    if not any(left <= _NEAR for _, left in explained):
+        for name, factor in KNOWN_FACTORS.items():
+            moved = min(_distance(values, mean, deviation) for values in (one.values * factor, one.values / factor))
+            explained.append((f"its unit differs by {name}", moved))
+    best, left = min(explained, key=lambda each: each[1])
+    if left <= _NEAR:
+        return "unit", f"{told}, as if {best}"
+    return ("mean", f"{told}, and no known factor explains it") if distance >= _ODD else None
+
+
+def _distance(values: Float64, mean: float, deviation: float) -> float:
+    """Between two means in the others' deviations, and between the logarithms of two deviations."""
+    own = max(float(values.std()), 1e-12)
+    return abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Relations:
+    """Correlations of the columns with each other and with the outcomes, here and at the others.
+
+    Each is float64 of shape (columns, columns + outputs); a column that does not vary has zeros.
+    """
+
+    own: Float64
+    others: Float64
+    own_rows: int
+    other_rows: int
+
+    @classmethod
+    def of(cls, own: NewtonSums, others: NewtonSums, own_rows: int, other_rows: int) -> Relations:
+        """From the sums at coefficients 0, where H is a covariance and g one with the outcome, up to factors."""
+        return cls(
+            own=_correlations(own, own_rows),
+            others=_correlations(others, other_rows),
+            own_rows=own_rows,
+            other_rows=other_rows,
+        )
+
+    def for_swapped(self, place: int) -> float:
+        """The log likelihood ratio of a column whose relations all have the wrong sign, against the right ones."""
+        own, others = (np.delete(each[place], place) for each in (self.own, self.others))
+        variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
+        return float(-2.0 * (own * others).sum() / variance)
+
+
+def _correlations(sums: NewtonSums, rows: int) -> Float64:
+    hessian = sums.hessian[0]
+    spread = np.sqrt(np.maximum(np.diagonal(hessian), 0.0))
+    is_varied = spread > 1e-9
+    scale = np.where(is_varied, spread, 1.0)
+    among = hessian / np.outer(scale, scale)
+    outcomes = -sums.gradient.T / scale[:, None] / sqrt(max(rows, 1))
+    found = np.concatenate([among, outcomes], axis=1)
+    found[~is_varied] = 0.0
+    found[:, : len(hessian)][:, ~is_varied] = 0.0
+    return np.asarray(np.clip(found, -1.0, 1.0))
+
+
+def _codes(one: OwnColumn, share: float, count: float, relations: Relations | None) -> Found | None:
+    own, rows = float(one.values.mean()), len(one.values)
+    here, there = _logit(own, rows), _logit(share, count)
+    noise = 1.0 / (rows * _inner(own, rows)) + 1.0 / (count * _inner(share, count))
+    ratio = -2.0 * here * there / (_SHARES**2 + noise)
+    ratio += 0.0 if relations is None else relations.for_swapped(one.place)
+    if ratio < _SWAPPED:
+        return None
+    return "codes", f"the share is {own:.0%} here and {share:.0%} at the other sites together, as if codes were swapped"
+
+
+def _inner(share: float, count: float) -> float:
+    kept = (share * count + 0.5) / (count + 1.0)
+    return kept * (1.0 - kept)
+
+
+def _logit(share: float, count: float) -> float:
+    return log((share * count + 0.5) / (count - share * count + 0.5))

@@ -1,0 +1,31 @@
+"""What the comparison with the other sites found in the newest run, kept for `review`; it never leaves this site.
+
+Sentences with names of columns, as the report has them. They stand in the trainer's folder, beside the counts of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from site_agent.trainer.trainer_files import write_whole
+
+_FILE: Final = Path("data") / "suspicions.json"
+_LARGEST_BYTES: Final = 1 << 16
+
+
+def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
+    """Write what was found in a run, in place of what an earlier run found."""
+    write_whole(state / _FILE, json.dumps({"run": run, "sentences": list(sentences)}).encode())
+
+
+def find_suspicions(state: Path) -> tuple[str, ...]:
+    """What was found in the newest run that found anything; nothing where this user may not read it."""
+    try:
+        with (state / _FILE).open("rb") as file:
+            found = json.loads(file.read(_LARGEST_BYTES))
+        return tuple(f"In the run {found['run']}, {sentence}" for sentence in found["sentences"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
