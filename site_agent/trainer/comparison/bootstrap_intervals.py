@@ -20,11 +20,12 @@ from site_agent.trainer.comparison.resampling import RESAMPLES, resampling_of
 from site_agent.trainer.evaluation import Evaluation, HeldOutRows, Scores
 
 _PERCENTILES: Final = (2.5, 97.5)
+_DEFINED_SHARE: Final = 0.6  # of the resamples; a class with a single patient is in 63%
 
 
 @dataclass(frozen=True)
 class Interval:
-    """From where to where 95% of the resamples lie."""
+    """From where to where 95% of the resamples lie that define the metric."""
 
     low: float
     high: float
@@ -85,7 +86,7 @@ class Compared:
     resamples: int
 
     def interval(self, model: str, metric: str) -> Interval | None:
-        """The 95% interval of a metric; None where it is undefined, or was on any resample."""
+        """The 95% interval of a metric over the resamples that define it; None where it is undefined, or was on many."""
         return _interval(self.resampled[model].get(metric))
 
     def intervals(self, model: str) -> dict[str, Json]:
@@ -146,7 +147,10 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
 
 
 def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
-    if values is None or np.isnan(values).any():
+    if values is None:
         return None
-    low, high = np.percentile(values, _PERCENTILES)
+    defined = values[~np.isnan(values)]
+    if len(defined) < _DEFINED_SHARE * len(values):
+        return None
+    low, high = np.percentile(defined, _PERCENTILES)
     return Interval(float(low), float(high))

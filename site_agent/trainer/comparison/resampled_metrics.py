@@ -3,7 +3,7 @@
 A resample is a row of counts (resampling.py). Rows are ranked once per model; on each resample the ranking
 metrics are then running sums of counts, and all other metrics are one matrix product. Equal to scikit-learn
 on the rows written out, ties included, to rounding. Undefined values are NaN in here, as arrays have no
-None; intervals.py takes them out.
+None: a resample may lack a class. bootstrap_intervals.py takes them out.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     rankings = [_Ranking.of(is_positive, ranked) for is_positive, ranked in chosen]
 
     def values(counts: Counts) -> Values:
-        ranked = np.mean([ranking.values(counts) for ranking in rankings], axis=0)
-        found = _from_losses(counts @ columns, present)
+        with np.errstate(invalid="ignore"):  # 0 / 0 where a resample lacks a class
+            ranked = np.mean([ranking.values(counts) for ranking in rankings], axis=0)
+            found = _from_losses(counts @ columns, present)
         return {"auroc": ranked[0], "auprc": ranked[1]} | found
 
     return values

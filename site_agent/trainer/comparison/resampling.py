@@ -4,7 +4,8 @@ A resample is written as counts, how often each row was drawn, so that thousands
 and every metric is a sum over it. The rules:
 
 * rows of one patient are drawn together, because they do not say two things independently;
-* patients are drawn within strata of equal classes, so that no resample loses a class that the test has;
+* patients are drawn from all patients, so the outcome's frequency varies as it would in another test. With the classes
+  held fixed, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
 * a seed gives the same resamples for every model, which is what makes a difference between two of them
   paired; it gives them in blocks of any size.
 """
@@ -30,13 +31,11 @@ class Resampling:
     """A bootstrap of some rows.
 
     Attributes:
-        strata: for each stratum the patients in it, numbered from 0; each patient is in one.
-        owners: int64 of shape (rows,): the patient of each row.
+        owners: int64 of shape (rows,): the patient of each row, numbered from 0.
         seed: of the draws, not negative.
         number: how many resamples.
     """
 
-    strata: tuple[npt.NDArray[np.int64], ...]
     owners: npt.NDArray[np.int64]
     seed: int
     number: int = RESAMPLES
@@ -44,20 +43,18 @@ class Resampling:
     def blocks(self) -> Iterator[Counts]:
         """The counts of all resamples, some at a time: float64 of shape (resamples, rows), whole numbers."""
         generator = np.random.default_rng(self.seed)
-        patients = sum(len(stratum) for stratum in self.strata)
+        patients = int(self.owners.max()) + 1
         is_plain = patients == len(self.owners)
         size = max(1, _BLOCK_NUMBERS // len(self.owners))
         for start in range(0, self.number, size):
             drawn = np.empty((min(size, self.number - start), patients))
             for resample in drawn:
-                for stratum in self.strata:
-                    choices = generator.integers(0, len(stratum), size=len(stratum))
-                    resample[stratum] = np.bincount(choices, minlength=len(stratum))
+                resample[:] = np.bincount(generator.integers(0, patients, size=patients), minlength=patients)
             yield drawn if is_plain else drawn[:, self.owners]
 
 
 def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resampling:
-    """The bootstrap of a site's test rows, stratified by class where classes are predicted.
+    """The bootstrap of a site's test rows.
 
     Args:
         rows: the test rows.
@@ -72,11 +69,4 @@ def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resa
     if len(rows) == patients:
         # Each row is its own patient: number patients as the rows, so that counts need no second look-up.
         owners = np.arange(patients, dtype=np.int64)
-    if rows.task == "regression":
-        kinds = np.zeros(patients, dtype=np.int64)
-    else:
-        present = np.zeros((patients, len(rows.classes)), dtype=bool)
-        present[owners, rows.labels] = True
-        kinds = np.unique(present, axis=0, return_inverse=True)[1].reshape(-1)
-    strata = tuple(np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1))
-    return Resampling(strata, owners, seed, number)
+    return Resampling(owners, seed, number)

@@ -19,6 +19,15 @@ def shifted(seed: int, rows: int = 120) -> tuple[HeldOutRows, Scores]:
     return HeldOutRows(task="binary", targets=labels, classes=TWO), generator.normal(size=rows) + labels
 
 
+def risk_rows(seed: int, rows: int) -> tuple[HeldOutRows, Scores]:
+    """One of five has the outcome; the model's risks are too extreme by half."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(rows) < 0.2).astype(np.int64)
+    marker = generator.normal(size=rows) + 1.2 * labels
+    risk = squashed(1.5 * (np.log(0.25) + 1.2 * marker - 0.72))
+    return HeldOutRows(task="binary", targets=labels, classes=TWO), risk
+
+
 def squashed(values: Scores) -> Scores:
     """Any numbers as probabilities, in the same order."""
     return np.asarray(1.0 / (1.0 + np.exp(-values)))
@@ -34,6 +43,35 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         held += interval.low <= AUROC_OF_UNIT_SHIFT <= interval.high
 
     assert 180 <= held <= 198
+
+
+def test_the_interval_of_a_loss_covers_the_truth_where_the_outcome_is_rare() -> None:
+    """Of 200 hospitals with 60 patients, one of five with the outcome, nine of ten intervals hold the true value."""
+    truth = risk_rows(0, 200_000)[0].evaluate(risk_rows(0, 200_000)[1]).metrics
+    held = dict.fromkeys(("brier", "log_loss", "accuracy"), 0)
+    for seed in range(1, 201):
+        rows, scores = risk_rows(seed, 60)
+        compared = compare(rows, {"one": scores}, seed, resamples=200)
+        for metric in held:
+            interval, true = compared.interval("one", metric), truth[metric]
+            assert interval is not None
+            assert true is not None
+            held[metric] += interval.low <= true <= interval.high
+
+    assert all(180 <= number <= 198 for number in held.values()), held
+
+
+def test_a_class_with_one_patient_still_has_an_interval() -> None:
+    """AUROC is taken over the resamples with that patient; where most lack a class there is none."""
+    labels, scores = (np.arange(40) == 0).astype(np.int64), np.linspace(0.9, 0.1, 40)
+
+    compared = compare(HeldOutRows(task="binary", targets=labels, classes=TWO), {"one": scores}, 0)
+
+    values = compared.resampled["one"]["auroc"]
+    assert np.isnan(values).mean() == pytest.approx((1 - 1 / 40) ** 40, abs=0.03)
+    assert compared.interval("one", "auroc") == Interval(1.0, 1.0)
+    three = HeldOutRows(task="multi-class", targets=np.r_[0, 1, 2, np.zeros(37)].astype(int), classes=tuple("abc"))
+    assert compare(three, {"one": np.full((40, 3), 1 / 3)}, 0).interval("one", "auroc") is None
 
 
 @pytest.mark.parametrize("metric", ["auroc", "brier"])
@@ -122,7 +160,7 @@ def test_what_is_undefined_is_null_everywhere() -> None:
 
 
 def test_a_metric_that_some_resample_leaves_undefined_has_no_interval() -> None:
-    """Two rows are often drawn as one, which has no r2; its value is still there."""
+    """Two rows are drawn as one in half of the resamples, which has no r2; its value is still there."""
     rows = HeldOutRows(task="regression", targets=np.array([1.0, 2.0]), classes=())
 
     compared = compare(rows, {"one": np.array([1.0, 2.5])}, 0, 50)
