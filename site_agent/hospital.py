@@ -125,11 +125,14 @@ class Split(Document):
         seed: of the shuffle.
         test_share: of all rows (of all patients, where the contract names a patient column).
         validation_share: of the rest.
+        stratified: whether each part has its share of every outcome. A site that has trained keeps what it had: another
+            value moves rows that a model was trained on into the test.
     """
 
     seed: int = Field(ge=0, lt=1 << 32)
     test_share: float = Field(default=0.33, gt=0, lt=1)
     validation_share: float = Field(default=0.1, gt=0, lt=1)
+    stratified: bool = False
 
 
 class Data(Document):

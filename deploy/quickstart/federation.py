@@ -133,7 +133,7 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
         "data": {
             "table": str(hospital.table),
             "contract": str(hospital.contract),
-            "split": {"seed": rehearsal.seed, "test_share": 0.33, "validation_share": 0.1},
+            "split": {"seed": rehearsal.seed, "stratified": True},
             "unaccepted_warnings": "tell",  # nobody sits at these hospitals
         },
         "training": {"draws": "published"},  # so that equal seeds end with equal bits, masked or not

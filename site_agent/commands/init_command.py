@@ -85,7 +85,7 @@ def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) 
         "data:",
         f"  table: {json.dumps(str(table))}",
         "  contract: contract.yaml",
-        "  split: {seed: 0}",
+        "  split: {seed: 0, stratified: true}",
     ]
     return "\n".join(lines) + "\n"
 

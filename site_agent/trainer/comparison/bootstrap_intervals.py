@@ -86,7 +86,7 @@ class Compared:
     resamples: int
 
     def interval(self, model: str, metric: str) -> Interval | None:
-        """The 95% interval of a metric over the resamples that define it; None where it is undefined, or was on many."""
+        """The 95% interval of a metric over the resamples that define it; None where too few do."""
         return _interval(self.resampled[model].get(metric))
 
     def intervals(self, model: str) -> dict[str, Json]:

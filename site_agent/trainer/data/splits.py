@@ -2,8 +2,9 @@
 
 Source: the paper's experiment ("Data of the paper's experiments"): two calls of scikit-learn's
 `train_test_split` with one seed, shuffled, not stratified. Differs from it only where a patient
-column is declared: then patients are dealt instead of rows. `steady_split` is for plans with `privacy`, under which
-a patient who joins or leaves may not move another one into another part.
+column is declared (then patients are dealt instead of rows), and where the hospital's file says `stratified`: then
+each part has its share of every outcome (systematic sampling, Cochran 1977, chapter 8). `steady_split` is for plans
+with `privacy`, under which a patient who joins or leaves may not move another one into another part.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     Raises:
         DataError: a part would be empty.
     """
+    outcomes = _outcomes(table) if split.stratified else None
     if table.patients is None:
-        return _deal(table.rows, split, "rows")
+        return _deal(table.rows, split, "rows", outcomes)
     # Sorted identifiers, so that the answer does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
     owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
-    dealt = _deal(len(numbers), split, "patients")
+    if outcomes is not None:
+        # A patient with several rows counts by the mean of them.
+        outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
+    dealt = _deal(len(numbers), split, "patients", outcomes)
 
     def rows_of(part: Rows) -> Rows:
         return np.flatnonzero(np.isin(owner, part)).astype(np.int64)
@@ -78,15 +83,36 @@ def steady_split(table: Table, split: Split) -> SplitRows:
     return SplitRows(training=training, validation=validation, test=test)
 
 
-def _deal(count: int, split: Split, unit: str) -> SplitRows:
+def _outcomes(table: Table) -> npt.NDArray[np.float64]:
+    """By what rows are stratified: the class or the number; zeros without an outcome."""
+    return np.zeros(table.rows) if table.target is None else table.target
+
+
+def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64] | None) -> SplitRows:
     test_count = math.ceil(split.test_share * count)
     validation_count = math.ceil(split.validation_share * (count - test_count))
     if min(test_count, validation_count, count - test_count - validation_count) < 1:
         raise _too_few(count, unit)
     everyone = np.arange(count, dtype=np.int64)
+    if outcomes is not None:
+        generator = np.random.default_rng(split.seed)
+        test = _systematic(everyone, outcomes, test_count, generator)
+        remaining = np.setdiff1d(everyone, test)
+        validation = _systematic(remaining, outcomes, validation_count, generator)
+        return SplitRows(
+            training=generator.permutation(np.setdiff1d(remaining, validation)), validation=validation, test=test
+        )
     remaining, test = train_test_split(everyone, test_size=split.test_share, random_state=split.seed)
     training, validation = train_test_split(remaining, test_size=split.validation_share, random_state=split.seed)
     return SplitRows(training=training, validation=validation, test=test)
+
+
+def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
+    """So many of the rows, at equal distances in the order of their outcomes, equal ones in random order."""
+    shuffled = generator.permutation(rows)
+    ordered = shuffled[np.argsort(outcomes[shuffled], kind="stable")]
+    places = (np.arange(count) + generator.random()) * (len(rows) / count)
+    return generator.permutation(ordered[places.astype(np.int64)])
 
 
 def _too_few(count: int, unit: str) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -51,6 +52,42 @@ def test_the_answer_is_the_same_in_every_year(small_contract: Contract) -> None:
 
     assert parts.test[:5].tolist() == FIRST_TEST_ROWS
     assert parts.training[:5].tolist() == FIRST_TRAINING_ROWS
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("rows_of_each", [1, 3])
+def test_a_stratified_split_gives_each_part_its_share_of_every_outcome(
+    small_contract: Contract, seed: int, rows_of_each: int
+) -> None:
+    """No part differs from its share by two patients, sizes stay, and no patient is in two parts."""
+    outcomes = np.random.default_rng(seed).permutation((np.arange(200) < 23).astype(np.float64))
+    target = np.repeat(outcomes, rows_of_each)
+    patients = None if rows_of_each == 1 else tuple(f"p{n}" for n in np.repeat(np.arange(200), rows_of_each))
+    table = replace(_table(small_contract, len(target), patients), target=target)
+
+    plain, parts = (split_rows(table, Split(seed=seed, stratified=stratified)) for stratified in (False, True))
+
+    for before, rows in (
+        (plain.training, parts.training),
+        (plain.validation, parts.validation),
+        (plain.test, parts.test),
+    ):
+        assert len(rows) == len(before)
+        assert abs(target[rows].sum() / rows_of_each - 23 * len(rows) / len(target)) < 2
+    assert sorted([*parts.training, *parts.validation, *parts.test]) == list(range(len(target)))
+
+
+def test_a_stratified_split_follows_its_seed(small_contract: Contract) -> None:
+    """The same seed gives the same parts, another seed others, and which rows are in the test is otherwise chance."""
+    target = (np.arange(60) < 20).astype(np.float64)
+    table = replace(_table(small_contract, 60), target=target)
+
+    drawn = [split_rows(table, Split(seed=seed, stratified=True)) for seed in (*range(300), 0)]
+
+    np.testing.assert_array_equal(drawn[0].training, drawn[-1].training)
+    assert set(drawn[0].test) != set(drawn[1].test)
+    tested = np.bincount(np.concatenate([parts.test for parts in drawn[:-1]]), minlength=60) / 300
+    assert np.abs(tested - 1 / 3).max() < 0.12
 
 
 @pytest.mark.parametrize("seed", range(20))
