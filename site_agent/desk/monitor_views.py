@@ -16,7 +16,7 @@ _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
     f"Below {SOME} a column has hardly changed, from {MUCH} on it has. Two tables of the same patients differ by"
     " chance, the more the fewer rows they have: an index is told as a drift only beyond the one that chance exceeds,"
-    " in any column, in 5 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
+    " in any column, in 1 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
     " what they tell beside each other.",
     "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"
     " allowed: another code than the declared ones, beyond the contract's range, in the future, or no number where one"
@@ -27,14 +27,14 @@ _HELP: Final = {
     "abstained_rows": "Rows for which the model predicts nothing.",
     "off_contract_rows": "Rows with a value that the contract does not allow.",
     "stability_index": "Population stability index of a column against the training rows.",
-    "stability_index_by_chance": "What that index exceeds by chance, in any column, in 5 of 100 tables without drift.",
+    "stability_index_by_chance": "What that index exceeds by chance, in any column, in 1 of 100 tables without drift.",
     "missing_share": "Share of rows in which a column has no value.",
     "missing_share_in_training": "The same among the training rows.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",
     "outside_contract_share": "Share of rows with a value that the contract does not allow.",
     "metric": "A metric of the model on the monitored rows, where the outcome is known.",
     "metric_at_the_test": "The same metric on the test rows of the run.",
-    "metric_is_worse": "1 where the metric is worse than at the test and the 95% interval excludes none.",
+    "metric_is_worse": "1 where the metric is worse than at the test by more than chance.",
     "expected_mean": "What the model expects on average, by outcome.",
     "happened_mean": "What happened on average, by outcome.",
     "integrated_calibration_index": "Mean distance of the probabilities to what happened, by outcome.",

@@ -1,7 +1,9 @@
 """How much new rows differ from the training rows, and how much of that chance alone would do.
 
 The population stability index is never 0: two samples of the same patients differ, the more the fewer they are. So
-every index comes with the one that chance exceeds in 5 of 100 tables without any drift, over all columns together.
+every index comes with the one that chance exceeds in 1 of 100 tables without any drift, over all columns together.
+Five kinds of alarm share the 5 of 100 (Bonferroni): the index, missing values, values beyond the limits, the model's
+metrics, and what the model expects.
 The rules:
 
 * both samples count, the new rows and the training rows;
@@ -18,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-LEVEL: Final = 0.05
+LEVEL: Final = 0.05 / 5  # of one kind of alarm, over all columns, metrics or outcomes
 _SMALLEST: Final = 1e-4
 _ENOUGH: Final = 20.0  # rows that a bin may expect in both samples, from which on the formula is as good as draws
 _MOST_DRAWS: Final = 20_000

@@ -28,7 +28,7 @@ class Watched:
     Attributes:
         name: as declared.
         stability_index: see `drift.chance`; None where no row has a value that the contract allows.
-        by_chance: the index that chance alone exceeds, in one column or another, in 5 of 100 tables without drift.
+        by_chance: the index that chance alone exceeds, in one column or another, in 1 of 100 tables without drift.
         missing, missing_in_training: shares of rows without a value.
         outside: the share of rows beyond the limits of the training rows.
         outside_contract: the share of rows with a value that the contract does not allow.

@@ -3,7 +3,7 @@
 Both samples are resampled, whole patients at a time, and apart from each other, as they are different patients.
 The rules:
 
-* worse is only said where the 95% interval of the difference excludes none;
+* worse is only said of a difference that chance would show, in one metric or another, in less than 1 of 100 tables;
 * what the model expects on average is compared with what happened, so that a change of the outcome's frequency is seen
   even where the ranking stays.
 """
@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.bootstrap_intervals import apart, compare
+from site_agent.trainer.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
 from site_agent.trainer.comparison.calibration import calibrations
 from site_agent.trainer.comparison.gain import FEDERATED, headline_metric
+from site_agent.trainer.drift_chance import LEVEL
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000
-_LEVEL: Final = 0.05
 _FEWEST: Final = 20  # of a normal interval
 
 
@@ -67,10 +67,20 @@ def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores
         "calibration": {name: one.to_json() for name, one in calibrations(new, scores).items()},
         "at_the_test": dict(before.evaluations[FEDERATED].metrics),
         "differences": {metric: None if one is None else one.to_json() for metric, one in found.items()},
-        "is_worse": {metric: None if one is None else one.better is False for metric, one in found.items()},
+        "is_worse": {metric: _is_worse(metric, now, before, len(found)) for metric in found},
         "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(test, then).items()},
         "expected": _expectations(new, scores, test, then),
     }
+
+
+def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> bool | None:
+    """Whether a metric fell beyond chance; None where it is undefined. Normal, with the deviations of the resamples."""
+    values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
+    if values[0] is None or values[1] is None:
+        return None
+    spread = math.hypot(*(float(np.nanstd(compared.resampled[FEDERATED][metric])) for compared in (now, before)))
+    worse_by = (values[1] - values[0]) * (-1.0 if is_lower_better(metric) else 1.0)
+    return worse_by > spread * NormalDist().inv_cdf(1 - LEVEL / 2 / metrics)
 
 
 def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
@@ -117,10 +127,10 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """By outcome; where nothing has changed, one of them is told in 5 of 100 tables, however many there are."""
+    """By outcome; where nothing has changed, one of them is told in 1 of 100 tables, however many there are."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
-    deviate, is_number = NormalDist().inv_cdf(1 - _LEVEL / 2 / len(outcomes)), new.task == "regression"
+    deviate, is_number = NormalDist().inv_cdf(1 - LEVEL / 2 / len(outcomes)), new.task == "regression"
     is_enough = min(len(new), len(test)) >= _FEWEST
     for (name, happened, said), (_, happened_then, said_then) in zip(outcomes, _by_outcome(test, then), strict=True):
         now = expected_of(happened, said, new.patients, is_number=is_number)
