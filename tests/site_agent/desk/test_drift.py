@@ -113,7 +113,8 @@ def test_a_real_drift_is_found_and_named(seed: int) -> None:
 def test_what_the_contract_does_not_allow_is_counted_by_itself(tmp_path: Path) -> None:
     """Neither missing nor beyond the training rows, and no part of the index; what is far is warned of."""
     known = profile(patients_table(np.random.default_rng(1), 400))
-    ages = ["999", "999", "70", "60", "50", "-50", "-60", "-70", "", *(f"{value:.2f}" for value in np.linspace(-1.5, 1.5, 91))]
+    usual = (f"{value:.2f}" for value in np.linspace(-1.5, 1.5, 91))
+    ages = ["999", "999", "70", "60", "50", "-50", "-60", "-70", "", *usual]
     (tmp_path / "new.csv").write_text("\n".join(["age,pressure,ward", *(f"{age},0.1,a" for age in ages)]))
 
     new = read_new_rows(tmp_path / "new.csv", CONTRACT, known)
