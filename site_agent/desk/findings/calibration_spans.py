@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.findings.thresholds import Happened, Patients, over_patients
+from site_agent.desk.findings.thresholds import Happened, Patients
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.calibration import logits
-from site_agent.trainer.comparison.resampling import Counts
+from site_agent.trainer.comparison.resampling import Counts, over_patients
 from site_agent.trainer.evaluation import Scores
 
 _RESAMPLES: Final = 200

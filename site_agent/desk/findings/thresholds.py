@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.resampling import Resampling
+from site_agent.trainer.comparison.resampling import over_patients
 from site_agent.trainer.evaluation import Scores
 
 USUAL_THRESHOLDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -107,17 +107,6 @@ def at_thresholds(
         _at(outcome, scores >= threshold, patients, threshold, (spans[place], spans[len(thresholds) + place], better))
         for place, (threshold, better) in enumerate(zip(thresholds, is_all, strict=True))
     )
-
-
-def over_patients(rows: int, patients: Patients, seed: int, number: int) -> Resampling:
-    """The bootstrap of whole patients, not stratified: in other patients the outcome may be more or less common."""
-    if patients is None:
-        owners = np.arange(rows, dtype=np.int64)
-    else:
-        owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        if int(owners.max()) + 1 == rows:  # each row is its own patient
-            owners = np.arange(rows, dtype=np.int64)
-    return Resampling((np.arange(int(owners.max()) + 1),), owners, seed, number)
 
 
 def _at(

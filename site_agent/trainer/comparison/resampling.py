@@ -54,19 +54,23 @@ class Resampling:
 
 
 def resampling_of(rows: HeldOutRows, seed: int, number: int = RESAMPLES) -> Resampling:
-    """The bootstrap of a site's test rows.
+    """The bootstrap of a site's test rows; see `over_patients`."""
+    return over_patients(len(rows), rows.patients, seed, number)
+
+
+def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
+    """The bootstrap of whole patients.
 
     Args:
-        rows: the test rows.
+        rows: how many rows there are.
+        patients: equal for rows of one patient, shape (rows,); None where every row is its own.
         seed: any whole number that is not negative; follows from the plan's seed and the site's name.
         number: how many resamples.
     """
-    if rows.patients is None:
-        owners = np.arange(len(rows), dtype=np.int64)
-    else:
-        owners = np.unique(rows.patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    patients = int(owners.max()) + 1
-    if len(rows) == patients:
+    if patients is None:
+        return Resampling(np.arange(rows, dtype=np.int64), seed, number)
+    owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if int(owners.max()) + 1 == rows:
         # Each row is its own patient: number patients as the rows, so that counts need no second look-up.
-        owners = np.arange(patients, dtype=np.int64)
+        owners = np.arange(rows, dtype=np.int64)
     return Resampling(owners, seed, number)
