@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final
 from protos.wire.log_chain import BrokenChain, LogPosition, Record, checked, start_of
 
 CONTINUED: Final = "log_continued"
-BEGAN_ANEW: Final = "log_began_anew"
+RESTARTED: Final = "log_began_anew"
 FIRST_GENERATION: Final = 1
 _DIGITS: Final = 10
 _TAIL_BYTES: Final = 1 << 16
@@ -139,7 +139,7 @@ def generation_of(path: Path) -> int:
 
 def generation_in(facts: dict[str, Any]) -> int:
     """The generation that the first record of a file names."""
-    generation = facts.get("generation") if facts.get("event") in (CONTINUED, BEGAN_ANEW) else FIRST_GENERATION
+    generation = facts.get("generation") if facts.get("event") in (CONTINUED, RESTARTED) else FIRST_GENERATION
     return generation if type(generation) is int and generation >= FIRST_GENERATION else FIRST_GENERATION
 
 

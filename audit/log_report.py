@@ -59,7 +59,7 @@ _WORDS: Final = {
     "log_refused": "The log of {owner} was not confirmed: {reason}.",
     "identity_replaced": "{owner} has a new identity key; its log under the former one was confirmed up to {size}.",
     "log_continued": "The log goes on in a new file.",
-    "log_began_anew": "{by} began this log anew: {reason}.",
+    "log_began_anew": "{by} started this log again from its beginning: {reason}.",
     "log_file_deleted": "An old file of this log is deleted: {file}.",
     "coordinator_started": "The coordinator was started.",
     "site_connected": "{site} connected.",

@@ -1,6 +1,6 @@
 """Verifying an audit log as a whole: its chain, the checkpoints that were signed, and who has witnessed them.
 
-A chain alone shows a changed, lost or exchanged line. A cut tail or a log made anew from its beginning shows only
+A chain alone shows a changed, lost or exchanged line. A cut tail or a log rewritten from its beginning shows only
 against checkpoints that somebody else holds: the cosignatures in the log itself, which nobody can make
 without the witness's key, and checkpoints that the witness kept. Reads files and nothing else.
 """
@@ -192,7 +192,7 @@ def _check_kept(found: _Pass, signed: LogCheckpoint, position: LogPosition, plac
             cut = signed.size - position.sequence
             reason = f"the log ends here, and {cut} records after it were cosigned: its tail was cut"
             raise BrokenFile(*place, reason) from refused
-        reason = f"the log was written anew: {refused}, as the checkpoint says that was cosigned on {signed.time}"
+        reason = f"the log was rewritten: {refused}, as the checkpoint says that was cosigned on {signed.time}"
         raise BrokenFile(*place, reason) from refused
     if signed.generation > found.generation:
         raise BrokenFile(*place, f"a later log of this owner, of generation {signed.generation}, was cosigned")

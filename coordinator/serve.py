@@ -168,7 +168,7 @@ def _ended_well(engine: Engine) -> bool:
 async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.Task[None], stay_seconds: float) -> None:
     """Wait until all runs are over or somebody ends this program; then for sites that have not heard of the end.
 
-    Meanwhile a plan may be added, and then all begins anew: the sites have `stay_seconds` from the end of the last one.
+    If a plan is added meanwhile, all starts again: the sites have `stay_seconds` from the end of the last run.
     """
     ending = engine.ending
     while True:

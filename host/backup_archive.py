@@ -161,7 +161,8 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
         raise _refused(f"{path} cannot be read: {cause.strerror}", "Check the path and its permissions.") from cause
     except _NotSealed as cause:
         raise _refused(
-            f"{path} is not sealed with this backup key: it was forged, or made by another installation or version 0.1",
+            f"{path} is not sealed with this backup key. Somebody forged it, or another installation or an older "
+            "program made it",
             "Use another backup, or the key of its own paper with --key-file. If you know who made the file, and that "
             "nobody could change it since, add --unauthenticated.",
         ) from cause

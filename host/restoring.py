@@ -1,11 +1,12 @@
-"""Bringing directories back from a backup, whole, beside what is there, and never over something newer.
+"""Restore directories from a backup, whole, beside the present ones, and never over newer ones.
 
-What only grows tells which state is newer: journals and audit logs. Where one that is here has a line that the
-backup's does not begin with, the backup is older or another's, and is refused; so is it where one that is here is
-not in the backup at all. What was here before stays beside, under another name, until a person removes it.
+Journals and audit logs only grow, so they show which state is newer. A backup is refused if one of them has lines here
+that the backup's copy lacks, or is missing in the backup. The present directories stay beside the restored ones, under
+another name, until a person removes them.
 
-A state that is brought back to an empty directory may be older than what others have seen since. This cannot be
-known here; `mark` writes it down in what is brought back, and the others notice by rounds, attempts and heads.
+A state that is restored to an empty directory may be older than the others have seen since. This program cannot detect
+that. `mark` records the restoration in the restored state, and the others detect it by rounds, attempts and log
+checkpoints.
 """
 
 from __future__ import annotations

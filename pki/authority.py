@@ -159,7 +159,7 @@ class Authority:
 
     @property
     def identity_key_path(self) -> Path:
-        """The coordinator's identity key, mode 0600: it signs heads of audit logs and nothing else."""
+        """The coordinator's identity key, mode 0600: it signs log checkpoints and nothing else."""
         return self.directory / "identity.key"
 
     def identity_key(self) -> Ed25519PrivateKey:

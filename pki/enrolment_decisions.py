@@ -106,7 +106,7 @@ def invite_site(
 def enrolment_request(
     invitation: Invitation, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> EnrolmentRequest:
-    """The request of a site that holds an invitation; made anew, it may be sent again and again."""
+    """The request of a site that holds an invitation; made again, it may be repeated."""
     parts = _enrolment_parts(invitation.federation, invitation.token, signing_request)
     return EnrolmentRequest(
         token=invitation.token,

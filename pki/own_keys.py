@@ -26,20 +26,20 @@ from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, RefusedError
 
 
-def waiting_request(keys: SiteKeys, site: SiteName, *, is_anew: bool) -> bytes:
-    """A signing request (PEM) for the key that waits, which is made where there is none, or `is_anew`.
+def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> bytes:
+    """A signing request (PEM) for the key that waits, which is made where there is none, or `has_new_key`.
 
     Raises:
         ConfigurationError: a certificate for it waits to be handed over already.
     """
-    if staged_chain(keys) is not None and not is_anew:
+    if staged_chain(keys) is not None and not has_new_key:
         raise ConfigurationError(
             what="A certificate of this site's own authority waits to be taken by the coordinator.",
             consequence="It is unchanged, and no request was made.",
-            remedy="Start `site-agent join`, or run `site-agent renew`. To begin again, give --anew.",
+            remedy="Start `site-agent join`, or run `site-agent renew`. To start again, give --new-key.",
         )
     place = _requested(keys.tls_key_path)
-    if is_anew:
+    if has_new_key:
         _forget(keys)
     if not place.exists():
         store.write_secret(place, certificates.key_to_pem(certificates.new_tls_key()), replace=False)

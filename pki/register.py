@@ -194,7 +194,7 @@ class Register:
                 return kept
             held = database.execute("SELECT tls_key_sha256 FROM sites WHERE name = ?", (name,)).fetchone()
             if site.state is not SiteState.APPROVED or held[0] != issued.tls_key_sha256:
-                raise _refused(f"site {name} was revoked or invited anew in the meantime")
+                raise _refused(f"site {name} was revoked or invited again in the meantime")
             self._insert(name, issued, now)
             database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
             return issued.chain_pem

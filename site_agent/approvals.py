@@ -62,7 +62,7 @@ class Approval(Document):
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
     """Record that a person agrees to a plan, beside whoever has agreed before.
 
-    A yes after a withdrawal begins anew: what was said before it no longer counts.
+    An approval after a withdrawal starts again: approvals before it no longer count.
 
     Args:
         state: the site's state directory.

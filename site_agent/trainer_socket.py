@@ -44,7 +44,7 @@ class Train:
 
     Attributes:
         redraw: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn
-            afresh by a generator keyed by this number.
+            again by a generator keyed by this number.
         stage: what the round is for, a number of protos.wire.messages.Stage.
         layers: which of the manifest's layers take part, in hexadecimal as an offer carries them.
         best_round: the round whose received model had the lowest validation loss over all sites, -1 where

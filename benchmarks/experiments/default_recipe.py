@@ -7,9 +7,9 @@ results/2026-11-21-default-recipe.md tells what was tried. The command computes,
 seeds 0 to 100, with and without Faisalabad's leaking column `time`:
 
 * `federated`: the three sites by the recipe;
-* `alone`: each site by the recipe and method local, with the same expert;
+* `alone`: each site by the recipe and method local, with the same baseline;
 * `placebo`: each site among two copies of itself, as the deployment's placebo has it;
-* `expert`: the site's own expert alone.
+* `expert`: the site's own baseline (a linear model and a forest, joined) alone.
 
 Results are kept in a CSV file; what is there already is not computed again. `simple.py` has the others.
 """
@@ -39,7 +39,7 @@ from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.evaluation import measure, probabilities
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.soft_target_training import Advice, Opinions, advise
+from site_agent.trainer.soft_target_training import Predictions, SoftTargets, soft_targets_of
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "default-recipe.csv"
 MODELS: Final = ("federated", "alone", "placebo", "expert")
@@ -60,7 +60,7 @@ class DefaultRecipe:
         data: numbers z-scored, missing ones the median and a flag; yes or no z-scored; other codes one-hot.
         latent, dropout, input_dropout: of the network, which has no transformer and no entities but a
             private linear path.
-        target_share, path_start, result_share: of the site's own expert.
+        target_share, path_start, result_share: of the site's own baseline.
         epochs, batches_per_epoch, learning_rate, weight_decay: as in the paper's experiment.
     """
 
@@ -125,42 +125,44 @@ class Result:
 
 
 class Trained:
-    """The recipe on some seeds' data sets at once; each site's expert is fitted once a seed."""
+    """The recipe on some seeds' data sets at once; each site's baseline is fitted once a seed."""
 
     def __init__(self, sites: Mapping[int, Sites], recipe: DefaultRecipe = RECIPE) -> None:
         """`sites` are each seed's data sets, of equal sizes."""
         self._recipe, self._sites, self._seeds = recipe, sites, list(sites)
         self._names = list(next(iter(sites.values())))
-        self._advice = {name: [self._advised(name, seed) for seed in self._seeds] for name in self._names}
+        self._soft_targets = {name: [self._soft_targets_of(name, seed) for seed in self._seeds] for name in self._names}
 
-    def federated(self) -> dict[str, Opinions]:
+    def federated(self) -> dict[str, Predictions]:
         """Every site's test outputs, float32 (seeds, test rows, 1)."""
         return self._trained(self._names, "global-layers")
 
-    def alone(self, name: str) -> Opinions:
+    def alone(self, name: str) -> Predictions:
         """One site's, trained by nobody else."""
         return self._trained([name], "local")[name]
 
-    def placebo(self, name: str) -> Opinions:
+    def placebo(self, name: str) -> Predictions:
         """One site's, among copies of itself."""
         copies = [f"{name}-copy-{number}" for number in range(1, _COPIES + 1)]
         return self._trained([name, *copies], "global-layers", of=name)[name]
 
-    def expert(self, name: str) -> Opinions:
-        """What the site's expert says by itself."""
-        return np.stack([advice.test for advice in self._advice[name]])
+    def baseline(self, name: str) -> Predictions:
+        """The predictions of the site's baseline alone."""
+        return np.stack([soft_targets.test for soft_targets in self._soft_targets[name]])
 
-    def _trained(self, members: Sequence[str], method: str, of: str | None = None) -> dict[str, Opinions]:
+    def _trained(self, members: Sequence[str], method: str, of: str | None = None) -> dict[str, Predictions]:
         plans = [self._recipe.plan(members, seed, method) for seed in self._seeds]
         owners = {member: of or member for member in members}
         data = {member: [self._sites[seed][owner] for seed in self._seeds] for member, owner in owners.items()}
-        advice = {member: self._advice[owner] for member, owner in owners.items()}
-        return {name: outcome.test_outputs for name, outcome in federate_stack(plans, data, advice).items()}
+        soft_targets = {member: self._soft_targets[owner] for member, owner in owners.items()}
+        return {name: outcome.test_outputs for name, outcome in federate_stack(plans, data, soft_targets).items()}
 
-    def _advised(self, name: str, seed: int) -> Advice:
-        advice = advise(self._recipe.plan([name], seed, "local"), self._sites[seed][name], Seeds.published(seed, name))
-        assert advice is not None
-        return advice
+    def _soft_targets_of(self, name: str, seed: int) -> SoftTargets:
+        found = soft_targets_of(
+            self._recipe.plan([name], seed, "local"), self._sites[seed][name], Seeds.published(seed, name)
+        )
+        assert found is not None
+        return found
 
 
 def results_of(folder: Path, seeds: Sequence[int], *, without_time: bool) -> Iterator[Result]:
@@ -172,14 +174,14 @@ def results_of(folder: Path, seeds: Sequence[int], *, without_time: bool) -> Ite
         outputs |= {
             ("alone", name): trained.alone(name),
             ("placebo", name): trained.placebo(name),
-            ("expert", name): trained.expert(name),
+            ("expert", name): trained.baseline(name),
         }
     for (model, name), found in outputs.items():
         for seed, of_seed in zip(seeds, found, strict=True):
             yield _result(data[seed][name], of_seed, site=name, without_time=without_time, model=model, seed=seed)
 
 
-def _result(dataset: Dataset, outputs: Opinions, *, site: str, without_time: bool, model: str, seed: int) -> Result:
+def _result(dataset: Dataset, outputs: Predictions, *, site: str, without_time: bool, model: str, seed: int) -> Result:
     scores = probabilities(dataset.task, outputs)
     metrics = measure(dataset.task, dataset.test.targets, scores, dataset.classes)
     auroc, auprc, balanced = (metrics[name] for name in ("auroc", "auprc", "balanced_accuracy"))

@@ -25,14 +25,14 @@ from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import begin_training, rows_of, stack_rows
-from site_agent.trainer.soft_target_training import Advice, added_columns, advise
+from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StackOutcome:
-    """What a site's chosen models make of its rows, for each copy, its expert's share included.
+    """What a site's chosen models make of its rows, for each copy, its baseline's share included.
 
     Attributes:
         rounds: int64 of shape (copies,), the chosen round.
@@ -61,14 +61,15 @@ def can_stack(plan: Plan) -> bool:
 def federate_stack(
     plans: Sequence[Plan],
     sites: Mapping[str, Sequence[Dataset]],
-    advice: Mapping[str, Sequence[Advice]] | None = None,
+    soft_targets: Mapping[str, Sequence[SoftTargets]] | None = None,
 ) -> dict[str, StackOutcome]:
     """All rounds of plans that differ in their seed alone, and every site's chosen models.
 
     Args:
         plans: one for each copy; without masking.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
-        advice: of each one's experts, where they were fitted before; otherwise they are where the plans want them.
+        soft_targets: of each site's baselines if they were fitted before; otherwise they are fitted here if
+            the plans have the key.
 
     Raises:
         ValueError: the plans cannot be stacked.
@@ -79,7 +80,8 @@ def federate_stack(
         raise ValueError("plans that differ in their seed alone, and exchange the same layers")
     collections = [Collection(each) for each in plans]
     members = {
-        name: StackedSite(plans, name, datasets, advice[name] if advice else None) for name, datasets in sites.items()
+        name: StackedSite(plans, name, datasets, soft_targets[name] if soft_targets else None)
+        for name, datasets in sites.items()
     }
     for number in range(plan.rounds):
         offered = [collection.run.offered(number) for collection in collections]
@@ -105,19 +107,25 @@ class StackedSite:
     """One site with a copy for each seed; it does what Study does, for all copies at once."""
 
     def __init__(
-        self, plans: Sequence[Plan], site: str, datasets: Sequence[Dataset], advice: Sequence[Advice] | None = None
+        self,
+        plans: Sequence[Plan],
+        site: str,
+        datasets: Sequence[Dataset],
+        soft_targets: Sequence[SoftTargets] | None = None,
     ) -> None:
         plan, dataset = plans[0], datasets[0]
         self._plan = plan
         seeds = [Seeds.published(each.seed, site) for each in plans]
-        advised = advice or [advise(plan, own, seed) for own, seed in zip(datasets, seeds, strict=True)]
+        taught_by = soft_targets or [
+            soft_targets_of(plan, own, seed) for own, seed in zip(datasets, seeds, strict=True)
+        ]
         columns, common = input_columns(plan, dataset.columns)
         if plan.columns:
             datasets = [align(each, columns) for each in datasets]
         read = len(columns) + added_columns(plan, dataset.outputs)
         networks = SiteNetworks(plan=plan, columns=read, outputs=dataset.outputs, common=common, module_seed=plan.seed)
         self._tensors = Collection(plan).run.manifest.tensors
-        rows = stack_rows([rows_of(own, said) for own, said in zip(datasets, advised, strict=True)])
+        rows = stack_rows([rows_of(own, said) for own, said in zip(datasets, taught_by, strict=True)])
         self._training = begin_training(networks, plan.ingredients, self._tensors, rows, seeds)
         self._measures = Measures(plan, len(rows.training), len(rows.validation))
         self._choice = _StackedChoice(plan.checkpoint, len(plans))

@@ -191,7 +191,7 @@ class Membership:
             return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
-        """Called twice a second: how many refusals are recorded one by one begins anew each minute."""
+        """Called twice a second: the count of refusals that are recorded one by one restarts each minute."""
         self._refusals.tick()
 
     def has_changed(self) -> bool:

@@ -20,8 +20,9 @@ from protos.wire.upkeep_messages import Upkeep
 # are a gigabyte in a second.
 BURST: Final = 4000.0
 EACH_SECOND: Final = 2000.0
-# What stands in an audit log or a journal afterwards is synced before anything else is heard. An honest site joins once
-# on a stream; heads of logs come after twenty records each. At 5 ms a sync, a site takes a third of the time at most.
+# A message that is recorded in an audit log or a journal is synced before the next one is read. An honest site joins
+# once on a stream. A log checkpoint follows after twenty records. At 5 ms a sync, a site uses at most a third of the
+# time.
 RECORDED_BURST: Final = 200.0
 RECORDED_EACH_SECOND: Final = 10.0
 UPKEEP_BURST: Final = 500.0

@@ -33,7 +33,7 @@ _RUNS_SECONDS: Final = 30.0
 
 
 class StatusPage:
-    """What the page shows, looked up anew whenever it is asked for."""
+    """What the page shows, read again for every request."""
 
     def __init__(
         self,

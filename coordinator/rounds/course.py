@@ -5,7 +5,7 @@ push. It follows from plan and sums alone, so that a record of it can be replaye
 
 * a round is measured by what its contributions say of the model that was offered in it: best round r
   means the model that the sites received in round r;
-* a round in which no site said anything of its validation (it was drawn afresh) is not measured;
+* a round in which no site said anything of its validation (it was resampled) is not measured;
 * training that ends early ends with the training round after the one that decided it.
 """
 

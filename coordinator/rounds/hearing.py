@@ -42,7 +42,7 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
     if message.site != site:
         raise MalformedMessage("a key or an acknowledgement in another site's name")
     if not isinstance(state, Agreeing) or message.key_session != state.attempt.key_session:
-        return None  # of an agreement that was begun anew in the meantime
+        return None  # of an agreement that was restarted in the meantime
     if isinstance(message, KeyAdvert):
         run.adverts.setdefault(site, message)
         return Advertised(site, message.key_session)

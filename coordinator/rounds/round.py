@@ -244,7 +244,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
         or isinstance(state, Agreeing)
         or (terms.is_masked and event.key_session != attempt.key_session)
     ):
-        return _begin_anew(terms, replace(state, attempt=attempt), now, returns=not event.is_current)
+        return _agree_again(terms, replace(state, attempt=attempt), now, returns=not event.is_current)
     offer = OfferRound(frozenset({site}), attempt.round, attempt.number)
     if isinstance(state, Training):
         deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present, now))
@@ -254,7 +254,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     return replace(state, attempt=attempt, deadline=deadline), (offer, bind)
 
 
-def _begin_anew(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
+def _agree_again(terms: Terms, state: Agreeing | Training | Collecting, now: float, *, returns: bool) -> Outcome:
     """A site returned without its keys or its memory: all agree on new keys, for this round or an earlier one."""
     attempt = state.attempt
     void = () if isinstance(state, Agreeing) else (VoidRound(attempt.round, attempt.number, frozenset()),)

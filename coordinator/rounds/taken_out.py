@@ -154,7 +154,7 @@ def _told_of_giving_up(site: str) -> str:
     return (
         f"{site} was missing in {MOST_LATE_ATTEMPTS} attempts in a row, and the others go on without it. It may be"
         f" connected; nothing is asked of it. Call its people: `site-agent doctor` there says what is wrong. Then start"
-        " the coordinator anew: the site comes in again."
+        " the coordinator again: the site enters again."
     )
 
 

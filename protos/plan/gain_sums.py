@@ -69,22 +69,22 @@ class GainOverSites:
     incentive: float | None
 
 
-def gain_sums(federated: float | None, opponents: Sequence[float | None]) -> GainSums:
+def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> GainSums:
     """One site's part of the sums.
 
     Args:
         federated: the federated model's metric on the site's own test rows, from 0 to 1; None where it is
             undefined, or where the task has no such metric.
-        opponents: the same metric of what it has to beat, on the same rows: the network trained alone,
+        baselines: the same metric of what it has to beat, on the same rows: the network trained alone,
             and FedAvg where it was run. A win is a larger metric than each; one that is None cannot be
             beaten.
     """
     if federated is None:
         return GainSums(0, 0, 0, 0)
-    for metric in (federated, *opponents):
+    for metric in (federated, *baselines):
         if metric is not None and not 0.0 <= metric <= 1.0:
             raise ValueError("a metric that is summed lies between 0 and 1")
-    has_won = bool(opponents) and all(metric is not None and federated > metric for metric in opponents)
+    has_won = bool(baselines) and all(metric is not None and federated > metric for metric in baselines)
     return GainSums(1, round(federated * GAIN_SCALE), round(federated * federated * GAIN_SCALE), int(has_won))
 
 

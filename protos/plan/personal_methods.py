@@ -188,7 +188,7 @@ class PLayerFL(Document):
 
 
 class PLayerFLRandom(Document):
-    """PLayer-FL's opponent: a prefix of layers that the plan's seed draws."""
+    """PLayer-FL's control method: a prefix of layers that the plan's seed draws."""
 
     name: Literal["player-fl-random"]
 

@@ -33,7 +33,7 @@ from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.question import Answers, Question
 from protos.plan.schedules import EpochSchedule, Schedule
-from protos.plan.soft_targets import ExpertUse
+from protos.plan.soft_targets import BaselineUse
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
@@ -168,7 +168,7 @@ class Plan(Document):
     early_stopping: EarlyStopping | None = None
     acceptance: HeldOutLoss | None = None
     gain: Literal["private", "sums"] = "private"
-    expert: ExpertUse | None = None
+    expert: BaselineUse | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
 
@@ -423,7 +423,7 @@ class Plan(Document):
 
         A plan that could run twice would be trained twice from the same start, and two sums over
         different sites would differ by one site's change. To run a study again, raise its version
-        and have it approved anew.
+        and have it approved again.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
 

@@ -1,6 +1,6 @@
-"""How each site's own expert takes part in its training, as a plan names it.
+"""How each site's own baseline takes part in its training, as a plan names it.
 
-An expert is the model that the site's statistician would use: a linear model and a random forest, joined by
+A baseline is the model that the site's statistician would use: a linear model and a random forest, joined by
 how much the one was better than the other out of fold (site_agent/trainer/baselines.py). It is fitted at the
 site, to the site's training rows, and stays there: no number of it takes part in any sum.
 """
@@ -15,15 +15,15 @@ from protos.plan.architecture import Architecture, GlobalLayersNetwork
 from protos.plan.documents import Document
 
 
-class ExpertUse(Document):
-    """What the site's own expert does for its network; at 0 a key does nothing.
+class BaselineUse(Document):
+    """What the site's own baseline does for its network; at 0 a key does nothing.
 
     Attributes:
-        target_share: how much of a training row's target is what the expert says of the row without having
+        target_share: how much of a training row's target is what the baseline says of the row without having
             seen its patient; the rest is the label.
-        path_start: with which weight the expert's logit enters the network's linear path at the start. The
+        path_start: with which weight the baseline's logit enters the network's linear path at the start. The
             logit is then one more private column (one for each class where there are several).
-        result_share: how much of the site's result is the expert's, on the scale of logits.
+        result_share: how much of the site's result is the baseline's, on the scale of logits.
     """
 
     target_share: float = Field(default=0.5, ge=0, le=1)
@@ -31,9 +31,9 @@ class ExpertUse(Document):
     result_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _does_something(self) -> ExpertUse:
+    def _does_something(self) -> BaselineUse:
         if not (self.target_share or self.path_start or self.result_share):
-            raise ValueError("with all three at 0 the expert does nothing; write expert: null")
+            raise ValueError("with all three at 0 the baseline does nothing; write expert: null")
         return self
 
     def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
@@ -41,6 +41,6 @@ class ExpertUse(Document):
         if not self.path_start:
             return
         if agrees_on_columns:
-            yield "the expert's logit is a private column, and this method federates layers that see all columns"
+            yield "the baseline's logit is a private column, and this method federates layers that see all columns"
         if not isinstance(architecture, GlobalLayersNetwork) or not architecture.linear_path:
-            yield "the expert's logit enters a linear path, which only global-layers-network with linear_path has"
+            yield "the baseline's logit enters a linear path, which only global-layers-network with linear_path has"

@@ -40,7 +40,7 @@ class LogCheckpoint:
 
     Attributes:
         owner: `coordinator`, or `site/` and a site's name.
-        generation: from 1; a person who has to begin a log anew, after its loss, raises it.
+        generation: from 1; a person who restarts a log after its loss raises it.
         size: records in the log.
         hash: of the last record, 64 hexadecimal digits.
         time: when it was signed, as the owner's clock tells, ISO 8601.
@@ -145,7 +145,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
     if grown.generation < generation or (grown.generation == generation and grown.size < position.sequence):
         raise CheckpointRefused(f"the log was rolled back: it had {position.sequence} records and has {grown.size}")
     if grown.generation > generation:
-        position = LogPosition()  # begun anew by a person; the old checkpoint stays on record
+        position = LogPosition()  # restarted by a person; the old checkpoint stays on record
     if start != position.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
         raise CheckpointRefused("the records since the last checkpoint were not all shown")
     if any(len(leaf) != 32 for leaf in leaves) or relink(position, leaves) != grown.position:

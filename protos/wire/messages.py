@@ -203,7 +203,7 @@ class Bind:
     """The contributors of a round are fixed; the site sends from `first_chunk` on.
 
     `redraw` is 0 for the ordinary draw of the step. After a site was lost for good it is the attempt
-    at which that was decided: every contributor draws the step afresh, keyed by this number, so that
+    at which that was decided: every contributor resamples, keyed by this number, so that
     the result follows from the sets and attempts alone.
     """
 

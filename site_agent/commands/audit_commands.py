@@ -1,4 +1,4 @@
-"""`site-agent audit`: check, read and export the audit log, and begin it anew after its loss.
+"""`site-agent audit`: check, read and export the audit log, and restart it after its loss.
 
 All but `begin-anew` change nothing. With --log instead of --config somebody outside the hospital checks a
 copy of the log, and needs public keys only.
@@ -27,7 +27,7 @@ _log = click.option(
 )
 _site = click.option("--site", help="Name of the site that wrote the log.")
 _keys = click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
-_heads = click.option(
+_checkpoints = click.option(
     "--checkpoints",
     type=_PATH,
     help="Checkpoints that the coordinator kept, written by `coordinator audit checkpoints`.",
@@ -49,7 +49,7 @@ def audit() -> None:
 @_log
 @_site
 @_keys
-@_heads
+@_checkpoints
 def verify(
     path: Path | None, log_path: Path | None, site: str | None, keys: Path | None, checkpoints: Path | None
 ) -> None:
@@ -145,7 +145,7 @@ def checkpoints(path: Path | None, output: Path) -> None:
 @config_option
 @click.option("--by", required=True, help="Name of the person who decided this.")
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
-def begin_anew(path: Path, by: str, because: str) -> None:
+def restart_log(path: Path, by: str, because: str) -> None:
     """Rename a lost or damaged log and start a new one. The coordinator and every reader can see this.
 
     Example: site-agent audit begin-anew --config hospital.yaml --by "A. Jones" --because "disk failed"
@@ -171,7 +171,7 @@ def begin_anew(path: Path, by: str, because: str) -> None:
     log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
     log.write("log_began_anew", generation=generation, by=by, reason=because)
     log.close()
-    click.echo(f"{by} began the log anew; it is generation {generation}, and the files before it are kept beside it.")
+    click.echo(f"{by} restarted the log. It is generation {generation}. The earlier files are kept beside it.")
 
 
 def _witnessed_generation(state: Path) -> int:

@@ -1,8 +1,8 @@
 """`site-agent backup` and `site-agent restore`: everything that a site is, in one file and back.
 
-The file holds the site's keys, its private layers, models and reports; it is to be kept as patient data are. That a
-state was brought back stands in the audit log; where others have seen more of this site, they notice by the heads of
-that log, and by rounds and attempts.
+The file holds the site's keys, its private layers, models and reports. Keep it as you keep patient data. The audit log
+records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,
+rounds and attempts.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was brought back."""
     from site_agent.gate.site_log import AuditLog
 
-    # A backup of version 0.1 has the log beside the other folders; it is moved when the state is settled.
+    # A backup of an earlier version has the log beside the other folders; it is moved when the state is settled.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
     log = AuditLog(place, site=site, now=_now)
     log.write("state_restored", made=made)

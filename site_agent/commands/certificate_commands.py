@@ -27,8 +27,8 @@ import asyncio
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Output file for the certificate request."
 )
-@click.option("--anew", is_flag=True, help="Use a new key and drop the earlier request.")
-def request_certificate(path: Path, output: Path, anew: bool) -> None:
+@click.option("--new-key", "--anew", "has_new_key", is_flag=True, help="Use a new key and drop the earlier request.")
+def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     """Write a certificate request for the hospital's own authority. The private key stays here.
 
     The current key and certificate do not change. A second request uses the same key. Run this as the agent's user or
@@ -37,7 +37,7 @@ def request_certificate(path: Path, output: Path, anew: bool) -> None:
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
     hospital = read_hospital(path)
-    if output.is_symlink() or output.exists():  # asked before a key is made or, with --anew, forgotten
+    if output.is_symlink() or output.exists():  # asked before a key is made or, with --new-key, removed
         raise UsageError(
             what=f"{output} exists already.",
             consequence="It is unchanged, and no request was made.",
@@ -48,7 +48,7 @@ def request_certificate(path: Path, output: Path, anew: bool) -> None:
     from pki.names import site_name, site_uri
 
     keys = _keys_of(hospital)
-    request = own_keys.waiting_request(keys, site_name(hospital.site), is_anew=anew)
+    request = own_keys.waiting_request(keys, site_name(hospital.site), has_new_key=has_new_key)
     store.write_public(output, request)
     click.echo(f"The request is in {output}; have your hospital's authority issue a certificate from it:")
     click.echo(f"  one name, the URI {site_uri(keys.federation(), hospital.site)}, and no other;")

@@ -134,9 +134,9 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 @click.option("--give-up-run", "gives_up", is_flag=True, help="Give up the current run. This needs --by.")
 @click.option("--by", help="Name of the person who gives up the run, for the audit log.")
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
-    """Divide a state of version 0.1 into one folder for each of the three programs.
+    """Divide a state of an earlier version into one folder for each of the three programs.
 
-    At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the services of 0.1
+    At a terminal, `site-agent join` does this by itself. If the programs run as services, stop the earlier services
     and install the packages first. Then run this as root.
 
     Example: site-agent move-state --config hospital.yaml
@@ -152,9 +152,9 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
             remedy="Give both, or neither.",
         )
     if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
-        click.echo("The state of version 0.1 is parted into the folders agent and gate.")
+        click.echo("The state of an earlier version is divided into the folders agent and gate.")
     else:
-        click.echo("This state has parted folders already; nothing was moved.")
+        click.echo("This state has these folders already. Nothing was moved.")
 
 
 @click.command()

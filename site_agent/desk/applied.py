@@ -1,7 +1,7 @@
 """A saved model at work on encoded rows: what predictions, reports and exports are compared by.
 
 The network is laid out in memory as in training, so that not even a library's alignment can differ, and the
-site's expert is asked as it was then. This module loads torch.
+site's baseline is asked as it was then. This module loads torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AppliedModel:
         return self._flat.network.eval()
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What network and expert say of rows, float32 of shape (rows, outputs); a simple model has no such outputs.
+        """What network and baseline say of rows, float32 of shape (rows, outputs); a simple model has no such outputs.
 
         Args:
             features: (rows, columns), as the model encodes them; at least one row.
@@ -68,9 +68,9 @@ class AppliedModel:
         own = model.preprocessing.columns
         unused = model.plan.unused_columns
         placed = features if model.columns == own else place_columns(features, own, model.columns, unused)
-        if model.expert is None or model.plan.expert is None:
+        if model.baseline is None or model.plan.expert is None:
             return predict(self._flat, torch.from_numpy(placed))
-        said, use = model.expert.opinions(features).astype(np.float32), model.plan.expert
+        said, use = model.baseline.predictions(features).astype(np.float32), model.plan.expert
         read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
         return joined(predict(self._flat, read), said, use.result_share)
 

@@ -81,7 +81,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
         "conclusion": _told(saved["gain"]),
         "recalibration": None if changed is None else changed.maps[0].kind,
-        "has_expert": model.expert is not None,
+        "has_baseline": model.baseline is not None,
         **_audit_position(hospital),
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
@@ -133,7 +133,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "network": facts["architecture"],
                 "rounds": _rounds(facts),
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
-                "expert of the site": "yes" if facts["has_expert"] else "no",
+                "baseline of the site": "yes" if facts["has_baseline"] else "no",
                 "recalibrated here": facts["recalibration"] or "no",
             }
         ),

@@ -282,4 +282,4 @@ def _choices(plan: Plan) -> Iterator[str]:
     else:
         yield "What the sites gain by joining is summed over all of them; this site's own report stays here."
     if plan.expert is not None:
-        yield "Every site fits an expert to its own training rows; nothing of it leaves the site."
+        yield "Every site fits a baseline to its own training rows; nothing of it leaves the site."

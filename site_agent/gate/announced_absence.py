@@ -1,7 +1,7 @@
 """A window in which this site may be away: told by a person here, kept on disk, told to the coordinator at each call.
 
 One small file in the state directory, written by `site-agent maintenance` and read by the agent. When it changes the
-agent calls anew, which costs nothing, and its greeting tells the window.
+agent reconnects, which costs nothing, and its greeting tells the window.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def watch_window(state: Path, told: tuple[int, int]) -> None:
     """Wait until another window is on disk than the one that was told.
 
     Raises:
-        UnavailableError: it is there; the stream is to begin anew with it.
+        UnavailableError: it is there; the stream must restart with it.
     """
     while window_seconds(state) == told:
         await asyncio.sleep(_POLL_SECONDS)

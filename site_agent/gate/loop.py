@@ -119,7 +119,7 @@ class SiteGate:
             while True:
                 try:
                     if self._has_lost_trainer:
-                        await self._begin_trainer_anew()
+                        await self._restart_trainer()
                     await rest(wait, self._require_trainer)
                     await await_hours(self._hours, self._require_trainer)
                     async with self._connect() as connection:
@@ -160,7 +160,7 @@ class SiteGate:
         if not self._asking.locked():
             self._trainer.require()
 
-    async def _begin_trainer_anew(self) -> None:
+    async def _restart_trainer(self) -> None:
         """The trainer has died: another one takes the run up from what is on its disk."""
         assert self._renew_trainer is not None
         for task in list(self._tasks):
@@ -170,7 +170,7 @@ class SiteGate:
         self._trainer.close()
         self._trainer = await self._renew_trainer()
         if self._rounds is not None:
-            self._rounds.trainer_began_anew(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
+            self._rounds.trainer_restarted(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
         self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
@@ -214,7 +214,7 @@ class SiteGate:
             self._forget_messages()
 
     def _forget_messages(self) -> None:
-        """A new stream begins anew; what the trainer answered is not the stream's and stays."""
+        """A new stream starts from the beginning; the trainer's answers do not belong to the stream and stay."""
         for _ in range(self._inbox.qsize()):
             item = self._inbox.get_nowait()
             of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)

@@ -1,8 +1,10 @@
-"""What keeps the patients from the process with the network, said as the kernel has it and not as it was meant.
+"""What separates the patients from the process with the keys, as the kernel reports it.
 
-Two users keep them apart: the trainer's user owns the table, and the agent's user may not open it. Where a person
-starts both by hand they are one user, and then the kernel keeps nothing from the agent: only its own code does,
-which has nothing to read a table with. The trainer says in its own log whether it has lost the network.
+A site has three processes: agent (network), gate (keys) and trainer (patients). As services they run as three users.
+The trainer's user owns the table, and the kernel refuses it to the others. At a terminal one user starts all three.
+Then the kernel refuses nothing, and only the programs' own code keeps them apart: agent and gate have no code that
+reads a table. The gate also checks that no service could have written an approval. The trainer's own log states
+whether the trainer has given up the network.
 """
 
 from __future__ import annotations
@@ -29,33 +31,33 @@ def may_read(table: Path) -> bool:
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """What looks at approvals before they count: at a terminal nothing, since one user runs everything."""
+    """The check of approvals before they are accepted. At a terminal there is none, since one user runs everything."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def tell_guard(hospital: Hospital) -> None:
-    """Refuse approvals that a service could have written; at a terminal, say once that this user could.
+    """Refuse approvals that a service could have written; at a terminal, warn once that this user could.
 
     Raises:
-        ConfigurationError: a service could have written them; the message has the command that mends it.
+        ConfigurationError: a service could have written them; the message has the command that corrects it.
     """
     guard_of(hospital)(hospital.state_path)
     if is_one_user(hospital.state_path):
         structlog.get_logger().warning(
             "gate_may_write_approvals",
-            enforced_by="nobody: one user runs the programs and approves, and only the program itself keeps away",
-            remedy="run the programs as services, as docs/operator.md says",
+            enforced_by="nobody: one user runs the programs and approves; only their own code keeps them apart",
+            remedy="run the three programs as services, as docs/operator.md describes",
         )
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Say in the program's log whether the kernel keeps the table from this process; whether it does."""
+    """Log whether the kernel refuses the table to this process, and return it."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(
             "agent_may_read_patients",
-            enforced_by="nobody: agent and trainer are one user, and only the program itself keeps away",
-            remedy="run the trainer as a user of its own, as docs/operator.md says",
+            enforced_by="nobody: agent, gate and trainer are one user; only their own code keeps them apart",
+            remedy="run the three programs as services, as docs/operator.md describes",
         )
         return False
     log.info("agent_kept_from_patients", enforced_by="the kernel: the table belongs to another user")

@@ -255,7 +255,7 @@ class SiteMasking:
         return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.redraw)
 
     def _is_open(self, context: bytes) -> bool:
-        """Whether exactly this was frozen by this process, so that it is sent again and not anew."""
+        """Whether exactly this was frozen by this process, so that the same bytes are sent again."""
         opened = self._ledger.open
         return opened is not None and opened.context == context
 

@@ -101,7 +101,7 @@ class LogView:
 
 
 class SitePage:
-    """What the page shows, looked up anew whenever it is asked for."""
+    """What the page shows, read again for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
         """`state` is the site's state directory."""

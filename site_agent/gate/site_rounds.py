@@ -146,7 +146,7 @@ class Rounds:
         """From now on the gate holds what leaves against this policy."""
         self._allowance.policy, self.consent.approvers = policy, policy.approvers
 
-    def trainer_began_anew(self, saved: tuple[Saved, ...]) -> None:
+    def trainer_restarted(self, saved: tuple[Saved, ...]) -> None:
         """The trainer has lost its memory: what was built from it is not sent on its own any more."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
@@ -306,7 +306,7 @@ class Rounds:
         returned = -1 if offer.returned_to is None else offer.returned_to
         question = Train(offer.round, redraw, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
         if self.next_round in (None, 0) and not self._saved:
-            self._saved[offer.round] = Saved(offer.round)  # it can always begin anew
+            self._saved[offer.round] = Saved(offer.round)  # it can always start from the beginning
         self.next_round = offer.round + 1
         self._around.spawn(self._train_and_build(question, self._exchange, self._position))
 

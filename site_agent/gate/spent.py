@@ -1,7 +1,7 @@
 """What has left in one run, and when it was finished, outside of the audit log: limits outlast the log's files.
 
-A file of the log is deleted after its time, and a log can be begun anew; a run's limits, its end, and what it has
-come to hold all the same. One small file per run, replaced whole and synced before what it announces happens.
+A file of the log is deleted after its time, and a log can be restarted. A run's limits, its end and its totals stay
+valid all the same. One small file per run, replaced whole and synced before what it announces happens.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A state of version 0.1, in which one process had network and keys, becomes one of parted folders.
+"""A state of an earlier version, in which one process had network and keys, becomes one of parted folders.
 
-In 0.1 everything that is now in `agent` and `gate` lay side by side in the state directory. The rules:
+Before, everything that is now in `agent` and `gate` lay side by side in the state directory. The rules:
 
-* nothing is moved while a program of 0.1 holds the state, or while a run is under way in it;
+* nothing is moved while a program of that version holds the state, or while a run is under way in it;
 * each move is a rename, and can be made again after a power cut; nothing is copied over, and nothing is removed;
-* the mark that stays behind keeps 0.1 from taking the state for an empty one.
+* the mark that stays behind keeps that version from taking the state for an empty one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _OF_GATE: Final = ("masking", "spent", "witness", "plans", "maintenance.json")
 
 
 def is_of_old_version(state: Path) -> bool:
-    """Whether files of version 0.1 are waiting in a state directory."""
+    """Whether files of an earlier version are waiting in a state directory."""
     return any((state / name).exists() for name in ("keys", "audit.log", "masking", "spent"))
 
 
 def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
-    """Part the folders of a state of version 0.1; whether there was one.
+    """Part the folders of a state of an earlier version; whether there was one.
 
     Args:
         state: the state directory.
@@ -48,7 +48,7 @@ def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) ->
         return False
     if not os.access(state, os.W_OK):
         raise ConfigurationError(
-            what=f"{state} has the files of version 0.1, and this user may not move them.",
+            what=f"{state} has the files of an earlier version, and this user may not move them.",
             consequence="Nothing was moved or sent.",
             remedy="Run `sudo site-agent move-state --config` with this site's hospital.yaml, then start again.",
         )
@@ -79,9 +79,9 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
             return
         if gives_up_by is None:
             raise ConfigurationError(
-                what=f"The run {run} is under way, and it began with version 0.1 of this program.",
+                what=f"The run {run} is under way, and it began with an earlier version of this program.",
                 consequence="Nothing was moved or sent. The run is unchanged.",
-                remedy="Finish it with version 0.1, or give it up: `site-agent move-state --give-up-run --by NAME`. "
+                remedy="Finish it with that version, or give it up: `site-agent move-state --give-up-run --by NAME`. "
                 "The researcher then starts the study again as a new version of the plan.",
             )
         because = f"{gives_up_by} gave it up before an upgrade"

@@ -1,14 +1,14 @@
-"""The site's own expert: what its statistician would use, as a teacher of the network.
+"""The site's own baseline: what its statistician would use, as a teacher of the network.
 
 A regularised linear model and a random forest are fitted to the site's training rows and joined: the forest's
-share is the probability, from losses out of fold, that it is the better one. What the expert says of a
+share is the probability, from losses out of fold, that it is the better one. What the baseline says of a
 training row comes from fits that did not see the row's patient; what it says of any other row, from the fits
 to all training rows. The rules:
 
 * nothing of it leaves the site: it takes part in no sum, and its arrays are saved with the model alone;
 * validation and test rows are not looked at;
-* equal rows and an equal seed give equal bits, and a row's opinion does not depend on the rows beside it;
-* an opinion is bounded: probabilities keep half a percent's distance from 0 and 1, in a way that changes no
+* equal rows and an equal seed give equal bits, and a row's prediction does not depend on the rows beside it;
+* an prediction is bounded: probabilities keep half a percent's distance from 0 and 1, in a way that changes no
   ranking, so that one strange row cannot outvote a network.
 """
 
@@ -35,7 +35,7 @@ FOLDS: Final = 5
 # Each tree draws no more rows than this, so that time is bounded.
 MOST_ROWS: Final = 10_000
 TREES: Final = 500
-_TREES_IN_A_FOLD: Final = 100  # opinions out of fold are noisier by far through the fold than through few trees
+_TREES_IN_A_FOLD: Final = 100  # predictions out of fold are noisier by far through the fold than through few trees
 _SMALLEST_LEAF: Final = 3
 _PENALTY: Final = 10.0  # logistic regression takes the inverse, C = 0.1
 _DISTANCE: Final = 0.005
@@ -46,7 +46,7 @@ _Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Expert:
+class Baseline:
     """A linear model and a forest with their shares; numbers only.
 
     Attributes:
@@ -69,7 +69,7 @@ class Expert:
         if self.forest.values.shape[1] != len(self.intercepts) or not 0.0 <= self.forest_share <= 1.0:
             raise ValueError("a forest that answers something else, or a share that is none")
 
-    def opinions(self, features: _Features) -> Numbers:
+    def predictions(self, features: _Features) -> Numbers:
         """What it says of rows, on the scale of the network's outputs.
 
         Args:
@@ -83,7 +83,7 @@ class Expert:
         return _joined(self.task, linear, _on_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """All that `expert_of` needs but the task."""
+        """All that `baseline_of` needs but the task."""
         own = {"coefficients": self.coefficients, "intercepts": self.intercepts, "share": np.array([self.forest_share])}
         trees = self.forest
         return own | {
@@ -96,34 +96,34 @@ class Expert:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FittedExpert:
-    """An expert as it comes from its training rows.
+class FittedBaseline:
+    """A baseline as it comes from its training rows.
 
     Attributes:
-        expert: fitted to all training rows.
-        out_of_fold: float64 of shape (training rows, outputs): opinions of rows whose patient was not seen.
+        baseline: fitted to all training rows.
+        out_of_fold: float64 of shape (training rows, outputs): predictions of rows whose patient was not seen.
         evidence: mean losses out of fold, and the share that follows; for the site's own report.
     """
 
-    expert: Expert
+    baseline: Baseline
     out_of_fold: Numbers
     evidence: Mapping[str, Json]
 
 
-def expert_of(task: Task, arrays: _Arrays) -> Expert:
-    """The expert whose `arrays` these are, read perhaps by another process.
+def baseline_of(task: Task, arrays: _Arrays) -> Baseline:
+    """The baseline whose `arrays` these are, read perhaps by another process.
 
     Raises:
-        ValueError: they are those of no expert.
+        ValueError: they are those of no baseline.
     """
     types = {"roots": "<i4", "columns": "<i4", "children": "<i4"}
     wanted = ("coefficients", "intercepts", "share", "roots", "columns", "thresholds", "children", "values")
     if set(arrays) != set(wanted) or any(arrays[name].dtype.str != types.get(name, "<f8") for name in wanted):
-        raise ValueError("other arrays than an expert's")
+        raise ValueError("other arrays than a baseline's")
     trees = {name: np.asarray(arrays[name], dtype=np.int32) for name in types}
     numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in wanted if name not in types}
     forest = Forest(**trees, thresholds=numbers["thresholds"], values=numbers["values"])
-    return Expert(
+    return Baseline(
         task=task,
         coefficients=numbers["coefficients"],
         intercepts=numbers["intercepts"],
@@ -132,7 +132,7 @@ def expert_of(task: Task, arrays: _Arrays) -> Expert:
     )
 
 
-def fit_expert(dataset: Dataset, seed: int) -> FittedExpert:
+def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
     """Fit the linear model and the forest, within folds and to all training rows.
 
     Logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf; for a number
@@ -158,14 +158,14 @@ def fit_expert(dataset: Dataset, seed: int) -> FittedExpert:
         model = _fit(dataset, part, _TREES_IN_A_FOLD, seed + 1 + fold)
         linear[unseen] = _on_scale(task, _linear_answers(model, rows.features[unseen]))
         grown[unseen] = _on_scale(task, model.forest.answers(rows.features[unseen]))
-    losses = [_losses(task, rows, opinions) for opinions in (linear, grown)]
+    losses = [_losses(task, rows, predictions) for predictions in (linear, grown)]
     share = _probability_of_less(losses[1] - losses[0], patients)
     final = _fit(dataset, rows, TREES, seed, share)
     evidence: dict[str, Json] = {
         "out_of_fold_loss": {"linear": float(losses[0].mean()), "forest": float(losses[1].mean())},
         "forest_share": share,
     }
-    return FittedExpert(expert=final, out_of_fold=_joined(task, linear, grown, share), evidence=evidence)
+    return FittedBaseline(baseline=final, out_of_fold=_joined(task, linear, grown, share), evidence=evidence)
 
 
 def patient_folds(
@@ -184,7 +184,7 @@ def patient_folds(
     return folds[owners]
 
 
-def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float = 0.5) -> Expert:
+def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float = 0.5) -> Baseline:
     sizes = {"n_estimators": trees, "max_samples": MOST_ROWS if len(rows) > MOST_ROWS else None}
     draws = {"min_samples_leaf": _SMALLEST_LEAF, "random_state": seed % (1 << 32)}
     features = rows.features.astype(np.float64)  # in float32 the linear models would stop early
@@ -202,7 +202,7 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
     if len(slopes) < len(places):  # of two classes that are there scikit-learn gives the second one's logit
         slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
     forest = forest_of(grown.estimators_)
-    return Expert(
+    return Baseline(
         task=dataset.task,
         coefficients=places.T @ slopes,
         intercepts=np.where(places.any(axis=0), places.T @ starts, -np.inf),
@@ -211,13 +211,13 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
     )
 
 
-def _linear_answers(expert: Expert, features: _Features) -> Numbers:
+def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
     """Probabilities of the positive class or of each, or the number: (rows, outputs)."""
     wide = features.astype(np.float64)
     # Row by row and not as a matrix product, whose last bits depend on how many rows there are.
-    both = zip(expert.coefficients, expert.intercepts, strict=True)
+    both = zip(baseline.coefficients, baseline.intercepts, strict=True)
     lines = [(wide * slope).sum(axis=1) + start for slope, start in both]
-    return probabilities(expert.task, np.stack(lines, axis=1)).reshape(len(wide), -1)
+    return probabilities(baseline.task, np.stack(lines, axis=1)).reshape(len(wide), -1)
 
 
 def _on_scale(task: Task, answers: Numbers) -> Numbers:
@@ -234,14 +234,14 @@ def _on_scale(task: Task, answers: Numbers) -> Numbers:
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
-    """Both opinions at their shares; of several classes again the logarithms of probabilities."""
+    """Both predictions at their shares; of several classes again the logarithms of probabilities."""
     both = (1.0 - share) * linear + share * grown
     return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
 
 
-def _losses(task: Task, rows: Examples, opinions: Numbers) -> Numbers:
+def _losses(task: Task, rows: Examples, predictions: Numbers) -> Numbers:
     """Each row's loss, (rows,): log loss or squared error."""
-    scores = probabilities(task, opinions)
+    scores = probabilities(task, predictions)
     if task == "regression":
         return np.square(scores - rows.targets)
     return log_loss_of_rows(rows.targets.astype(np.int64), scores)
@@ -259,7 +259,7 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own expert cannot be fitted. {what}. {FOLDS} folds need more.",
+        what=f"This site's own baseline cannot be fitted. {what}. {FOLDS} folds need more.",
         consequence="Nothing was trained and nothing left this site.",
         remedy="Bring more rows, or agree on a plan without the key expert.",
     )

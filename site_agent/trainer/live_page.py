@@ -30,7 +30,7 @@ def live_path(state: Path, run: str) -> Path:
 
 
 class LivePage:
-    """What the page shows, looked up anew whenever it is asked for."""
+    """What the page shows, read again for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
         """`state` is the site's state folder."""

@@ -59,7 +59,9 @@ def train_placebo(study: Study) -> Outcome | None:
     plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
-    members = [Study(plan, study.own, seeds=own, own_module=study.own_module, advice=study.advice) for own in draws]
+    members = [
+        Study(plan, study.own, seeds=own, own_module=study.own_module, soft_targets=study.soft_targets) for own in draws
+    ]
     manifest = members[0].manifest
     parameters = manifest.initial_parameters(plan.seed)
     try:
@@ -118,7 +120,7 @@ def train_alone(study: Study) -> Outcome | None:
     if input_columns(plan, dataset.columns)[1] is not None:
         dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
-    rows, seeds = rows_of(dataset, study.advice), study.seeds
+    rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
     choice = Choice("latest" if plan.checkpoint == "latest" else "local")
     for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):
@@ -129,4 +131,4 @@ def train_alone(study: Study) -> Outcome | None:
     try:
         return conclude(plan, training, choice)
     except TrainingDiverged:
-        return None  # an opponent that cannot stand is a result of the comparison, not a failure
+        return None  # a baseline that cannot stand is a result of the comparison, not a failure

@@ -20,7 +20,7 @@ from protos.plan.methods import described
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain, Opponents
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
 from site_agent.trainer.comparison.recommendation import recommend
 from site_agent.trainer.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.trainer.data.dataset import Dataset
@@ -54,12 +54,12 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     `siloed` is in the report unless the site switched it off; where training alone diverged, its metrics
     are null. `best_local` names the simple model that this site would have chosen on its training rows alone.
     `differences` are the federated model's figures minus each other one's. Where the plan has an
-    expert, it stands among the simple models, and `expert` says how its two models were joined.
+    baseline, it stands among the simple models, and `expert` says how its two models were joined.
 
     Raises:
         OperatorError: no finite model is left, or the disk does not take what is saved.
     """
-    outcome, advice, seeds = study.conclude(), study.advice, study.seeds
+    outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
@@ -67,8 +67,8 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)
     validation = {FEDERATED: scores_of(preprocessing, outcome.validation_outputs)}
-    if advice is not None:
-        models["expert"], facts["expert"] = scores_of(preprocessing, advice.test), advice.fitted.evidence
+    if soft_targets is not None:
+        models["expert"], facts["expert"] = scores_of(preprocessing, soft_targets.test), soft_targets.fitted.evidence
     reason = "this site did not train alone"
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"
@@ -83,12 +83,12 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
     ended = Ended(
         dataset=study.own,
-        like=replace(saved, values={}, expert=None),
+        like=replace(saved, values={}, baseline=None),
         seeds=seeds,
         models=models,
         validation=validation,
         choices=choices,
-        opponents=Opponents(why_none=reason),
+        baselines=Baselines(why_none=reason),
     )
     return written_report(hospital, run, facts, ended)
 
@@ -104,7 +104,7 @@ class Ended:
         models: scores of the test rows by model.
         validation: scores of the validation rows by model.
         choices: the evidence of the checkpoint, of those models that have one.
-        opponents: what stands for training alone; the best simple model is added.
+        baselines: what stands for training alone; the best simple model is added.
     """
 
     dataset: Dataset
@@ -113,7 +113,7 @@ class Ended:
     models: Mapping[str, Scores]
     validation: Mapping[str, Scores]
     choices: Mapping[str, Json]
-    opponents: Opponents
+    baselines: Baselines
 
 
 def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
@@ -138,8 +138,8 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     )
     keep_scored_rows(hospital.state_path, run, kept)
     facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
-    opponents = replace(ended.opponents, best_local=best)
-    assessment = assess(kept.test, models, seeds.own("resamples"), opponents=opponents)
+    baselines = replace(ended.baselines, best_local=best)
+    assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
     write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
     log_report(run, assessment.gain)
@@ -152,7 +152,7 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
         preprocessing=preprocessing,
         values=outcome.values,
         report=reached,
-        expert=study.advice.fitted.expert if study.advice is not None else None,
+        baseline=study.soft_targets.fitted.baseline if study.soft_targets is not None else None,
         profile=study.own.profile,
     )
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
 from protos.plan.plan import Plan, plan_from_wire
-from site_agent.trainer.baselines import Expert, expert_of
+from site_agent.trainer.baselines import Baseline, baseline_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.data.column_profile import Profile
@@ -34,7 +34,7 @@ from site_agent.trainer.prior.joined_model import JoinedModel, joined_model_of
 
 _JOINED: Final = "joined "
 _OWN: Final = "own "
-_EXPERT: Final = "expert "  # with a blank, which no tensor of a network has in its name
+_BASELINE: Final = "expert "  # with a blank, which no tensor of a network has in its name
 _FEDERATED_FILE: Final = "model"  # every other model's file has its name
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -48,7 +48,7 @@ class SavedModel:
         preprocessing: fitted on this site's training rows, with its contract.
         values: every parameter by name, float32.
         report: what the model reached on the site's own test rows.
-        expert: the site's own, where the plan has one.
+        baseline: the site's own, where the plan has one.
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the columns that it reads beside the site's own.
         profile: of the training rows; None in a model that was saved before there were profiles.
@@ -61,7 +61,7 @@ class SavedModel:
     preprocessing: Preprocessing
     values: Mapping[str, npt.NDArray[np.generic]]
     report: Json
-    expert: Expert | None = None
+    baseline: Baseline | None = None
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
@@ -130,8 +130,8 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "is_alone": model.is_alone,
     }
     joined = {} if model.joined is None else model.joined.arrays()
-    expert = {} if model.expert is None else model.expert.arrays()
-    beside = {f"{_EXPERT}{name}": array for name, array in expert.items()}
+    baseline = {} if model.baseline is None else model.baseline.arrays()
+    beside = {f"{_BASELINE}{name}": array for name, array in baseline.items()}
     beside |= {f"{_JOINED}{name}": array for name, array in joined.items()}
     beside |= {} if model.own is None else {f"{_OWN}{name}": array for name, array in arrays_of(model.own).items()}
     tensors = {**model.values, **beside}
@@ -161,10 +161,10 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
             values={
                 name: array
                 for name, array in checkpoint.tensors.items()
-                if not name.startswith((_EXPERT, _JOINED, _OWN))
+                if not name.startswith((_BASELINE, _JOINED, _OWN))
             },
             report=checkpoint.facts["report"],
-            expert=_expert(plan, preprocessing, checkpoint.tensors),
+            baseline=_baseline(plan, preprocessing, checkpoint.tensors),
             joined=_joined(plan, preprocessing, checkpoint.tensors),
             concepts=_concepts(checkpoint.facts.get("concepts")),
             profile=_profile(checkpoint.facts.get("profile")),
@@ -185,7 +185,7 @@ def _concepts(text: Json) -> ConceptEncoding | None:
 
 
 def _of_network(tensors: Tensors) -> Tensors:
-    return {name: array for name, array in tensors.items() if not name.startswith((_EXPERT, _JOINED, _OWN))}
+    return {name: array for name, array in tensors.items() if not name.startswith((_BASELINE, _JOINED, _OWN))}
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:
@@ -203,14 +203,14 @@ def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Joine
     return joined_model_of(preprocessing.contract.target.task, _under(_JOINED, tensors))
 
 
-def _expert(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Expert | None:
-    """The saved expert; there has to be one exactly where the plan has one."""
-    arrays = _under(_EXPERT, tensors)
+def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
+    """The saved baseline; there has to be one exactly where the plan has one."""
+    arrays = _under(_BASELINE, tensors)
     if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
     if plan.expert is None:
-        raise ValueError("an expert that the plan does not have")
-    return expert_of(preprocessing.contract.target.task, arrays)
+        raise ValueError("a baseline that the plan does not have")
+    return baseline_of(preprocessing.contract.target.task, arrays)
 
 
 def other_version(run: str) -> ConfigurationError:

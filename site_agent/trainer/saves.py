@@ -144,7 +144,7 @@ class Saves:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as cause:
-            # Not as if it were absent: this site would begin anew in the middle of a run.
+            # Not as if it were absent: this site would start from the beginning in the middle of a run.
             raise ConfigurationError(
                 what="The record of this site's first round in the study cannot be read.",
                 consequence="Nothing was trained and nothing left this site.",

@@ -19,7 +19,7 @@ from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.soft_target_training import Advice, Opinions, beside, joined, start_path, taught
+from site_agent.trainer.soft_target_training import Predictions, SoftTargets, beside, joined, start_path, taught
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
@@ -32,14 +32,14 @@ from site_agent.trainer.training.training_model import Recipe
 class SiteRows:
     """A site's encoded rows; for a stack each array has a first axis of its length.
 
-    `opinions` are its expert's on validation and on test rows, None where the plan has no expert.
+    `predictions` are its baseline's on validation and on test rows, None where the plan has no baseline.
     """
 
     task: Task
     training: Rows
     validation: Rows
     test: Rows
-    opinions: tuple[Opinions, Opinions] | None = None
+    predictions: tuple[Predictions, Predictions] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +51,7 @@ class SiteTraining:
         local: trains it.
         recipe: what all its models share.
         rows: what it trains and is measured on.
-        result_share: how much of the result is the expert's.
+        result_share: how much of the result is the baseline's.
     """
 
     flat: FlatNetwork
@@ -83,12 +83,12 @@ class SiteTraining:
         # As a stack of copies that have one row each, so that every loss of a plan is measured by its own code.
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), self.rows.validation.targets.unsqueeze(1))
 
-    def results(self, flat: FlatNetwork) -> tuple[Opinions, Opinions]:
+    def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
         """What the site makes of its validation and its test rows with a network: float32 (rows, outputs)."""
         validation, test = (predict(flat, part.features) for part in (self.rows.validation, self.rows.test))
-        if self.rows.opinions is None:
+        if self.rows.predictions is None:
             return validation, test
-        said_of_validation, said_of_test = self.rows.opinions
+        said_of_validation, said_of_test = self.rows.predictions
         share = self.result_share
         return joined(validation, said_of_validation, share), joined(test, said_of_test, share)
 
@@ -143,19 +143,23 @@ def begin_training(
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows, result_share=share)
 
 
-def rows_of(dataset: Dataset, advice: Advice | None = None) -> SiteRows:
-    """A site's data set as tensors, with what its expert says of it where the plan has one."""
+def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRows:
+    """A site's data set as tensors, with what its baseline says of it where the plan has one."""
     training, validation, test = (_rows(part) for part in (dataset.training, dataset.validation, dataset.test))
-    if advice is None:
+    if soft_targets is None:
         return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
-    training = taught(training, advice.training, dataset.task, advice.use.target_share)
-    if advice.use.path_start:
+    training = taught(training, soft_targets.training, dataset.task, soft_targets.use.target_share)
+    if soft_targets.use.path_start:
         training, validation, test = (
             Rows(beside(rows.features, said), rows.targets)
-            for rows, said in ((training, advice.training), (validation, advice.validation), (test, advice.test))
+            for rows, said in (
+                (training, soft_targets.training),
+                (validation, soft_targets.validation),
+                (test, soft_targets.test),
+            )
         )
-    opinions = advice.validation, advice.test
-    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, opinions=opinions)
+    predictions = soft_targets.validation, soft_targets.test
+    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, predictions=predictions)
 
 
 def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
@@ -169,11 +173,11 @@ def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
         training=stacked([rows.training for rows in many]),
         validation=stacked([rows.validation for rows in many]),
         test=stacked([rows.test for rows in many]),
-        opinions=_stacked_opinions([rows.opinions for rows in many if rows.opinions is not None]),
+        predictions=_stacked_predictions([rows.predictions for rows in many if rows.predictions is not None]),
     )
 
 
-def _stacked_opinions(many: Sequence[tuple[Opinions, Opinions]]) -> tuple[Opinions, Opinions] | None:
+def _stacked_predictions(many: Sequence[tuple[Predictions, Predictions]]) -> tuple[Predictions, Predictions] | None:
     return (np.stack([first for first, _ in many]), np.stack([second for _, second in many])) if many else None
 
 

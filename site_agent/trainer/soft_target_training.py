@@ -1,11 +1,11 @@
-"""How the site's own expert takes part in a training: targets, a column, a share of the result.
+"""How the site's own baseline takes part in a training: targets, a column, a share of the result.
 
 The rules:
 
-* of a training row the network hears what the expert says without having seen the row's patient, of any
+* of a training row the network hears what the baseline says without having seen the row's patient, of any
   other row what it says after all training rows; so a training row is never better known than a new one;
 * labels of validation and test rows stay as they are, and checkpoints are chosen by the network alone;
-* the network trained alone, the placebo and a prediction hear the same expert in the same way.
+* the network trained alone, the placebo and a prediction hear the same baseline in the same way.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from torch import Tensor
 from torch.nn import functional
 
 from protos.plan.plan import Plan
-from protos.plan.soft_targets import ExpertUse
-from site_agent.trainer.baselines import FittedExpert, fit_expert
+from protos.plan.soft_targets import BaselineUse
+from site_agent.trainer.baselines import FittedBaseline, fit_baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 
-Opinions: TypeAlias = npt.NDArray[np.float32]
+Predictions: TypeAlias = npt.NDArray[np.float32]
 _PATH: Final = "unique.path.weight"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Advice:
-    """An expert's opinions on all rows of its site, float32 of shape (rows, outputs), and what a plan does with them.
+class SoftTargets:
+    """A baseline's predictions on all rows of its site, float32 of shape (rows, outputs), and their use in the plan.
 
     Attributes:
-        fitted: the expert.
+        fitted: the baseline.
         use: the plan's.
         training: out of fold.
         validation, test: after all training rows.
     """
 
-    fitted: FittedExpert
-    use: ExpertUse
-    training: Opinions
-    validation: Opinions
-    test: Opinions
+    fitted: FittedBaseline
+    use: BaselineUse
+    training: Predictions
+    validation: Predictions
+    test: Predictions
 
 
-def advise(plan: Plan, dataset: Dataset, seeds: Seeds) -> Advice | None:
-    """Fit the site's expert where the plan wants one.
+def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
+    """Fit the site's baseline where the plan wants one.
 
     Args:
         plan: its key expert.
@@ -63,9 +63,9 @@ def advise(plan: Plan, dataset: Dataset, seeds: Seeds) -> Advice | None:
     """
     if plan.expert is None:
         return None
-    fitted = fit_expert(dataset, seeds.own("expert"))
-    validation, test = (fitted.expert.opinions(part.features) for part in (dataset.validation, dataset.test))
-    return Advice(
+    fitted = fit_baseline(dataset, seeds.own("expert"))
+    validation, test = (fitted.baseline.predictions(part.features) for part in (dataset.validation, dataset.test))
+    return SoftTargets(
         fitted=fitted,
         use=plan.expert,
         training=fitted.out_of_fold.astype(np.float32),
@@ -75,13 +75,13 @@ def advise(plan: Plan, dataset: Dataset, seeds: Seeds) -> Advice | None:
 
 
 def added_columns(plan: Plan, outputs: int) -> int:
-    """How many columns the expert adds to those that the network reads."""
+    """How many columns the baseline adds to those that the network reads."""
     return outputs if plan.expert is not None and plan.expert.path_start else 0
 
 
-def taught(rows: Rows, opinions: Opinions, task: Task, share: float) -> Rows:
-    """The rows with a share of the expert's opinion in each target: probabilities for classes, else a number."""
-    said, targets = torch.from_numpy(opinions), rows.targets
+def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Rows:
+    """The rows with a share of the baseline's prediction in each target: probabilities for classes, else a number."""
+    said, targets = torch.from_numpy(predictions), rows.targets
     if not share:
         return rows
     match task:
@@ -97,16 +97,16 @@ def taught(rows: Rows, opinions: Opinions, task: Task, share: float) -> Rows:
     return Rows(rows.features, torch.lerp(targets, said, share))
 
 
-def beside(features: Tensor, opinions: Opinions) -> Tensor:
-    """The opinions as further columns: float32 of shape (rows, columns + outputs)."""
-    return torch.cat((features, torch.from_numpy(opinions)), dim=1)
+def beside(features: Tensor, predictions: Predictions) -> Tensor:
+    """The predictions as further columns: float32 of shape (rows, columns + outputs)."""
+    return torch.cat((features, torch.from_numpy(predictions)), dim=1)
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Let each output's linear path begin with this weight on the expert's opinion on that output.
+    """Let each output's linear path begin with this weight on the baseline's prediction on that output.
 
     Args:
-        flat: a network that reads the opinions as its last columns, of one copy or of many.
+        flat: a network that reads the predictions as its last columns, of one copy or of many.
         start: above 0; at 0 there are no such columns.
         outputs: of the network.
         copy: of a stack.
@@ -115,6 +115,6 @@ def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None =
     (weight if copy is None else weight[copy])[:, -outputs:] = start * torch.eye(outputs)
 
 
-def joined(outputs: Opinions, opinions: Opinions, share: float) -> Opinions:
-    """The network's outputs and the expert's opinions at their shares, float32 of the shape of both."""
-    return np.float32(1.0 - share) * outputs + np.float32(share) * opinions
+def joined(outputs: Predictions, predictions: Predictions, share: float) -> Predictions:
+    """The network's outputs and the baseline's predictions at their shares, float32 of the shape of both."""
+    return np.float32(1.0 - share) * outputs + np.float32(share) * predictions

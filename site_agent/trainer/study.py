@@ -43,7 +43,7 @@ from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
-from site_agent.trainer.soft_target_training import Advice, added_columns, advise
+from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed
@@ -75,7 +75,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """A chosen model and what it makes of this site's rows, its expert's share in the result included.
+    """A chosen model and what it makes of this site's rows, its baseline's share in the result included.
 
     Attributes:
         choice: the checkpoint with its evidence.
@@ -101,7 +101,7 @@ class Study:
         seeds: Seeds,
         redraw_budget: int = 0,
         own_module: Path | None = None,
-        advice: Advice | None = None,
+        soft_targets: SoftTargets | None = None,
     ) -> None:
         """Build and start the network.
 
@@ -109,9 +109,9 @@ class Study:
             plan: as approved.
             dataset: this site's own columns.
             seeds: what this site draws from, with its name.
-            redraw_budget: how many rounds the policy lets be drawn afresh.
+            redraw_budget: how many rounds the policy allows to be resampled.
             own_module: the file of the hospital's own network, where the plan wants one.
-            advice: of the site's expert, where it was fitted before; otherwise it is fitted where the plan wants one.
+            soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
@@ -131,7 +131,7 @@ class Study:
             own_module=own_module,
             module_seed=seeds.own_module,
         )
-        self.advice = advice or advise(plan, dataset, self.seeds)
+        self.soft_targets = soft_targets or soft_targets_of(plan, dataset, self.seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
         self._layers = b""
@@ -177,7 +177,7 @@ class Study:
             received: finite float32 of shape (numbers that come down,), controls behind the parameters.
 
         Raises:
-            MalformedMessage: the round is over, is none of the plan's, was drawn afresh more often than
+            MalformedMessage: the round is over, is none of the plan's, was resampled more often than
                 this site allows, or the values do not fit.
         """
         exchange = self.exchange(asked)
@@ -244,7 +244,7 @@ class Study:
         due = facts["due before"]
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
-        # What was drawn afresh stays drawn, whatever is made again.
+        # A resampled round stays resampled, whatever is repeated.
         self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
@@ -261,7 +261,7 @@ class Study:
             raise MalformedMessage("a round that is over")
         asked_redraws = self._redrawn | ({(asked.round, asked.redraw)} if asked.redraw else set())
         if len(asked_redraws) > self._redraw_budget and asked_redraws != self._redrawn:
-            raise MalformedMessage("a round to be drawn afresh more often than this site allows")
+            raise MalformedMessage("a round to be resampled more often than this site allows")
         shared = torch.from_numpy(received)
         values, controls = shared[: exchange.down_parameters], shared[exchange.down_parameters :]
         if is_again:
@@ -273,7 +273,7 @@ class Study:
             self._check.redrawn(asked.redraw > 0)
         local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
         if asked.redraw:
-            local.draw_afresh(self.seeds.own(draw))
+            local.resample(self.seeds.own(draw))
         if self._trains:  # otherwise the values stay as they were received, and their change is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         self._due_before = (asked.round, asked.layers)
@@ -387,7 +387,7 @@ class Study:
             check.take(round_number, values, rows, training.loss_of_zeros())
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
-        rows = rows_of(self.dataset, self.advice)
+        rows = rows_of(self.dataset, self.soft_targets)
         return begin_training(self.networks, self.plan.ingredients, federated, rows, self.seeds)
 
 

@@ -60,7 +60,7 @@ def test_each_witnesses_the_other_and_the_cosignature_stands_in_the_log(sides: t
 
 
 def test_a_key_that_comes_back_is_held_to_what_was_confirmed_under_it(sides: tuple[Side, Side]) -> None:
-    """A site with a new identity key begins anew; neither that key nor the former one forgets its own head."""
+    """A site with a new identity key starts a new log; each key keeps its own last checkpoint."""
     witness, other = sides[1].party, bytes(32)
     confirmed = witness.kept_of(SITE, PUBLIC[SITE])
     assert confirmed is not None
@@ -190,7 +190,7 @@ def test_a_growth_that_was_changed_is_not_cosigned(
 
 
 def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Side, Side]) -> None:
-    """A coordinator that lost what it kept links the whole log anew."""
+    """A coordinator that lost what it kept links the whole log again."""
     site, coordinator = sides
     shutil.rmtree(coordinator.party.folder)
 
@@ -201,24 +201,24 @@ def test_a_witness_that_has_forgotten_is_shown_everything_again(sides: tuple[Sid
     assert site.log.position_at(kept.size) == kept.position
 
 
-def test_a_log_that_a_person_began_anew_is_cosigned_in_its_next_generation(sides: tuple[Side, Side]) -> None:
+def test_a_log_that_a_person_restarted_is_cosigned_in_its_next_generation(sides: tuple[Side, Side]) -> None:
     """After a loss the next log goes on under a higher generation, and the old files stay beside it."""
     site, coordinator = sides
     site.log.close()
     generation = set_aside(site.path, NOW)
-    anew = Side(site.path.parent, SITE)
-    anew.write("log_began_anew", generation=generation, by="A. Jones", reason="disk failed")
-    anew.work()
-    meet(anew, coordinator)
+    restarted = Side(site.path.parent, SITE)
+    restarted.write("log_began_anew", generation=generation, by="A. Jones", reason="disk failed")
+    restarted.work()
+    meet(restarted, coordinator)
 
-    found = desk(anew).verification()
+    found = desk(restarted).verification()
     assert (found.generation, found.cosigned) == (2, 6)
     assert len(list(site.path.parent.glob("audit.log.before-*"))) == 1
     with pytest.raises(CheckpointRefused, match="rolled back"):
         coordinator.party.witness(
             LogGrowth(sign_checkpoint(SITE, 1, LogPosition(), TIME, KEYS[SITE]), 0, ()), SITE, PUBLIC[SITE]
         )
-    site.log = anew.log
+    site.log = restarted.log
 
 
 # What a third party finds
@@ -230,7 +230,7 @@ def tampered(side: Side, change: Callable[[list[bytes]], list[bytes]]) -> None:
 
 
 def recomputed(content: list[bytes], *, keeps: Callable[[dict[str, object]], bool]) -> list[bytes]:
-    """A chain made anew from its beginning, by somebody who knows how but has no key."""
+    """A chain rewritten from its beginning, by somebody who knows how but has no key."""
     position, made = LogPosition(), []
     for line in content:
         facts = json.loads(line)["facts"]
@@ -249,13 +249,13 @@ FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "a swap": (lambda found: [found[0], found[2], found[1], *found[3:]], "line 2: "),
     "a torn line": (lambda found: [*found[:-1], found[-1][:-9]], "line [0-9]+: .*torn"),
     "a cut tail": (lambda found: found[:3], "line 3: .*its tail was cut"),
-    "a chain made anew": (
+    "a rewritten chain": (
         lambda found: recomputed(found, keeps=lambda facts: True),
         "line [0-9]+: the checkpoint that it names",
     ),
-    "a chain made anew without its checkpoints": (
+    "a rewritten chain without its checkpoints": (
         lambda found: recomputed(found, keeps=lambda facts: facts["event"] == "contribution_released") * 1,
-        "written anew|tail was cut",
+        "was rewritten|tail was cut",
     ),
 }
 

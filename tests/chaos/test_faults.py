@@ -106,7 +106,7 @@ def audit_log(folder: Path) -> Writer:
 
 
 def ledger(folder: Path) -> Writer:
-    """The record of what was masked, begun anew."""
+    """The record of what was masked, started from nothing."""
     path = folder / "masking" / "run.json"
     return Writer(lambda: _explained(lambda: _write_synced(path, os.urandom(20_000))), path.read_bytes, 0)
 

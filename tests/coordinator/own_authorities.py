@@ -47,7 +47,7 @@ class Hospital:
 
     def certify(self, keys: SiteKeys, leaf: Leaf) -> bytes:
         """The chain for a site's request."""
-        request = own_keys.waiting_request(keys, SiteName("a"), is_anew=True)
+        request = own_keys.waiting_request(keys, SiteName("a"), has_new_key=True)
         return self.chain(issued(self.issuing, requested_key(request), leaf))
 
 

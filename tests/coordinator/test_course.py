@@ -164,7 +164,7 @@ def test_the_best_round_is_the_earliest_of_the_lowest() -> None:
     assert course.best_round == 2
 
 
-def test_a_round_that_was_drawn_afresh_is_not_measured() -> None:
+def test_a_round_that_was_resampled_is_not_measured() -> None:
     """Where no site said anything of its validation, the curve has a gap and the best round stays."""
     course = told(measuring(), [6.0, None, 4.0])
 

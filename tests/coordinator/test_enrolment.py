@@ -226,7 +226,7 @@ def test_an_unknown_name_has_no_identity(membership: Membership, name: str) -> N
 
 
 def test_strangers_cannot_fill_the_log(office: Office, register: Register) -> None:
-    """Of a hundred refusals in a minute twenty are recorded, then the number of the rest; a minute later all anew."""
+    """Of 100 refusals in a minute 20 are recorded, then the number of the rest. The next minute starts at 0"""
     records: list[tuple[str, object]] = []
     membership = Membership(
         office.authority, register, utc_now, lambda event, **facts: records.append((event, facts.get("count")))

@@ -76,7 +76,7 @@ def test_a_site_that_is_given_up_is_named_wherever_people_look(tmp_path: Path) -
     play(scene())
 
 
-def test_a_coordinator_that_is_started_anew_lets_it_in_again(tmp_path: Path) -> None:
+def test_a_coordinator_that_is_started_again_lets_it_in_again(tmp_path: Path) -> None:
     """The site, well again, comes in; the result is what the journal says, and the record still tells of it."""
 
     async def scene() -> None:

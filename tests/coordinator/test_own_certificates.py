@@ -80,8 +80,8 @@ def test_only_what_the_sites_own_authority_issued_for_its_key_counts(office: Off
     assert events.count("foreign_name_refused") == 1
     assert events.count("own_certificate_accepted") == 2
     again = issued(hospital.issuing, requested_key(second.signing_request), leaf_of())
-    anew = resigned(office, replace(second, chain=hospital.chain(again)), second.signing_request)
-    assert "has another certificate already" in at_the_desk(office, anew)[0][0]
+    second_request = resigned(office, replace(second, chain=hospital.chain(again)), second.signing_request)
+    assert "has another certificate already" in at_the_desk(office, second_request)[0][0]
 
 
 def test_an_authority_that_is_registered_again_brings_back_no_certificate(office: Office, hospital: Hospital) -> None:
@@ -190,7 +190,7 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
     in_force = keys.certificate_path.read_bytes()
     with pytest.raises(ConfigurationError, match="No key of this site waits"):
         own_keys.stage(keys, hospital.chain(issued(hospital.issuing, stranger, leaf_of())), A, utc_now())
-    key = requested_key(own_keys.waiting_request(keys, A, is_anew=False))
+    key = requested_key(own_keys.waiting_request(keys, A, has_new_key=False))
     good = issued(hospital.issuing, key, leaf_of())
     wrong: Sequence[tuple[bytes, str]] = (
         (hospital.chain(issued(hospital.issuing, stranger, leaf_of())), "for another key"),
@@ -209,8 +209,8 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
     assert own_keys.staged_chain(keys) == hospital.chain(good)
     assert keys.certificate_path.read_bytes() == in_force
     with pytest.raises(ConfigurationError, match="waits to be taken"):
-        own_keys.waiting_request(keys, A, is_anew=False)
-    assert requested_key(own_keys.waiting_request(keys, A, is_anew=True)) != key
+        own_keys.waiting_request(keys, A, has_new_key=False)
+    assert requested_key(own_keys.waiting_request(keys, A, has_new_key=True)) != key
     assert own_keys.staged_chain(keys) is None
 
 

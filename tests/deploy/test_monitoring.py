@@ -94,7 +94,7 @@ def test_the_figures_are_those_of_status(metrics: dict[str, float]) -> None:
 
 
 def test_a_round_ages_until_it_is_closed(tmp_path: Path) -> None:
-    """The age grows with the clock, and begins anew with each round and each run."""
+    """The age grows with the clock, and restarts with each round and each run."""
     seconds = 0.0
     status = STATUS | {"run": dict(STATUS["run"])}  # type: ignore[call-overload]
     collector = CoordinatorCollector(

@@ -140,7 +140,7 @@ def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, of
     assert isinstance(evidence.error, ProtocolError)
 
 
-def test_a_download_that_broke_off_may_begin_anew(tmp_path: Path, office: Office, plan: Plan) -> None:
+def test_a_download_that_broke_off_may_start_again(tmp_path: Path, office: Office, plan: Plan) -> None:
     """A stream that broke between an offer and its last chunk is no lie: the same step is offered again."""
 
     async def go_on(stream: Stream) -> None:

@@ -104,7 +104,7 @@ def test_the_same_change_without_masks_is_noticed(tmp_path: Path, name: str) -> 
     assert min(statistics(np.frombuffer(b"".join(bodies), np.uint8)).values()) > 100
 
 
-def test_the_same_step_for_the_same_set_is_masked_afresh(tmp_path: Path) -> None:
+def test_the_same_step_for_the_same_set_is_masked_with_other_masks(tmp_path: Path) -> None:
     """A repeated attempt sends other bytes: their difference is as uniform as each of them."""
     plan = masked_plan("abc", parameters=PARAMETERS * 4)
     uploads: list[bytes] = []

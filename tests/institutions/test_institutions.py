@@ -238,7 +238,7 @@ def test_the_coordinators_certificate_is_renewed(under_way: Federation) -> None:
 
     assert under_way.office.run(*ask) != before
     hospital.run("systemctl", "restart", "--no-block", "site-agent")
-    wait_until(lambda: restarted(hospital, "site-agent", agent), "the agent has connected anew")
+    wait_until(lambda: restarted(hospital, "site-agent", agent), "the agent has reconnected")
     under_way.goes_on()
     assert under_way.office.property("coordinator", "MainPID") == coordinator
 

@@ -71,7 +71,7 @@ def test_a_site_that_enters_later_contributes_from_then_on(
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("aggregate", SCHEDULES)
 @pytest.mark.parametrize("masking", ["masked", "unmasked"])
-def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_drawn_afresh(
+def test_going_on_without_a_lost_site_is_the_plain_sum_of_what_was_resampled(
     tmp_path: Path, masking: str, aggregate: str, seed: int
 ) -> None:
     """Where plan and budgets allow it the run goes on without e; all others make the same draw of the step, which

@@ -112,7 +112,7 @@ def _first_training_rounds(federation: Federation, count: int) -> int:
 
 
 @by_method
-def test_a_round_drawn_afresh_starts_where_the_round_started(name: str) -> None:
+def test_a_round_resampled_starts_where_the_round_started(name: str) -> None:
     """Another draw gives another answer, the same draw the same bits; what follows is as if nothing had been."""
     plan = catalogue_plan(name, dropout=0.2)
     disturbed, quiet = _federation(plan, redraw_budget=2), _federation(plan)

@@ -1,4 +1,4 @@
-"""A federation to test with: its authority is made once, its register anew for every test."""
+"""A federation to test with: its authority is made once, its register for every test."""
 
 from __future__ import annotations
 

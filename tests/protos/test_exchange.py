@@ -282,7 +282,7 @@ def test_a_result_has_no_layers_but_those_of_the_method(method: str, layers: byt
 
 
 def test_an_exchange_is_computed_once() -> None:
-    """Equal rounds have one exchange, so that its sizes are not computed anew in every round."""
+    """Equal rounds have one exchange, so that its sizes are not computed again in every round."""
     exchanges = exchanges_of(a_plan())
 
     assert exchanges.of(1, TRAINING, b"") is exchanges.of(3, TRAINING, b"")

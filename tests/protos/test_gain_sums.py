@@ -42,10 +42,10 @@ def test_sums_give_what_the_single_figures_would(sites: list[tuple[float | None,
 
 @given(METRICS, st.lists(METRICS, max_size=2))
 def test_every_integer_lies_within_what_the_manifest_announces(
-    federated: float | None, opponents: list[float | None]
+    federated: float | None, baselines: list[float | None]
 ) -> None:
     """One site and one win at most, a metric and its square of at most one; so many sites never wrap 64 bits."""
-    sums = gain_sums(federated, opponents)
+    sums = gain_sums(federated, baselines)
 
     assert 0 <= sums.gained <= sums.measured <= 1
     assert sums.metric_squared is not None
@@ -54,17 +54,17 @@ def test_every_integer_lies_within_what_the_manifest_announces(
 
 
 def test_a_site_without_a_metric_sends_zeros() -> None:
-    """Whatever the opponents reached."""
+    """Whatever the baselines reached."""
     assert set(gain_sums(None, (0.9,)).by_name.values()) == {0}
 
 
 @pytest.mark.parametrize(
-    ("opponents", "gained"),
+    ("baselines", "gained"),
     [((0.7,), 1), ((0.8,), 0), ((0.9,), 0), ((), 0), ((None,), 0), ((0.7, 0.9), 0), ((0.7, None), 0), ((0.7, 0.1), 1)],
 )
-def test_a_win_beats_every_opponent(opponents: tuple[float | None, ...], gained: int) -> None:
+def test_a_win_beats_every_baseline(baselines: tuple[float | None, ...], gained: int) -> None:
     """A tie is no win, and neither is a comparison that did not take place."""
-    assert gain_sums(0.8, opponents).gained == gained
+    assert gain_sums(0.8, baselines).gained == gained
 
 
 @pytest.mark.parametrize("sites", range(1, FEWEST_FOR_VARIANCE))

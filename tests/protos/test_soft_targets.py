@@ -1,4 +1,4 @@
-"""What a plan may say of the sites' own experts, and what it refuses."""
+"""What a plan may say of the sites' own baselines, and what it refuses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.protos.examples import METHODS, NETWORK, plan_of_method, plan_with
 WITH_PATH: dict[str, Any] = {"architecture": NETWORK | {"linear_path": True}}
 
 
-def test_an_expert_changes_the_agreement_and_nothing_that_travels() -> None:
-    """Sites approve a plan with an expert as another plan, and it exchanges the same tensors and numbers."""
-    without, with_expert = plan_with(**WITH_PATH), plan_with(**WITH_PATH, expert={})
+def test_a_baseline_changes_the_agreement_and_nothing_that_travels() -> None:
+    """Sites approve a plan with a baseline as another plan, and it exchanges the same tensors and numbers."""
+    without, with_baseline = plan_with(**WITH_PATH), plan_with(**WITH_PATH, expert={})
 
     assert without.expert is None
-    assert with_expert.expert is not None
-    assert with_expert.expert.model_dump() == {"target_share": 0.5, "path_start": 0.5, "result_share": 0.5}
-    assert without.digest != with_expert.digest
-    assert manifest_of(without) == manifest_of(with_expert)
+    assert with_baseline.expert is not None
+    assert with_baseline.expert.model_dump() == {"target_share": 0.5, "path_start": 0.5, "result_share": 0.5}
+    assert without.digest != with_baseline.digest
+    assert manifest_of(without) == manifest_of(with_baseline)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-def test_every_method_takes_an_expert_that_adds_no_column(method: dict[str, Any]) -> None:
+def test_every_method_takes_a_baseline_that_adds_no_column(method: dict[str, Any]) -> None:
     """Targets and result are the site's own affair, whatever the method federates."""
     plan = plan_of_method(method, expert={"path_start": 0.0})
 
@@ -41,7 +41,7 @@ def test_every_method_takes_an_expert_that_adds_no_column(method: dict[str, Any]
         ({"architecture": {"name": "dense", "hidden": [4]}}, "linear path"),
     ],
 )
-def test_an_experts_column_needs_a_private_linear_path(keys: dict[str, Any], reason: str) -> None:
+def test_a_baselines_column_needs_a_private_linear_path(keys: dict[str, Any], reason: str) -> None:
     """Where all sites' columns are agreed, or the network has no such path, the plan is refused."""
     with pytest.raises(ValidationError, match=reason):
         plan_with(**keys, expert={})
@@ -60,6 +60,6 @@ def test_an_experts_column_needs_a_private_linear_path(keys: dict[str, Any], rea
     ],
 )
 def test_shares_out_of_range_are_refused(use: dict[str, float]) -> None:
-    """Shares are shares, the network always has one in the result, and an idle expert is no expert."""
+    """Shares are shares, the network always has one in the result, and an idle baseline is no baseline."""
     with pytest.raises(ValidationError):
         plan_with(**WITH_PATH, expert=use)

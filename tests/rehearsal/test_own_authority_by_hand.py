@@ -71,7 +71,7 @@ def test_the_whole_path_as_people_type_it(tmp_path: Path) -> None:
     assert "PRIVATE" not in told
     before, waits = request.read_bytes(), (tmp_path / "state" / "agent" / "tls.key.requested").read_bytes()
     again = CliRunner().invoke(
-        site_agent, ["request-certificate", *map(str, config), "--anew", "--output", str(request)]
+        site_agent, ["request-certificate", *map(str, config), "--new-key", "--output", str(request)]
     )
     assert isinstance(again.exception, UsageError)
     assert "exists already" in again.exception.what
@@ -107,7 +107,7 @@ def changed_over(tmp_path: Path, start: datetime, days: float) -> tuple[Office, 
     (tmp_path / "authority.pem").write_bytes(authority.pem)
     words = ("--site", "a", "--fingerprint", authority_fingerprint(authority.certificate))
     typed(pki, "own-authority", "add", *words, "--directory", office.authority.directory, tmp_path / "authority.pem")
-    key = requested_key(own_keys.waiting_request(keys, A, is_anew=False))
+    key = requested_key(own_keys.waiting_request(keys, A, has_new_key=False))
     leaf = issued(authority, key, Leaf(uris=("spiffe://heart/site/a",), start=start, days=days))
     own_keys.stage(keys, certificate_pem(leaf) + authority.pem, A, utc_now())
     at_port(office, tmp_path, hospital)
@@ -132,7 +132,7 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
     assert office_says["The own authority of a ends in 65 days."] is Severity.WARNING
     assert {one.severity for one in own_authority_checks.judge_sites(authority, early)} == {Severity.FINE}
     assert own_authority_checks.judge_waiting(keys) == []
-    own_keys.waiting_request(keys, A, is_anew=False)
+    own_keys.waiting_request(keys, A, has_new_key=False)
     assert "A key waits" in own_authority_checks.judge_waiting(keys)[0].says
     upkeep, audit = upkeep_of(keys, tmp_path / "log")
     assert isinstance(upkeep, SiteUpkeep)

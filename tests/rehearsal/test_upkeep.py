@@ -160,7 +160,7 @@ def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path:
     site.audit.close()
 
 
-def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_anew(tmp_path: Path, office: Office) -> None:
+def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_again(tmp_path: Path, office: Office) -> None:
     """Revoked and invited again it begins a new log; what was confirmed of the old one is kept aside, and on record."""
     lost = Site.of(office, "a", tmp_path / "a")
     lost.audit.write("plan_approved", by="A. Jones")

@@ -95,7 +95,7 @@ def test_an_approval_ends_when_it_was_said_to(tmp_path: Path) -> None:
     assert why_not(found, approvers=1, now=end) is None
 
 
-def test_a_withdrawal_ends_every_yes_until_somebody_agrees_anew(tmp_path: Path) -> None:
+def test_a_withdrawal_ends_every_yes_until_somebody_agrees_again(tmp_path: Path) -> None:
     """One person's no stands against any number of yeses; a later yes counts alone."""
     for name in ("A. Jones", "B. Smith"):
         approve(tmp_path, PLAN, by=name, at=AT)

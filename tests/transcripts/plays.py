@@ -7,7 +7,7 @@ it then stands; time stands before an event, in seconds.
          = gathering anna
 
 `> 5 rounds in all` is the coordinator's decision, when a round closed, that the run has so many rounds.
-`> a joins 3 anew` is a site that lost its memory, `> back to 4.1` the coordinator that has made parameters and
+`> a joins 3 reset` is a site that lost its memory, `> back to 4.1` the coordinator that has made parameters and
 decisions those before round 4, whose last attempt was 1; `past 5.0 of a b` says how a round was offered before.
 """
 
@@ -148,7 +148,7 @@ def _event(site: str, verb: str, argument: str) -> Event:
     match verb:
         case "join":
             key_session, _, how = argument.partition(" ")
-            return Joined(site, int(key_session or 0), is_current=how != "anew")
+            return Joined(site, int(key_session or 0), is_current=how != "reset")
         case "leave":
             return Left(site)
         case "advertise":

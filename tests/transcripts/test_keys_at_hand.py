@@ -44,7 +44,7 @@ def drawn(state: State, data: st.DataObject) -> Event:
 @settings(max_examples=300, deadline=None)
 @given(rules=RULES.filter(lambda rules: rules.is_masked), data=st.data())
 def test_who_is_offered_a_masked_round_holds_its_keys(rules: Terms, data: st.DataObject) -> None:
-    """Whoever comes back without keys makes all agree anew before a round is offered to it."""
+    """A site that returns without keys makes all agree again before a round is offered to it."""
     walk = walk_of(rules)
     events = [*map(Joined, SITES), *(Advertised(site, 1) for site in SITES), *(Acknowledged(site, 1) for site in SITES)]
     for event in events:

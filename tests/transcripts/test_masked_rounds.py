@@ -51,7 +51,7 @@ def test_words_of_another_key_session_are_not_counted() -> None:
     )
 
 
-def test_a_site_lost_while_agreeing_begins_the_agreement_anew() -> None:
+def test_a_site_lost_while_agreeing_restarts_the_agreement() -> None:
     """Back within its grace, it and all others agree on a new key session of the same step."""
     play(
         terms(is_masked=True),
@@ -147,7 +147,7 @@ def test_a_site_that_kept_its_keys_resumes() -> None:
     )
 
 
-def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
+def test_a_site_that_lost_its_keys_makes_everyone_agree_again() -> None:
     """Keys that are gone void the attempt: the same step comes again under new ones."""
     play(
         terms(is_masked=True),
@@ -182,7 +182,7 @@ def test_a_site_that_lost_its_keys_makes_everyone_agree_anew() -> None:
     )
 
 
-def test_an_entry_makes_everyone_agree_anew() -> None:
+def test_an_entry_makes_everyone_agree_again() -> None:
     """A site that enters brings a new key session with it."""
     play(
         terms(is_masked=True, quorum=2, on_lost_site="continue"),

@@ -26,7 +26,7 @@ def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
              = collecting 2.0 complete - until 52
         3    > b leaves
              = collecting 2.0 complete - until 13
-        4    > b joins 0 anew
+        4    > b joins 0 reset
              < void 2.0 missing -
              = interrupted 2.1 without - until 1004, to go back
         5    > past 2.0 of a b c
@@ -57,7 +57,7 @@ def test_the_past_is_repeated_for_its_own_sites_and_others_enter_after_it() -> N
         0    > a, b, c, d join
              < offer 0.0 to a b c d
              = training 0.0 ready - until 50
-        1    > a joins 0 anew
+        1    > a joins 0 reset
              < void 0.0 missing -
              = interrupted 0.1 without - until 1001, to go back
         2    > past 5.2 of a b c d
@@ -77,7 +77,7 @@ def test_the_past_is_repeated_for_its_own_sites_and_others_enter_after_it() -> N
 
 
 def test_masked_repetitions_agree_on_fresh_keys_where_the_sites_are_others() -> None:
-    """After going back everyone agrees anew; attempts only rise."""
+    """After going back everyone agrees again; attempts only rise."""
     play(
         terms(is_masked=True, binds_early=True, rounds=3),
         """
@@ -94,7 +94,7 @@ def test_masked_repetitions_agree_on_fresh_keys_where_the_sites_are_others() -> 
              = collecting 0.0 complete - until 52
         3    > c leaves
              = collecting 0.0 complete - until 13
-        4    > c joins 0 anew
+        4    > c joins 0 reset
              < void 0.0 missing -
              = interrupted 0.1 without - until 1004, to go back
         5    > back to 0.0 of a b c
@@ -120,7 +120,7 @@ def test_without_a_common_state_nobody_goes_on_however_many_are_left() -> None:
         0    > a, b, c, d join
              < offer 0.0 to a b c d
              = training 0.0 ready - until 50
-        1    > a joins 0 anew
+        1    > a joins 0 reset
              < void 0.0 missing -
              = interrupted 0.1 without - until 1001, to go back
         2    > d leaves

@@ -259,7 +259,7 @@ def test_going_on_without_a_site_that_was_named_is_a_fresh_draw_by_all() -> None
 
 
 def test_going_on_without_a_site_before_anyone_was_named_is_the_ordinary_draw() -> None:
-    """Where contributors were never named nobody has sent, and nothing has to be drawn afresh."""
+    """Where contributors were never named nobody has sent, and nothing has to be resampled."""
     play(
         terms(rounds=1, quorum=2, on_lost_site="continue"),
         """

@@ -24,7 +24,7 @@ def test_where_the_plan_says_so_the_others_go_on_at_once() -> None:
     )
 
 
-def test_after_contributors_were_named_the_step_is_drawn_afresh() -> None:
+def test_after_contributors_were_named_the_step_is_resampled() -> None:
     """One of the named has not sent: the others make the step with another draw, as after any loss."""
     play(
         terms(quorum=2, on_lost_site="continue"),
@@ -130,7 +130,7 @@ def test_another_site_that_is_away_is_not_given_up_with_it() -> None:
     )
 
 
-def test_under_masks_the_others_agree_on_keys_anew() -> None:
+def test_under_masks_the_others_agree_on_keys_again() -> None:
     """The set has changed, so no mask of the old key session is used again."""
     play(
         terms(quorum=2, on_lost_site="continue", is_masked=True),

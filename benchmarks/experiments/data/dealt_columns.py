@@ -132,7 +132,7 @@ def dealt_covertype(folder: Path, seed: int, deal: Deal) -> DealtColumns:
 
 
 def _with_classes(dataset: Dataset, classes: npt.NDArray[np.int64]) -> Dataset:
-    """The same rows where only these classes, rising, occur: numbered anew from 0."""
+    """The same rows where only these classes, rising, occur: numbered again from 0."""
 
     def numbered(part: Examples) -> Examples:
         return replace(part, targets=np.searchsorted(classes, part.targets).astype(np.int64))

@@ -6,7 +6,7 @@ hospital's own module, its file comes along as own_network.py, which the loader 
 
 * loader and ONNX are compared with the model itself on made-up rows before a file is written;
 * what the model learnt of the training rows goes with it: means and deviations, with some encodings quantiles, with an
-  expert the thresholds of trees. So an export is for this hospital, until its data protection officer says more.
+  baseline the thresholds of trees. So an export is for this hospital, until its data protection officer says more.
 """
 
 from __future__ import annotations

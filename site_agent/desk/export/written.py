@@ -1,4 +1,4 @@
-"""A saved model written down whole: from a patient's numbers to probabilities, expert and recalibration included."""
+"""A saved model written down whole: from a patient's numbers to probabilities, baseline and recalibration included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
-from site_agent.trainer.baselines import Expert
+from site_agent.trainer.baselines import Baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
 from site_agent.trainer.saved_model import SavedModel
@@ -60,9 +60,9 @@ def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str
 
 
 def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
-    """What the network says, joined with the expert where there is one; float32 of shape (rows, outputs)."""
+    """What the network says, joined with the baseline where there is one; float32 of shape (rows, outputs)."""
     rows = _placed(graph, model, own)
-    said = None if model.expert is None else _opinions(graph, model.expert, own)
+    said = None if model.baseline is None else _predictions(graph, model.baseline, own)
     use = model.plan.expert
     if said is not None and use is not None and use.path_start:
         rows = graph.apply("concatenate", rows, graph.apply("cast", said, to="float32"), axis=1)
@@ -87,18 +87,20 @@ def _placed(graph: Graph, model: SavedModel, own: str) -> str:
     return graph.apply("gather", both, places=tuple(places.get(name, len(mine)) for name in model.columns))
 
 
-def _opinions(graph: Graph, expert: Expert, features: str) -> str:
-    """What the site's expert says, float64 of shape (rows, outputs); see `Expert.opinions`."""
+def _predictions(graph: Graph, baseline: Baseline, features: str) -> str:
+    """What the site's baseline says, float64 of shape (rows, outputs); see `Baseline.predictions`."""
     wide = graph.apply("cast", features, to="float64")
-    lines = graph.apply("matmul", wide, graph.constant(expert.coefficients.T, "float64"))
-    lines = graph.apply("add", lines, graph.constant(expert.intercepts[None], "float64"))
-    linear = shares_on_scale(graph, expert.task, scores_of_outputs(graph, expert.task, lines), len(expert.intercepts))
-    answers = forest_answers(graph, expert.forest, features)
-    grown = shares_on_scale(graph, expert.task, answers, len(expert.intercepts))
-    share = expert.forest_share
+    lines = graph.apply("matmul", wide, graph.constant(baseline.coefficients.T, "float64"))
+    lines = graph.apply("add", lines, graph.constant(baseline.intercepts[None], "float64"))
+    linear = shares_on_scale(
+        graph, baseline.task, scores_of_outputs(graph, baseline.task, lines), len(baseline.intercepts)
+    )
+    answers = forest_answers(graph, baseline.forest, features)
+    grown = shares_on_scale(graph, baseline.task, answers, len(baseline.intercepts))
+    share = baseline.forest_share
     both = graph.apply("add", graph.apply("multiply", linear, graph.constant([[1.0 - share]], "float64")),
                        graph.apply("multiply", grown, graph.constant([[share]], "float64")))  # fmt: skip
-    if expert.task != "multi-class":
+    if baseline.task != "multi-class":
         return both
     total = graph.apply("log", graph.apply("sum", graph.apply("exp", both)))
     return graph.apply("subtract", both, total)

@@ -34,7 +34,7 @@ NAMES: Final = {
     FEDERATED: "federated",
     SILOED: "trained alone (siloed)",
     PLACEBO: "federated with copies of itself",
-    "expert": "expert of this site",
+    "expert": "linear model and forest, joined",
     "majority_guess": "guess by prevalence",
     "mean_guess": "guess by the mean",
     **TITLES,

@@ -13,7 +13,7 @@ from protos.plan.gain_sums import GainSums, gain_sums
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import Compared, compare
 from site_agent.trainer.comparison.calibration import Calibration, calibrations
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Gain, Opponents, gain_of
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Baselines, Gain, gain_of
 from site_agent.trainer.comparison.resampling import RESAMPLES
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
@@ -56,7 +56,7 @@ def assess(
     models: Mapping[str, Scores],
     seed: int,
     *,
-    opponents: Opponents | None = None,
+    baselines: Baselines | None = None,
     resamples: int = RESAMPLES,
 ) -> Assessment:
     """Test, compare and conclude.
@@ -65,7 +65,7 @@ def assess(
         rows: the test rows.
         models: scores by name, FEDERATED among them.
         seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
-        opponents: the best local model and the placebo; None takes SILOED and PLACEBO where there are any.
+        baselines: the best local model and the placebo; None takes SILOED and PLACEBO where there are any.
         resamples: of the bootstrap.
     """
     if FEDERATED not in models:
@@ -74,5 +74,5 @@ def assess(
     return Assessment(
         compared=compared,
         calibrations={name: calibrations(rows, scores) for name, scores in models.items()},
-        gain=gain_of(rows, compared, opponents or Opponents()),
+        gain=gain_of(rows, compared, baselines or Baselines()),
     )

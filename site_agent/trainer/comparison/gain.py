@@ -46,7 +46,7 @@ _NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opponents:
+class Baselines:
     """Which models the federated one has to be better than.
 
     Attributes:
@@ -112,30 +112,30 @@ def headline_metric(task: Task) -> str:
     return "rmse" if task == "regression" else "auroc"
 
 
-def gain_of(rows: HeldOutRows, compared: Compared, opponents: Opponents) -> Gain:
+def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
     """What joining brought.
 
     Args:
         rows: the test rows.
         compared: the models tested on them, by name: FEDERATED, and SILOED, PLACEBO and the simple
             models of `simple_models.TITLES` where there are any.
-        opponents: which of them the federated model has to be better than.
+        baselines: which of them the federated model has to be better than.
     """
     metric = headline_metric(rows.task)
     values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
-    best = opponents.best_local or (SILOED if SILOED in values else None)
+    best = baselines.best_local or (SILOED if SILOED in values else None)
     difference = None if best is None else compared.difference(FEDERATED, best, metric)
-    has_placebo = opponents.placebo in values
-    placebo = compared.difference(FEDERATED, opponents.placebo, metric) if has_placebo else None
+    has_placebo = baselines.placebo in values
+    placebo = compared.difference(FEDERATED, baselines.placebo, metric) if has_placebo else None
     verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
     if difference is None or best is None:
-        reason = opponents.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
+        reason = baselines.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
         sentence = f"{_OPENINGS[verdict]}: {reason}."
     else:
-        other = _other(best, opponents)
+        other = _other(best, baselines)
         sentence = f"{_OPENINGS[verdict]}: {_figures(rows, difference, other)}; {_counts(rows)})."
     if placebo is not None:
-        sentence += f" Against {_PLACEBOS[opponents.placebo]}, the other hospitals {_BROUGHT[placebo.better]}"
+        sentence += f" Against {_PLACEBOS[baselines.placebo]}, the other hospitals {_BROUGHT[placebo.better]}"
         sentence += f" ({_span(placebo)})."
     elif verdict == "better, cause not shown":
         sentence += " There is no placebo to compare with, so averaging alone may explain the difference."
@@ -163,11 +163,11 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
             return "no clear difference"
 
 
-def _other(best: str, opponents: Opponents) -> str:
+def _other(best: str, baselines: Baselines) -> str:
     """The best local model as the sentence names it."""
     if best in TITLES:
         return f"the best local model ({TITLES[best]})"
-    return _PLACEBOS[SILOED] if opponents.placebo == SILOED else "the same network trained alone"
+    return _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> str:

@@ -141,7 +141,7 @@ class Embedding(nn.Module):
 
     def forward(self, columns: Tensor) -> Tensor:
         """(d, B) to (e, d, B)."""
-        # Turned and laid out anew here, 2·d·e numbers, so that the tokens come out contiguous.
+        # Turned and copied here, 2·d·e numbers, so that the tokens come out contiguous.
         weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
         tokens: Tensor = self.normalisation(
             torch.addcmul(bias.unsqueeze(-1), weight.unsqueeze(-1), columns.unsqueeze(-3))

@@ -14,7 +14,7 @@ import structlog
 from protos.plan.patient_privacy import Privacy
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Opponents
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
@@ -64,7 +64,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         models=models,
         validation=validation,
         choices={FEDERATED: choice, SILOED: choice},
-        opponents=Opponents(placebo=SILOED),
+        baselines=Baselines(placebo=SILOED),
     )
     report = written_report(hospital, run, facts, ended)
     structlog.get_logger().info("others_weighed", run=run, **_rounded(join.model, known.guard))

@@ -73,7 +73,7 @@ class Batches:
 
         Args:
             rows: to draw from.
-            batches_per_epoch: after so many batches the order is drawn anew.
+            batches_per_epoch: after so many batches the order is resampled.
             orders: draw the permutations, one for each copy; nothing else may use them.
             stacked: a batch has a first axis, one entry for each copy.
             batch_rows: of each batch; left out, as many as fit so many times.
@@ -92,7 +92,7 @@ class Batches:
         self._drawn += 1
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
-    def draw_afresh(self, seed: int) -> None:
+    def resample(self, seed: int) -> None:
         """From here on draw by another seed, what is left of this epoch included; not for stacks."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")

@@ -79,9 +79,9 @@ class LocalTraining:
         """The network that the site itself would use now."""
         return self._procedure.evaluated()
 
-    def draw_afresh(self, seed: int) -> None:
+    def resample(self, seed: int) -> None:
         """From here on draw batches and dropout by another seed, what is left of this epoch included."""
-        self._batches.draw_afresh(seed)
+        self._batches.resample(seed)
         self._dropout = torch.Generator().manual_seed(seed).get_state()
 
     def state(self) -> State:

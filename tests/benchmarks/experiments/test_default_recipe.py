@@ -1,4 +1,4 @@
-"""The default recipe is one plan, its opponents hear the same expert, and its tables subtract what they say."""
+"""The default recipe is one plan, its baselines hear the same baseline, and its tables subtract what they say."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _trained() -> Trained:
 
 
 def test_the_example_of_a_plan_shows_the_recipe() -> None:
-    """Who copies the line with the expert from plan.yaml has the recipe's network and expert."""
+    """Who copies the line with the baseline from plan.yaml has the recipe's network and baseline."""
     (line,) = re.findall(r"^# or (\{expert: .*\})$", EXAMPLE.read_text(), re.MULTILINE)
     shown = yaml.safe_load(line)
 
@@ -60,14 +60,14 @@ def test_the_example_of_a_plan_shows_the_recipe() -> None:
 
 
 def test_the_recipe_alone_is_the_recipe_but_for_the_method() -> None:
-    """Nothing else tells the opponent from the federated model."""
+    """Nothing else tells the baseline from the federated model."""
     federated, alone = (RECIPE.plan(["ahus"], 5, method) for method in ("global-layers", "local"))
 
     assert federated.model_copy(update={"method": alone.method}) == alone
 
 
 def test_seeds_at_once_are_the_deployments_federations(trained: Trained) -> None:
-    """Each seed's outputs are those of the federation that the studies of the sites make, experts included."""
+    """Each seed's outputs are those of the federation that the studies of the sites make, baselines included."""
     federated = trained.federated()
 
     for place, seed in enumerate(SEEDS):
@@ -77,20 +77,20 @@ def test_seeds_at_once_are_the_deployments_federations(trained: Trained) -> None
             np.testing.assert_allclose(federated[name][place], outcome.test_outputs, rtol=1e-4, atol=1e-4)
 
 
-def test_opponents_differ_and_repeat(trained: Trained) -> None:
-    """Alone, among copies and by the expert a site gets other outputs, each time the same ones."""
+def test_baselines_differ_and_repeat(trained: Trained) -> None:
+    """Alone, among copies and by the baseline a site gets other outputs, each time the same ones."""
     found = [trained.federated()["berlin"], *(make("berlin") for make in (trained.alone, trained.placebo))]
 
-    assert all(outputs.shape == found[0].shape == trained.expert("berlin").shape for outputs in found)
+    assert all(outputs.shape == found[0].shape == trained.baseline("berlin").shape for outputs in found)
     assert not np.array_equal(found[0], found[1])
     assert not np.array_equal(found[1], found[2])
     np.testing.assert_array_equal(found[2], trained.placebo("berlin"))
 
 
-def test_copies_of_a_site_fit_no_expert_of_their_own(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The placebo's copies and the site alone hear the federation's expert."""
-    monkeypatch.setattr(default_recipe, "advise", lambda *_: pytest.fail("fitted again"))
-    monkeypatch.setattr("benchmarks.experiments.stacks.advise", lambda *_: pytest.fail("fitted again"))
+def test_copies_of_a_site_fit_no_baseline_of_their_own(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The placebo's copies and the site alone hear the federation's baseline."""
+    monkeypatch.setattr(default_recipe, "soft_targets_of", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr("benchmarks.experiments.stacks.soft_targets_of", lambda *_: pytest.fail("fitted again"))
 
     trained.placebo("berlin")
     trained.alone("berlin")

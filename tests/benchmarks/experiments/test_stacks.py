@@ -33,7 +33,7 @@ ROWS = {"weighting": {"name": "rows", "largest_rows": 128}}
 STACKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "global-layers": ({"name": "global-layers"}, LAYERS, {}),
     "global-layers, rate": ({"name": "global-layers", "update_rate": 0.5}, LAYERS, {"checkpoint": "global"}),
-    "global-layers, expert": ({"name": "global-layers"}, LAYERS | {"linear_path": True}, {"expert": {}}),
+    "global-layers, baseline": ({"name": "global-layers"}, LAYERS | {"linear_path": True}, {"expert": {}}),
     "chfl": ({"name": "chfl"}, COLUMNS, {}),
     "fenda-fl": ({"name": "fenda-fl"}, PARALLEL, ROWS),
     "perfcl": ({"name": "perfcl"}, PARALLEL, {}),
@@ -58,7 +58,7 @@ STACKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 SINGLE = ("player-fl", "player-fl-random", "fedlp", "fedlama")
 
 
-NEED_NO_COLUMNS = {"global-layers", "global-layers, rate", "global-layers, expert", "local", "lg-fedavg"}
+NEED_NO_COLUMNS = {"global-layers", "global-layers, rate", "global-layers, baseline", "local", "lg-fedavg"}
 NEED_NO_OUTPUTS = {*NEED_NO_COLUMNS - {"lg-fedavg"}, "fedper", "fedrep", "fedbabu", "fenda-fl", "perfcl"}
 
 

@@ -165,7 +165,7 @@ def _elapse(made: Federation, seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_connection_that_is_open_on_one_side_only_is_noticed(tmp_path: Path) -> None:
-    """A proxy falls silent in mid-upload and closes nothing: keepalive ends the connection, the rest is sent anew."""
+    """A proxy falls silent in mid-upload and closes nothing: keepalive ends the connection, the rest is sent again."""
     with (
         proxied(Proxy(0, silent_after=3_200_000)) as proxy,
         through(proxy, tmp_path / "f", parameters=12 * CHUNK_PARAMETERS, rounds=1) as made,

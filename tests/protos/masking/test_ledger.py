@@ -89,7 +89,7 @@ def test_a_remembered_step_comes_again_only_as_it_was() -> None:
         for ask, vector, reason in (
             (_ask(step, step), ("vector", step), Reason.NOT_INCREASING),
             (_ask(step, step + 1, position="other"), ("vector", step), Reason.OTHER_POSITION),
-            (_ask(step, step + 1, FEWER, redraw=step + 1), "afresh", Reason.OTHER_SET),
+            (_ask(step, step + 1, FEWER, redraw=step + 1), "resampled", Reason.OTHER_SET),
             (again, "retrained", Reason.OTHER_VECTOR),
         ):
             with pytest.raises(MaskingRefused) as refused:
@@ -120,7 +120,7 @@ def test_the_same_set_repeats_the_same_vector_under_a_new_attempt() -> None:
     assert after.spent(ALONE) == 0
 
 
-def test_another_set_costs_budget_and_needs_a_vector_drawn_afresh() -> None:
+def test_another_set_costs_budget_and_needs_a_vector_resampled() -> None:
     """With room in the budget the site goes on, never with a vector that it masked for another set."""
     ledger = _begun()
     ask = _ask(4, 2, FEWER, redraw=2)

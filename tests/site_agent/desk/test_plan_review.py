@@ -167,11 +167,11 @@ def test_layers_that_wait_are_announced() -> None:
     assert "only every 2 rounds" in page(plan_of_method({"name": "fedlama"}))
 
 
-def test_a_plan_with_an_expert_says_that_it_stays() -> None:
+def test_a_plan_with_a_baseline_says_that_it_stays() -> None:
     """The page has a sentence on it where the plan has one, and none elsewhere."""
-    with_expert = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
+    with_baseline = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
 
-    assert "nothing of it leaves the site" in page(with_expert)
+    assert "nothing of it leaves the site" in page(with_baseline)
     assert "expert" not in page(plan_of_method({"name": "global-layers"}))
 
 

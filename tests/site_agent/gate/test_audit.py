@@ -52,7 +52,7 @@ def lines(path: Path) -> list[bytes]:
 
 
 def recomputed(content: list[bytes], start: int) -> list[bytes]:
-    """A chain made anew from a line on, by somebody who knows how."""
+    """A rewritten chain from a line on, by somebody who knows how."""
     position = LogPosition()
     made = []
     for number, line in enumerate(content):

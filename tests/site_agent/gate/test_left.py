@@ -30,7 +30,7 @@ def test_what_has_left_outlasts_rotation(tmp_path: Path) -> None:
     assert (watching.now().contributions, watching.now().handed_bytes) == (12, 1200)
 
 
-def test_a_log_that_was_cut_is_counted_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_is_counted_again(tmp_path: Path) -> None:
     """What was counted of a file that is shorter now is forgotten; where there is no log, nothing has left."""
     path = tmp_path / "audit.log"
     count = LeftCount(path)

@@ -117,15 +117,15 @@ def test_noise_that_is_drawn_again_is_paid_again(tmp_path: Path, audit: AuditLog
 
 
 def test_either_of_file_and_log_is_enough_and_the_higher_spending_counts(tmp_path: Path, clock: Clock) -> None:
-    """A log that was begun anew, and a ledger that was restored from before, give nothing back."""
+    """A log that was restarted, and a ledger that was restored from before, give nothing back."""
     other = private_plan(study="other")
     with_both = AuditLog(tmp_path / "audit.log", site="ahus", now=clock)
     built(PLAN, with_both, tmp_path)
     before = {path: path.read_bytes() for path in files(tmp_path)}
     built(other, with_both, tmp_path)
-    anew = AuditLog(tmp_path / "anew.log", site="ahus", now=clock)
+    restarted = AuditLog(tmp_path / "restarted.log", site="ahus", now=clock)
 
-    assert spent(tmp_path, anew) == [1.0, 1.0]
+    assert spent(tmp_path, restarted) == [1.0, 1.0]
     for path in files(tmp_path):
         path.unlink()
     for path, content in before.items():

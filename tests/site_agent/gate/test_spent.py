@@ -33,7 +33,7 @@ LAST = Release(round=5, attempt=1, position="ab" * 32, stage="training", offered
 
 
 def allowance_of(state: Path, plan: Plan, **rules: Any) -> Allowance:
-    """What is still allowed to site a when its log begins anew."""
+    """What is still allowed to site a when its log is restarted."""
     spent = Spent(state, plan.run_name)
     return Allowance(policy_with(**rules), plan, site="a", local_time=lambda: NOON, released=(), spent=spent)
 
@@ -48,7 +48,7 @@ def spawned(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) -> None:
-    """A plan that is still approved is not followed again after the log was begun anew or its files deleted."""
+    """A plan that is still approved is not followed again after the log was restarted or its files deleted."""
     approve(tmp_path, PLAN, by="A. Jones", at=NOON)
     audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
     rounds = Rounds(
@@ -74,7 +74,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
     assert late == "its run was finished here on 2026-03-01"
 
 
-def test_limits_count_what_left_before_the_log_began_anew(tmp_path: Path) -> None:
+def test_limits_count_what_left_before_the_log_restarted(tmp_path: Path) -> None:
     """Rounds and bytes that have left count in the next process too, whatever its log still knows."""
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
     size = exchange.layout.total_bytes
@@ -124,7 +124,7 @@ def rounds_of(state: Path, audit: AuditLog, masking: SiteMasking | None) -> Roun
     )
 
 
-def test_a_log_that_was_begun_anew_lets_no_step_come_again_with_other_parameters(tmp_path: Path) -> None:
+def test_a_log_that_was_restarted_lets_no_step_come_again_with_other_parameters(tmp_path: Path) -> None:
     """What left last is remembered beside the log: earlier rounds are over, and the same one keeps its parameters."""
     Spent(tmp_path, PLAN.run_name).take(48, LAST)
     audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
@@ -141,7 +141,7 @@ def test_a_log_that_was_begun_anew_lets_no_step_come_again_with_other_parameters
 
 
 def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_path: Path) -> None:
-    """Deleted or older than what left last, it masks nothing, although the log was begun anew in between."""
+    """Deleted or older than what left last, it masks nothing, although the log was restarted in between."""
     audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
 
     def masking() -> SiteMasking:

@@ -1,4 +1,4 @@
-"""A state of version 0.1 is parted without loss, wherever a power cut comes, and never in the middle of a run."""
+"""A state of an earlier version is divided without loss, whenever power fails, and never in the middle of a run."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ def test_a_power_cut_at_any_move_is_made_up_for(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_in_the_middle_is_told_and_left_as_it_is(tmp_path: Path) -> None:
-    """The message says to finish it with 0.1 or to give it up; a person who gives it up is on record."""
+    """The remedy is to finish it with that version or to give it up. A person who gives it up is on record."""
     state = old_state(tmp_path / "state", "run_joined")
     before = contents(state)
 
-    with pytest.raises(ConfigurationError, match=r"began with version 0\.1") as told:
+    with pytest.raises(ConfigurationError, match=r"began with an earlier version") as told:
         move_old_state(state, "a")
 
     assert contents(state) == before
-    assert "Finish it with version 0.1" in told.value.remedy
+    assert "Finish it with that version" in told.value.remedy
     assert move_old_state(state, "a", gives_up_by="A. Jones")
     last = json.loads(audit_log_path(state).read_text().splitlines()[-1])["facts"]
     assert (last["event"], last["run"]) == ("participation_ended", "run-1")

@@ -73,7 +73,7 @@ def test_every_measured_round_is_on_disk_and_no_bit_of_training_differs(tmp_path
 
 
 def test_a_trainer_that_is_started_again_goes_on_with_its_curves(tmp_path: Path) -> None:
-    """Rounds that are made again replace those before, and the earlier ones stay; a damaged file is begun anew."""
+    """Repeated rounds replace those before, and the earlier ones stay. A damaged file is replaced."""
     hospital, study, preprocessing = watched(tmp_path)
     run_rounds(PLAN, [study])
     before = facts_of(hospital)
@@ -83,8 +83,8 @@ def test_a_trainer_that_is_started_again_goes_on_with_its_curves(tmp_path: Path)
     assert [number for number, _ in facts_of(hospital)["training"]] == [1, 2, 3]
     assert facts_of(hospital)["training"][:2] == before["training"][:2]
     live_path(hospital.state_path, PLAN.run_name).write_bytes(b"{")
-    anew = LiveCurves(hospital.state_path, PLAN.run_name, study.own, preprocessing, Clock())
-    anew.take(4, study._training, study.choice)
+    restarted = LiveCurves(hospital.state_path, PLAN.run_name, study.own, preprocessing, Clock())
+    restarted.take(4, study._training, study.choice)
     assert [number for number, _ in facts_of(hospital)["training"]] == [4]
 
 

@@ -111,7 +111,7 @@ def test_only_the_listed_tensors_leave(method: dict[str, Any], module: Path) -> 
 
 
 @by_method
-def test_a_round_drawn_afresh_leaves_no_trace_in_its_buffers(method: dict[str, Any], module: Path) -> None:
+def test_a_round_resampled_leaves_no_trace_in_its_buffers(method: dict[str, Any], module: Path) -> None:
     """Two draws and the first one again: answer, model and running means are as if made once."""
     redrawn, quiet = _federation(method, module, redraw_budget=2), _federation(method, module)
     for number in range(2):

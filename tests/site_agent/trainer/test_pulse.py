@@ -58,7 +58,7 @@ def test_without_a_watchdog_nothing_is_said() -> None:
 
 
 def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
-    """What a trainer does while it waits, and what comes true when it has done that so many times anew."""
+    """What a trainer does while it waits, and what comes true when it has done that so many times again."""
     enough, beats = threading.Event(), [0]
 
     def idle() -> None:

@@ -91,7 +91,7 @@ def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"rows": 1}', b'{"rows": "x", "round": "soon"}'])
-def test_a_site_never_begins_anew_because_its_begin_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_a_site_never_starts_again_because_its_begin_is_damaged(tmp_path: Path, content: bytes) -> None:
     """Three sentences and exit status 78, not a second beginning in the middle of a run."""
     written(tmp_path, 3)
     (tmp_path / "saves" / "run" / "began.json").write_bytes(content)

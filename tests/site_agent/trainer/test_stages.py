@@ -213,7 +213,7 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
     assert all(np.array_equal(after[name].numpy(), before[name].numpy()) for name in before)
 
 
-def test_a_round_drawn_afresh_is_of_the_same_layers() -> None:
+def test_a_round_resampled_is_of_the_same_layers() -> None:
     """Other layers of the same steps would tell more of them than one answer does."""
     plan = tiny_plan("fedlama", architecture=DEEP, schedule=schedule(4))
     study = Study(plan, dataset(AHUS), seeds=Seeds.published(plan.seed, "ahus"), redraw_budget=3)

@@ -233,7 +233,7 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
 
 @pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_round_drawn_afresh_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
+def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
     """Another draw is another change, the same draw the same bits, and the first one is as if alone."""
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
     plan = make_plan(schedule=schedule, architecture=make_plan().architecture.model_dump() | {"dropout": dropout})
@@ -256,7 +256,7 @@ def test_a_round_drawn_afresh_starts_where_the_round_started(tmp_path: Path, agg
 
 
 def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
-    """One round drawn afresh uses it up; other shared values for the same round are never taken."""
+    """One resampled round uses it up; other shared values for the same round are never taken."""
     plan = make_plan()
     study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
     shared = first_values(plan, study)

@@ -89,7 +89,7 @@ def test_dealt_columns_belong_to_one_site_or_to_all(seed: int) -> None:
 
 
 def test_equal_seeds_give_pairs() -> None:
-    """Two methods on one seed see the same columns and rows; another seed deals anew."""
+    """Two methods on one seed see the same columns and rows; another seed deals again."""
     first, again, other = chfl_covertype(DATA, 1), chfl_covertype(DATA, 1), chfl_covertype(DATA, 2)
 
     assert [site.digest for site in first.sites.values()] == [site.digest for site in again.sites.values()]

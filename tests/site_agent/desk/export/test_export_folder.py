@@ -1,4 +1,4 @@
-"""An export as a hospital gets it: a folder whose loader answers as `predict` does, an expert included."""
+"""An export as a hospital gets it: a folder whose loader answers as `predict` does, a baseline included."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.site_agent.trainer.sites import SMALL, Table, make_plan
 
 @pytest.mark.parametrize("table", ["breast-cancer", "wine"])
 def test_the_folder_answers_as_predictions_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
-    """With an expert, for rows as text, abstentions included; ONNX agrees, and nothing is written over."""
+    """With a baseline, for rows as text, abstentions included; ONNX agrees, and nothing is written over."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(baselines, "TREES", 20)
     plan = make_plan(architecture=SMALL | {"linear_path": True}, expert={})

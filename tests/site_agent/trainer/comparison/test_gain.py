@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from site_agent.trainer.comparison.assessment import Assessment, assess
-from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Gain, Opponents
+from site_agent.trainer.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
 
 TWO = ("negative", "positive")
@@ -102,7 +102,7 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
     }
     models |= {} if placebo is None else {PLACEBO: model(rows, placebo, seed)}
 
-    gain = assess(rows, models, 0, opponents=Opponents(best_local="random_forest"), resamples=300).gain
+    gain = assess(rows, models, 0, baselines=Baselines(best_local="random_forest"), resamples=300).gain
 
     assert gain.verdict == verdict
     assert ("Joining gained" in gain.sentence) == (verdict == "gained")
@@ -116,10 +116,10 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
     """For federated-prior the same join without the others' score stands where copies of the site would stand."""
     rows = two_classes()
     models = {FEDERATED: model(rows, 2.0), SILOED: model(rows, 2.0, seed=7), "random_forest": model(rows, 0.5)}
-    opponents = Opponents(best_local="random_forest", placebo=SILOED)
+    baselines = Baselines(best_local="random_forest", placebo=SILOED)
 
-    close = assess(rows, models, 0, opponents=opponents, resamples=300).gain
-    apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, opponents=opponents, resamples=300).gain
+    close = assess(rows, models, 0, baselines=baselines, resamples=300).gain
+    apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, baselines=baselines, resamples=300).gain
 
     assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
     assert "Against the same recipe without the other hospitals, the other hospitals brought more" in apart.sentence
@@ -227,12 +227,12 @@ def test_the_placebo_tells_averaging_from_other_hospitals(placebo: float, words:
     assert gain.to_json()["placebo"] == gain.placebo.to_json()
 
 
-def test_without_an_opponent_there_is_no_comparison() -> None:
+def test_without_a_baseline_there_is_no_comparison() -> None:
     """The reason is the sentence."""
     rows = two_classes()
 
     gain = assess(
-        rows, {FEDERATED: model(rows, 1.0)}, 0, opponents=Opponents(why_none="training alone did not end well")
+        rows, {FEDERATED: model(rows, 1.0)}, 0, baselines=Baselines(why_none="training alone did not end well")
     ).gain
 
     assert gain.sentence == "No comparison: training alone did not end well."

@@ -35,7 +35,7 @@ def _begin(
     return federation, own, {site: _batches(site, federation.plan.seed) for site in TABLES}
 
 
-def test_an_epoch_is_two_batches_and_the_next_one_is_drawn_anew() -> None:
+def test_an_epoch_is_two_batches_and_the_next_one_is_drawn_again() -> None:
     """FedAvg on two rows and one row at a time; the third row of three is left over, another one each epoch."""
     federation, own, batches = _begin("fedavg")
     values = own["ahus"]

@@ -55,15 +55,15 @@ def test_a_state_brings_back_the_batches_that_follow_it(seed: int, drawn: int) -
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_drawing_afresh_changes_this_epoch_and_those_after_it(seed: int) -> None:
-    """Equal numbers give equal rows, whatever was drawn before; what is left of the epoch is drawn anew."""
-    plain, afresh, again = _batches(seed), _batches(seed), _batches(seed)
-    for batches in (plain, afresh, again):
+def test_resampling_changes_this_epoch_and_those_after_it(seed: int) -> None:
+    """Equal numbers give equal rows, whatever was drawn before; the rest of the epoch is resampled."""
+    plain, resampled, again = _batches(seed), _batches(seed), _batches(seed)
+    for batches in (plain, resampled, again):
         batches.draw()
-    afresh.draw_afresh(99)
-    again.draw_afresh(99)
+    resampled.resample(99)
+    again.resample(99)
 
-    drawn = [torch.stack([batches.draw() for _ in range(8)]) for batches in (plain, afresh, again)]
+    drawn = [torch.stack([batches.draw() for _ in range(8)]) for batches in (plain, resampled, again)]
 
     assert torch.equal(drawn[1], drawn[2])
     assert not torch.equal(drawn[0][:3], drawn[1][:3])

@@ -1,4 +1,4 @@
-"""The expert in a study: what the network hears, what becomes of it, and that nothing of it travels."""
+"""The baseline in a study: what the network hears, what becomes of it, and that nothing of it travels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
 
 
-def plan_with_expert(**use: float) -> Any:
+def plan_with_baseline(**use: float) -> Any:
     """A small plan whose network has a linear path."""
     return make_plan(architecture=WITH_PATH, expert=use)
 
@@ -57,12 +57,12 @@ def plan_with_expert(**use: float) -> Any:
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_targets_are_label_and_opinion_at_their_shares(tmp_path: Path, table: Table, share: float) -> None:
-    """Probabilities of the class that happened and of what the expert says out of fold; a number likewise."""
-    study = make_study(make_site(tmp_path, table=table), plan_with_expert(target_share=share))
-    assert study.advice is not None
-    said = study.advice.fitted.out_of_fold
+    """Probabilities of the class that happened and of what the baseline says out of fold; a number likewise."""
+    study = make_study(make_site(tmp_path, table=table), plan_with_baseline(target_share=share))
+    assert study.soft_targets is not None
+    said = study.soft_targets.fitted.out_of_fold
 
-    heard = rows_of(study.dataset, study.advice)
+    heard = rows_of(study.dataset, study.soft_targets)
 
     labels, task = study.dataset.training.targets, study.dataset.task
     truth = np.eye(3)[labels] if task == "multi-class" else labels
@@ -78,24 +78,24 @@ def test_targets_are_label_and_opinion_at_their_shares(tmp_path: Path, table: Ta
 @pytest.mark.parametrize("table", TABLES)
 def test_the_network_reads_opinions_out_of_fold_in_training_and_others_elsewhere(tmp_path: Path, table: Table) -> None:
     """As its last columns, one for each output; the site's own columns stay as they are."""
-    study = make_study(make_site(tmp_path, table=table), plan_with_expert())
-    assert study.advice is not None
-    fitted, outputs = study.advice.fitted, study.dataset.outputs
+    study = make_study(make_site(tmp_path, table=table), plan_with_baseline())
+    assert study.soft_targets is not None
+    fitted, outputs = study.soft_targets.fitted, study.dataset.outputs
 
-    heard = rows_of(study.dataset, study.advice)
+    heard = rows_of(study.dataset, study.soft_targets)
 
     own = (study.dataset.training, study.dataset.validation, study.dataset.test)
-    said = (fitted.out_of_fold, *(fitted.expert.opinions(part.features) for part in own[1:]))
-    for part, plain, opinions in zip((heard.training, heard.validation, heard.test), own, said, strict=True):
+    said = (fitted.out_of_fold, *(fitted.baseline.predictions(part.features) for part in own[1:]))
+    for part, plain, predictions in zip((heard.training, heard.validation, heard.test), own, said, strict=True):
         np.testing.assert_array_equal(part.features[:, :-outputs].numpy(), plain.features)
-        np.testing.assert_array_equal(part.features[:, -outputs:].numpy(), opinions.astype(np.float32))
+        np.testing.assert_array_equal(part.features[:, -outputs:].numpy(), predictions.astype(np.float32))
 
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("start", [0.5, 1.5])
-def test_the_path_begins_with_the_experts_weight_alone(tmp_path: Path, table: Table, start: float) -> None:
-    """Every other weight of it begins at 0, so the first network is the plain one plus a share of the expert."""
-    study = make_study(make_site(tmp_path, table=table), plan_with_expert(path_start=start))
+def test_the_path_begins_with_the_baselines_weight_alone(tmp_path: Path, table: Table, start: float) -> None:
+    """Every other weight of it begins at 0, so the first network is the plain one plus a share of the baseline."""
+    study = make_study(make_site(tmp_path, table=table), plan_with_baseline(path_start=start))
 
     weight = study._training.flat.network.get_parameter("unique.path.weight").detach()
 
@@ -106,31 +106,31 @@ def test_the_path_begins_with_the_experts_weight_alone(tmp_path: Path, table: Ta
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_result_is_network_and_expert_at_their_shares(tmp_path: Path, table: Table) -> None:
+def test_the_result_is_network_and_baseline_at_their_shares(tmp_path: Path, table: Table) -> None:
     """On the scale of logits; with a share of 0 the same network decides alone."""
     config = make_site(tmp_path, table=table)
     outcomes = []
     for share in (0.0, 0.25):
-        plan = plan_with_expert(result_share=share)
+        plan = plan_with_baseline(result_share=share)
         study = make_study(config, plan)
         outcomes.append(conclude(study, run_rounds(plan, [study])))
-        assert study.advice is not None
+        assert study.soft_targets is not None
 
     alone, both = outcomes
 
     assert {name: value.tobytes() for name, value in alone.values.items()} == {
         name: value.tobytes() for name, value in both.values.items()
     }
-    np.testing.assert_allclose(both.test_outputs, 0.75 * alone.test_outputs + 0.25 * study.advice.test, rtol=1e-5)
+    np.testing.assert_allclose(both.test_outputs, 0.75 * alone.test_outputs + 0.25 * study.soft_targets.test, rtol=1e-5)
     assert both.choice == alone.choice
 
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("path_start", [0.0, 0.5])
-def test_a_saved_model_asks_its_expert(tmp_path: Path, table: Table, path_start: float) -> None:
+def test_a_saved_model_asks_its_baseline(tmp_path: Path, table: Table, path_start: float) -> None:
     """The site's own test rows, predicted from a table, get the scores that its report rests on, or abstain."""
     # Rows that abstain are left out before the network, and float32 products depend on their number in the last bits.
-    plan = plan_with_expert(path_start=path_start)
+    plan = plan_with_baseline(path_start=path_start)
     hospital, study, preprocessing = prepare(make_site(tmp_path, table=table), plan)
     outcome = conclude(study, run_rounds(plan, [study]))
     make_report(hospital, study, preprocessing, "law-1")
@@ -151,9 +151,9 @@ def test_a_saved_model_asks_its_expert(tmp_path: Path, table: Table, path_start:
     np.testing.assert_allclose(said, scores[told], rtol=1e-5, atol=1e-6)
 
 
-def test_the_report_shows_the_expert(tmp_path: Path) -> None:
+def test_the_report_shows_the_baseline(tmp_path: Path) -> None:
     """Its figures stand beside the simple models', and how its two models were joined."""
-    plan = plan_with_expert()
+    plan = plan_with_baseline()
     hospital, study, preprocessing = prepare(make_site(tmp_path), plan)
     conclude(study, run_rounds(plan, [study]))
 
@@ -165,7 +165,7 @@ def test_the_report_shows_the_expert(tmp_path: Path) -> None:
     assert written["simple_models"]["expert"]["metrics"]["auroc"] is not None
 
 
-def test_without_a_plan_for_it_nothing_is_said_of_an_expert(tmp_path: Path) -> None:
+def test_without_a_plan_for_it_nothing_is_said_of_a_baseline(tmp_path: Path) -> None:
     """Neither in the report nor in the saved model."""
     plan = make_plan()
     hospital, study, preprocessing = prepare(make_site(tmp_path), plan)
@@ -173,14 +173,14 @@ def test_without_a_plan_for_it_nothing_is_said_of_an_expert(tmp_path: Path) -> N
 
     make_report(hospital, study, preprocessing, "law-1")
 
-    assert study.advice is None
+    assert study.soft_targets is None
     assert "expert" not in (hospital.state_path / "reports" / "law-1.json").read_text()
     assert not [name for name in load(hospital.state_path / "models" / "law-1", "model").tensors if "expert" in name]
 
 
-def test_a_saved_model_without_its_expert_predicts_nothing(tmp_path: Path) -> None:
-    """Half a model is no model: a part of it lost, or an expert that its plan does not have."""
-    plan = plan_with_expert()
+def test_a_saved_model_without_its_baseline_predicts_nothing(tmp_path: Path) -> None:
+    """Half a model is no model: a part of it lost, or a baseline that its plan does not have."""
+    plan = plan_with_baseline()
     hospital, study, preprocessing = prepare(make_site(tmp_path), plan)
     conclude(study, run_rounds(plan, [study]))
     make_report(hospital, study, preprocessing, "law-1")
@@ -197,23 +197,23 @@ def test_a_saved_model_without_its_expert_predicts_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_opponents_hear_the_same_expert(tmp_path: Path, table: Table) -> None:
-    """Method local is the network trained alone to the bit, and the placebo fits no expert of its own."""
+def test_the_baselines_hear_the_same_baseline(tmp_path: Path, table: Table) -> None:
+    """Method local is the network trained alone to the bit, and the placebo fits no baseline of its own."""
     plan = make_plan(method={"name": "local"}, architecture=WITH_PATH, expert={})
     study = make_study(make_site(tmp_path, table=table), plan)
-    federated = make_study(tmp_path / "hospital.yaml", plan_with_expert())
+    federated = make_study(tmp_path / "hospital.yaml", plan_with_baseline())
 
     outcome, alone = conclude(study, run_rounds(plan, [study])), train_alone(study)
 
     assert alone is not None
     assert fingerprint(outcome) == fingerprint(alone)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.soft_target_training.fit_expert", lambda *_: pytest.fail("fitted again"))
+        patch.setattr("site_agent.trainer.soft_target_training.fit_baseline", lambda *_: pytest.fail("fitted again"))
         assert train_placebo(federated) is not None
 
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)
-def test_an_expert_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
+def test_a_baseline_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
     """What leaves has the same names, shapes and sizes as without one, and other values: it was taught."""
     keys = COMPANIONS.get(name, {}) | {"secure_aggregation": "off"}
     plans = [
@@ -233,12 +233,12 @@ def test_an_expert_without_a_column_goes_with_every_method(tmp_path: Path, name:
 _SEE_MORE = ("chfl", "fenda-fl", "perfcl")
 
 
-def test_changes_have_no_place_for_an_expert(tmp_path: Path) -> None:
-    """A round's change has exactly the shared layers' numbers, with an expert as without."""
+def test_changes_have_no_place_for_a_baseline(tmp_path: Path) -> None:
+    """A round's change has exactly the shared layers' numbers, with a baseline as without."""
     config = make_site(tmp_path)
     changes = []
-    for expert in ({}, None):
-        plan = make_plan(architecture=WITH_PATH, expert=expert)
+    for baseline in ({}, None):
+        plan = make_plan(architecture=WITH_PATH, expert=baseline)
         study = make_study(config, plan)
         changes.append(study.train(Asked(round=0), first_values(plan, study)))
 
@@ -249,13 +249,13 @@ def test_changes_have_no_place_for_an_expert(tmp_path: Path) -> None:
     assert (taught.changes != untaught.changes).any()
 
 
-def test_a_study_given_its_advice_does_not_fit_again(tmp_path: Path) -> None:
-    """The same advice, the same bits, without the time."""
-    plan = plan_with_expert()
+def test_a_study_with_its_soft_targets_does_not_fit_again(tmp_path: Path) -> None:
+    """The same soft targets, the same bits, without the time."""
+    plan = plan_with_baseline()
     _, study, _ = prepare(make_site(tmp_path), plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("site_agent.trainer.soft_target_training.fit_expert", lambda *_: pytest.fail("fitted again"))
-        again = type(study)(plan, study.own, seeds=study.seeds, advice=study.advice)
+        patch.setattr("site_agent.trainer.soft_target_training.fit_baseline", lambda *_: pytest.fail("fitted again"))
+        again = type(study)(plan, study.own, seeds=study.seeds, soft_targets=study.soft_targets)
 
     outcomes = [conclude(each, run_rounds(plan, [each])) for each in (study, again)]
 

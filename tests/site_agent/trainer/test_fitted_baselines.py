@@ -1,4 +1,4 @@
-"""The site's own expert: fitted to training rows alone, joined by what each part showed out of fold."""
+"""The site's own baseline: fitted to training rows alone, joined by what each part showed out of fold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from protos.errors import DataError
 from site_agent.trainer import baselines
-from site_agent.trainer.baselines import FOLDS, Expert, expert_of, fit_expert
+from site_agent.trainer.baselines import FOLDS, Baseline, baseline_of, fit_baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 
@@ -45,9 +45,9 @@ def made_up(task: Task, seed: int, rows: int = 60, **changes: Any) -> Dataset:
     return replace(dataset, **changes)
 
 
-def bits(expert: Expert) -> list[bytes]:
+def bits(baseline: Baseline) -> list[bytes]:
     """All that is kept of it."""
-    return [name.encode() + array.tobytes() for name, array in sorted(expert.arrays().items())]
+    return [name.encode() + array.tobytes() for name, array in sorted(baseline.arrays().items())]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -56,11 +56,11 @@ def test_it_repeats_to_the_bit_and_follows_its_seed(task: Task, seed: int) -> No
     """Equal rows and seed, equal bits in the model and out of fold; another seed, another forest."""
     dataset = made_up(task, seed)
 
-    first, again, other = fit_expert(dataset, seed), fit_expert(dataset, seed), fit_expert(dataset, seed + 1000)
+    first, again, other = fit_baseline(dataset, seed), fit_baseline(dataset, seed), fit_baseline(dataset, seed + 1000)
 
-    assert bits(first.expert) == bits(again.expert)
+    assert bits(first.baseline) == bits(again.baseline)
     np.testing.assert_array_equal(first.out_of_fold, again.out_of_fold)
-    assert bits(first.expert) != bits(other.expert)
+    assert bits(first.baseline) != bits(other.baseline)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -69,9 +69,9 @@ def test_it_reads_training_rows_alone(task: Task) -> None:
     dataset = made_up(task, 1)
     nobody = Examples(features=dataset.test.features[:0], targets=dataset.test.targets[:0])
 
-    blind = fit_expert(replace(dataset, validation=nobody, test=nobody), 4)
+    blind = fit_baseline(replace(dataset, validation=nobody, test=nobody), 4)
 
-    assert bits(blind.expert) == bits(fit_expert(dataset, 4).expert)
+    assert bits(blind.baseline) == bits(fit_baseline(dataset, 4).baseline)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -79,14 +79,14 @@ def test_it_reads_training_rows_alone(task: Task) -> None:
 def test_kept_arrays_say_the_same(task: Task, seed: int) -> None:
     """Read again they give the same bits, and for each row alone too."""
     dataset = made_up(task, seed)
-    expert, features = fit_expert(dataset, seed).expert, made_up(task, seed + 50).test.features
+    baseline, features = fit_baseline(dataset, seed).baseline, made_up(task, seed + 50).test.features
 
-    opinions = expert.opinions(features)
+    predictions = baseline.predictions(features)
 
-    assert opinions.shape == (len(features), dataset.outputs)
-    np.testing.assert_array_equal(expert_of(task, expert.arrays()).opinions(features), opinions)
+    assert predictions.shape == (len(features), dataset.outputs)
+    np.testing.assert_array_equal(baseline_of(task, baseline.arrays()).predictions(features), predictions)
     for row in range(0, len(features), 7):
-        np.testing.assert_array_equal(expert.opinions(features[row : row + 1])[0], opinions[row])
+        np.testing.assert_array_equal(baseline.predictions(features[row : row + 1])[0], predictions[row])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -97,13 +97,13 @@ def test_a_binary_opinion_is_a_bounded_mean_of_two_logits(seed: int) -> None:
     line = LogisticRegression(C=0.1, max_iter=1000).fit(rows.features.astype(np.float64), labels)
     grown = RandomForestClassifier(20, min_samples_leaf=3, random_state=seed).fit(rows.features, labels)
 
-    fitted = fit_expert(dataset, seed)
+    fitted = fit_baseline(dataset, seed)
 
     parts = [line.predict_proba(rows.features.astype(np.float64))[:, 1], grown.predict_proba(rows.features)[:, 1]]
     logits = [np.log((p + 0.005) / (1 - p + 0.005)) for p in parts]
-    share = fitted.expert.forest_share
+    share = fitted.baseline.forest_share
     expected = (1 - share) * logits[0] + share * logits[1]
-    np.testing.assert_allclose(fitted.expert.opinions(rows.features)[:, 0], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fitted.baseline.predictions(rows.features)[:, 0], expected, rtol=0, atol=1e-12)
     assert fitted.evidence["forest_share"] == share
 
 
@@ -114,18 +114,18 @@ def test_opinions_on_several_classes_are_logarithms_of_probabilities(present: tu
     kept = np.isin(dataset.training.targets, present)
     rows = Examples(features=dataset.training.features[kept], targets=dataset.training.targets[kept])
 
-    expert = fit_expert(replace(dataset, training=rows), 3).expert
+    baseline = fit_baseline(replace(dataset, training=rows), 3).baseline
 
     line = LogisticRegression(C=0.1, max_iter=1000).fit(rows.features.astype(np.float64), rows.targets)
     probabilities = np.zeros((len(rows), 3))
     probabilities[:, list(present)] = line.predict_proba(rows.features.astype(np.float64))
-    opinions = expert.opinions(rows.features)
-    np.testing.assert_allclose(np.exp(opinions).sum(axis=1), 1.0, rtol=0, atol=1e-12)
-    linear = replace(expert, forest_share=0.0).opinions(rows.features)
+    predictions = baseline.predictions(rows.features)
+    np.testing.assert_allclose(np.exp(predictions).sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    linear = replace(baseline, forest_share=0.0).predictions(rows.features)
     expected = np.log((probabilities + 0.005) / 1.015)
     np.testing.assert_allclose(linear, expected, rtol=0, atol=1e-12)
     if len(present) == 2:
-        assert np.exp(opinions[:, 1]).max() < 0.01
+        assert np.exp(predictions[:, 1]).max() < 0.01
 
 
 def test_an_opinion_on_a_number_is_a_mean_of_two_numbers() -> None:
@@ -134,12 +134,14 @@ def test_an_opinion_on_a_number_is_a_mean_of_two_numbers() -> None:
     rows = dataset.training
     line = Ridge(alpha=10.0).fit(rows.features.astype(np.float64), rows.targets)
 
-    expert = fit_expert(dataset, 2).expert
+    baseline = fit_baseline(dataset, 2).baseline
 
-    linear = replace(expert, forest_share=0.0).opinions(rows.features)[:, 0]
+    linear = replace(baseline, forest_share=0.0).predictions(rows.features)[:, 0]
     np.testing.assert_allclose(linear, line.predict(rows.features.astype(np.float64)), rtol=0, atol=1e-12)
-    both = linear + expert.forest_share * (replace(expert, forest_share=1.0).opinions(rows.features)[:, 0] - linear)
-    np.testing.assert_allclose(expert.opinions(rows.features)[:, 0], both, rtol=0, atol=1e-12)
+    both = linear + baseline.forest_share * (
+        replace(baseline, forest_share=1.0).predictions(rows.features)[:, 0] - linear
+    )
+    np.testing.assert_allclose(baseline.predictions(rows.features)[:, 0], both, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -158,11 +160,11 @@ def test_no_row_teaches_itself(task: Task) -> None:
 
 
 def _out_of_fold(dataset: Dataset, folds: np.ndarray) -> np.ndarray:
-    """Opinions out of these folds, of both models in equal parts."""
+    """Predictions out of these folds, of both models in equal parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "patient_folds", lambda *_: folds)
         patch.setattr(baselines, "_probability_of_less", lambda *_: 0.5)
-        return fit_expert(dataset, 5).out_of_fold
+        return fit_baseline(dataset, 5).out_of_fold
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -203,19 +205,19 @@ def test_the_better_model_has_the_larger_share(kind: str) -> None:
     score = features.sum(axis=1) if kind == "straight" else np.sign(features[:, 0]) * np.sign(features[:, 1])
     rows = Examples(features=features, targets=(score > 0).astype(np.float32))
 
-    share = fit_expert(made_up("binary", 0, training=rows), 0).expert.forest_share
+    share = fit_baseline(made_up("binary", 0, training=rows), 0).baseline.forest_share
 
     assert share < 0.1 if kind == "straight" else share > 0.9
 
 
 def test_a_strange_row_has_no_boundless_opinion() -> None:
     """However far from all others, a logit stays within log(1.005 / .005), which is about 5.3."""
-    expert = fit_expert(made_up("binary", 0), 0).expert
+    baseline = fit_baseline(made_up("binary", 0), 0).baseline
 
-    opinions = expert.opinions(np.full((2, 4), [[1e9], [-1e9]], dtype=np.float32))
+    predictions = baseline.predictions(np.full((2, 4), [[1e9], [-1e9]], dtype=np.float32))
 
-    assert np.isfinite(opinions).all()
-    assert np.abs(opinions).max() <= np.log(1.005 / 0.005) + 1e-12
+    assert np.isfinite(predictions).all()
+    assert np.abs(predictions).max() <= np.log(1.005 / 0.005) + 1e-12
 
 
 @pytest.mark.parametrize("rows", [4, 12])
@@ -226,24 +228,24 @@ def test_too_few_patients_are_refused(rows: int) -> None:
     targets[0] = 1.0
     only = Examples(features=dataset.training.features, targets=targets)
 
-    with pytest.raises(DataError, match="expert cannot be fitted"):
-        fit_expert(replace(dataset, training=only), 0)
+    with pytest.raises(DataError, match="baseline cannot be fitted"):
+        fit_baseline(replace(dataset, training=only), 0)
 
 
 def test_large_tables_bound_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of rows each tree draws so many, and trees grow no further."""
     dataset = made_up("binary", 0, rows=400)
-    whole = fit_expert(dataset, 0).expert.forest
+    whole = fit_baseline(dataset, 0).baseline.forest
     monkeypatch.setattr(baselines, "MOST_ROWS", 50)
 
-    bounded = fit_expert(dataset, 0).expert.forest
+    bounded = fit_baseline(dataset, 0).baseline.forest
 
     assert len(bounded.columns) < len(whole.columns) / 2
 
 
-def test_other_arrays_are_no_expert() -> None:
+def test_other_arrays_are_no_baseline() -> None:
     """A name too few or too many, or another type: nothing is made of them."""
-    arrays = fit_expert(made_up("binary", 0), 0).expert.arrays()
+    arrays = fit_baseline(made_up("binary", 0), 0).baseline.arrays()
 
     for broken in (
         {name: array for name, array in arrays.items() if name != "share"},
@@ -253,5 +255,5 @@ def test_other_arrays_are_no_expert() -> None:
         arrays | {"intercepts": np.zeros(2)},
         arrays | {"values": np.zeros((len(arrays["columns"]), 2))},
     ):
-        with pytest.raises(ValueError, match=r"expert|linear|share"):
-            expert_of("binary", broken)
+        with pytest.raises(ValueError, match=r"baseline|linear|share"):
+            baseline_of("binary", broken)
