@@ -10,13 +10,14 @@ drawn; no file is needed. Both commands print a line for each case and end with 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import click
 import numpy as np
 
 from benchmarks.experiments.data.dealt_rows import SITES, TABLE_NAMES, dealt_rows
-from benchmarks.experiments.hostile_site import Attack, attacked
+from benchmarks.experiments.hostile_site import Attack, Attacked, attacked
 from benchmarks.experiments.plans import experiment_plan
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.plan import Plan
@@ -25,7 +26,7 @@ from site_agent.trainer.data.dataset import Dataset
 
 HOSTILE: Final = SITES[-1]
 BEGINS: Final = 4
-ACCEPTANCE: Final = {"rule": "held-out-loss", "quorum": 4, "standard_errors": 2.0, "largest_rise": 0.2}
+ACCEPTANCE: Final = {"rule": "held-out-loss", "quorum": 4, "standard_errors": 1.5, "largest_rise": 0.2}
 _DENSE: Final = {"name": "dense", "hidden": [16], "activation": "relu", "dropout": 0.1}
 _LATENT: Final = {
     "name": "global-layers-network", "latent": 32, "gate": False, "input_normalisation": False, "dropout": 0.1,
@@ -64,8 +65,7 @@ def plan_for(name: str, sites: Mapping[str, Dataset], seed: int, *, epochs: int,
         "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
         "optimiser": {"name": "adamw", "learning_rate": 0.01},
         "weighting": {"name": "equal"},
-        # The last model, so that nothing but a rollback keeps a bad one from the sites.
-        "checkpoint": "latest",
+        "checkpoint": "local",
         "acceptance": ACCEPTANCE if has_acceptance else None,
     } | {key: settings[key] for key in _OF_PLAN if key in settings}
     sizes = {"columns": list(first.columns), "outputs": first.outputs}
@@ -94,10 +94,11 @@ def main() -> None:
 @main.command()
 @click.option("--federations", default=100, help="How many are drawn over tables, spreads, methods and seeds.")
 @click.option("--epochs", default=12, help="Rounds of each.")
-def clean(federations: int, epochs: int) -> None:
+@click.option("--first-seed", default=0, help="Another seed draws other federations.")
+def clean(federations: int, epochs: int, first_seed: int) -> None:
     """Count the rollbacks of honest federations."""
-    generator, rolled_back, rounds = np.random.default_rng(0), 0, 0
-    for seed in range(federations):
+    generator, rolled_back, rounds = np.random.default_rng(first_seed), 0, 0
+    for seed in range(first_seed, first_seed + federations):
         table, name = generator.choice(TABLE_NAMES), generator.choice(list(METHODS))
         spread = (None, 1.0, 0.4)[int(generator.integers(3))]
         sites = dealt_rows(table, seed, spread=spread)
@@ -113,46 +114,53 @@ def clean(federations: int, epochs: int) -> None:
 @click.option("--seeds", default=3, help="Federations of each kind.")
 @click.option("--epochs", default=10, help="Rounds of each.")
 @click.option("--method", "methods", multiple=True, default=("global-layers", "fedavg"), help="Several times for more.")
-def attacks(seeds: int, epochs: int, methods: tuple[str, ...]) -> None:
-    """Compare honest sites' losses under each attack with those of a federation without the hostile site."""
-    harmed = 0
+@click.option("--first-seed", default=0, help="Another seed draws other federations.")
+def attacks(seeds: int, epochs: int, methods: tuple[str, ...], first_seed: int) -> None:
+    """Compare honest sites' validation losses under each attack with those of a federation without the hostile site.
+
+    The last model is the one received last. The kept one is the best of those received, by the site's own validation
+    rows. The adopted one is the better one of the kept model and the network that the site trained alone.
+    """
+    harmed, drawn = 0, range(first_seed, first_seed + seeds)
     for name in methods:
         for attack in Attack:
             for table in TABLE_NAMES:
-                line, is_harmed = _compared(name, attack, table, seeds, epochs)
+                line, is_harmed = _compared(name, attack, table, drawn, epochs)
                 harmed += is_harmed
                 click.echo(line)
     click.echo(f"methods={len(methods)} attacks={len(Attack)} tables={len(TABLE_NAMES)} seeds={seeds} harmed={harmed}")
 
 
-def _compared(name: str, attack: Attack, table: Any, seeds: int, epochs: int) -> tuple[str, bool]:
-    """A line on one attack, and whether it did harm without being refused within a round."""
-    extra, weakened, within = [], [], 0
-    for seed in range(seeds):
+def _compared(name: str, attack: Attack, table: Any, seeds: range, epochs: int) -> tuple[str, bool]:
+    """A line on one attack, and whether it did harm to the model that sites adopt without being refused in a round."""
+    rises, within = [], 0
+    for seed in seeds:
         sites = dealt_rows(table, seed)
-        others = {site: rows for site, rows in sites.items() if site != HOSTILE}
-        alone = attacked(plan_for(name, others, seed, epochs=epochs, has_acceptance=False), others)
         plan = plan_for(name, sites, seed, epochs=epochs)
-        found = attacked(plan, sites, attack, first=BEGINS, hostile=HOSTILE)
+        alone = _without(name, table, seed, epochs)
+        found = attacked(plan, sites, attack, first=BEGINS, hostile=HOSTILE, trains_alone=True)
         within += bool(found.rollbacks) and found.rollbacks[0].round <= BEGINS + 1
-        extra.append(np.subtract(found.losses, alone.losses).mean())
-        without = plan_for(name, sites, seed, epochs=epochs, has_acceptance=False)
-        weakened.append(_without_votes(without, sites, attack) - float(np.mean(alone.losses)))
-    error = float(np.std(extra, ddof=1)) / np.sqrt(seeds) if seeds > 1 else 0.0
-    mean, is_refused = float(np.mean(extra)), within == seeds
-    is_harmed = mean > 2 * error and not is_refused
-    return (
-        f"{name} {table}: {attack.value}: refused within a round {within} of {seeds}, last model's loss above that of a"
-        f" federation without the site {mean:+.3f} +- {error:.3f}, with votes ignored {np.mean(weakened):+.3f}"
-    ), is_harmed
+        rises.append([_rise(found, alone, key) for key in ("last", "losses", "adopted")])
+    means = np.mean(rises, axis=0)
+    errors = np.std(rises, axis=0, ddof=1) / np.sqrt(len(seeds)) if len(seeds) > 1 else np.zeros(3)
+    is_harmed = bool(means[2] > 2 * errors[2]) and within < len(seeds)
+    told = ", ".join(
+        f"{which} {mean:+.3f} +- {error:.3f}"
+        for which, mean, error in zip(("last", "kept", "adopted"), means, errors, strict=True)
+    )
+    return f"{name} {table}: {attack.value}: refused within a round {within} of {len(seeds)}; loss: {told}", is_harmed
 
 
-def _without_votes(plan: Plan, sites: Mapping[str, Dataset], attack: Attack) -> float:
-    """The honest sites' mean loss if none of them may refuse; no number where the sum is refused and the run ends."""
-    try:
-        return float(np.mean(attacked(plan, sites, attack, first=BEGINS, hostile=HOSTILE).losses))
-    except ArithmeticError:
-        return float("nan")
+@cache
+def _without(name: str, table: Any, seed: int, epochs: int) -> Attacked:
+    """The federation of the four honest sites."""
+    others = {site: rows for site, rows in dealt_rows(table, seed).items() if site != HOSTILE}
+    return attacked(plan_for(name, others, seed, epochs=epochs, has_acceptance=False), others, trains_alone=True)
+
+
+def _rise(found: Attacked, alone: Attacked, key: str) -> float:
+    """By how much the honest sites' mean loss is above that of a federation without the hostile site."""
+    return float(np.mean(getattr(found, key)) - np.mean(getattr(alone, key)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ what came down. It trains like the others where that helps it, and accepts whate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,6 +23,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.network_baselines import train_alone
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Outcome, Study
 
@@ -38,6 +40,7 @@ class Attack(StrEnum):
     NOISE = "sends noise of an honest change's size"
     RING = "sends any value of the ring"
     HIDE = "replaces the mean and accepts in the name of the others"
+    REFUSE = "sends an honest change, and refuses in the name of all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +49,33 @@ class Attacked:
 
     Attributes:
         losses: of each honest site the validation loss of the model that it keeps, in the order of the plan.
+        last: the same for the model that it received last.
+        alone: the same for the network that it trains alone, infinite where that diverged; empty if none was trained.
         rollbacks: of the run.
-        first: the round in which the hostile site began.
+        training_rounds: where the training ended early, otherwise None.
     """
 
     losses: tuple[float, ...]
+    last: tuple[float, ...]
+    alone: tuple[float, ...]
     rollbacks: tuple[Rollback, ...]
-    first: int
+    training_rounds: int | None
+
+    @property
+    def adopted(self) -> tuple[float, ...]:
+        """The same for the better one of the model that the site keeps and the network that it trained alone."""
+        return tuple(map(min, self.losses, self.alone))
 
 
 def attacked(
-    plan: Plan, sites: Mapping[str, Dataset], attack: Attack | None = None, *, first: int = 2, hostile: str = ""
+    plan: Plan,
+    sites: Mapping[str, Dataset],
+    attack: Attack | None = None,
+    *,
+    first: int = 2,
+    last: float = math.inf,
+    hostile: str = "",
+    trains_alone: bool = False,
 ) -> Attacked:
     """All rounds of a plan with one hostile site.
 
@@ -65,7 +84,9 @@ def attacked(
         sites: each one's encoded rows.
         attack: what the hostile site does; None for honest ones only.
         first: the round in which it begins; before it is like the others.
+        last: its last hostile round.
         hostile: the name of that site.
+        trains_alone: whether each honest site also trains the network alone.
 
     Raises:
         OperatorError: the plan does not fit a site.
@@ -82,21 +103,28 @@ def attacked(
         collection.begin(number)
         for name, study in studies.items():
             answer = study.train(asked_by(offer), np.array(run.offered(number).values))
-            if attack is None or name != hostile or number < first or offer.stage is not Stage.TRAINING:
+            is_honest = attack is None or name != hostile or not first <= number <= last
+            if attack is None or is_honest or offer.stage is not Stage.TRAINING:
                 collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=0))
                 continue
             received = run.offered(number).values[: answer.changes.size]
             wanted = answer.changes if evil is None else evil - received
             changes = _sent(attack, wanted, plan, generator)
-            _add(collection, name, number, changes, _votes(attack, len(answer.scalars)))
+            _add(collection, name, number, changes, _votes(attack, len(answer.scalars), generator))
         collection.close(number)
     finish, values = run.result()
-    losses = []
-    for name, study in studies.items():
+    for study in studies.values():
         study.close(asked_by(finish), np.array(values))
-        if name != hostile:
-            losses.append(_kept_loss(study.conclude()))
-    return Attacked(losses=tuple(losses), rollbacks=run.course.rollbacks, first=first)
+    honest = [study for name, study in studies.items() if name != hostile]
+    losses = tuple(_kept_loss(study.conclude()) for study in honest)
+    alone = [train_alone(study) for study in honest if trains_alone]
+    return Attacked(
+        losses=losses,
+        last=tuple(study.choice.curve[-1].loss for study in honest),
+        alone=tuple(math.inf if own is None else _kept_loss(own) for own in alone),
+        rollbacks=run.course.rollbacks,
+        training_rounds=run.course.training_rounds,
+    )
 
 
 def _kept_loss(outcome: Outcome) -> float:
@@ -140,7 +168,7 @@ def _sent(attack: Attack, change: Float32, plan: Plan, generator: np.random.Gene
     """The integers that the hostile site sends for the change that it would have sent as an honest one."""
     fixed_point, others = FixedPoint(plan.encoding.clipping_range, len(plan.sites)), len(plan.sites) - 1
     match attack:
-        case Attack.FLIP:
+        case Attack.FLIP | Attack.REFUSE:
             wanted = change.astype(np.float64)
         case Attack.SCALE:
             wanted = 100.0 * change
@@ -156,8 +184,10 @@ def _sent(attack: Attack, change: Float32, plan: Plan, generator: np.random.Gene
     return np.rint(np.clip(wanted * fixed_point.scale, -limit, limit)).astype(np.int32)
 
 
-def _votes(attack: Attack, numbers: int) -> list[int]:
-    """Acceptance; or what speaks for five sites where each that accepts adds 1 to the first number."""
+def _votes(attack: Attack, numbers: int, generator: np.random.Generator) -> list[int]:
+    """Acceptance; what speaks for five sites if each that accepts adds 1 to the first number; or as many refusals."""
+    if attack is Attack.REFUSE:
+        return [int(number) for number in generator.integers(1 << 54, size=numbers)]
     return [5] + [0] * (numbers - 1) if attack is Attack.HIDE and numbers else [0] * numbers
 
 

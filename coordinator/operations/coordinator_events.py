@@ -159,7 +159,7 @@ EVENTS: Final = (
         "W164",
         "round_rolled_back",
         "Too few sites accepted the shared parameters. The run returned to those that were accepted last.",
-        "Run `coordinator status`. After a second rollback to the same parameters the training ends.",
+        "Run `coordinator status`. It shows how many rollbacks in a row end the training.",
     ),
     Entry(
         "W163",

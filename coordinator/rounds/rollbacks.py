@@ -4,10 +4,13 @@ Sites send their refusals in the sum of the round that they trained from the par
 decides about the parameters and, where they are refused, its changes are dropped with them. The rules:
 
 * the parameters of the first training round are the agreed start, which is never refused;
+* nor are parameters to which the run has just returned. Enough sites accepted them before, and an honest site does not
+  refuse the same parameters later. So one hostile site can undo at most every second round;
 * a round that was drawn again for other sites carries no refusals; the next measured round decides;
 * a sum beyond what so many clipped changes can reach is dropped too, and its round is made again;
 * what was decided in the meantime is dropped with the parameters; only the list of rollbacks grows;
-* a second rollback to the same parameters ends the training: the result is what was accepted last.
+* as many rollbacks in a row to the same parameters as the plan's `patience` end the training: the result is what was
+  accepted last. So one site ends the training for the others only if it undoes every second round, so many times.
 
 All of it follows from plan and sums, so a run that is resumed decides alike.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from coordinator.rounds.course import Course, Rollback
 from protos.numbers.refusals import count_refusals
@@ -48,17 +52,21 @@ class Accepted:
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
-def refusals_in(plan: Plan, sums: Sums, *, redraw: int) -> int | None:
+def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, redraw: int) -> int | None:
     """How many sites refused the parameters that this round was trained from; None where it does not say.
 
     Args:
         plan: the plan.
+        course: before the round closes; if the run has just returned, no refusal counts.
+        round_number: of the round.
         sums: of the round.
         redraw: which draw of the step the sums are of; only the ordinary one, 0, carries refusals.
     """
     names = [f"refusal {power}" for power in range(1, refusal_numbers(plan) + 1)]
     if not names or redraw or names[0] not in sums.scalars:
         return None
+    if course.returned_to(round_number - 1) is not None:
+        return 0
     return count_refusals([sums.scalars[name] for name in names])
 
 
@@ -83,16 +91,21 @@ def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int,
     if sums.exchange.stage is not Stage.TRAINING:  # training has ended, and stays so
         return replace(after, training_rounds=course.training_rounds)
     made = round_number - plan.has_probe + 1
-    return replace(after, training_rounds=made) if _is_second(course.rollbacks, here) else after
+    return replace(after, training_rounds=made) if has_lost_patience(plan, after.rollbacks) else after
 
 
-def _is_second(before: tuple[Rollback, ...], here: Rollback) -> bool:
-    """Whether the last rollback was to these same parameters, which came again in the round after it."""
-    return bool(before) and here.returned_to in (before[-1].returned_to, before[-1].round + 1)
+def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
+    """Whether so many rollbacks in a row, up to the newest, went to the same parameters as end the training."""
+    in_a_row = 1
+    for earlier, later in pairwise(rollbacks):
+        # The parameters came again in the round after the earlier one, and were accepted in it.
+        is_same = later.returned_to in (earlier.returned_to, earlier.round + 1)
+        in_a_row = in_a_row + 1 if is_same else 1
+    return plan.acceptance is not None and bool(rollbacks) and in_a_row >= plan.acceptance.patience
 
 
-def told_of_rollbacks(course: Course) -> list[str]:
-    """A few sentences for an operator on what the sites refused; none where they refused nothing."""
+def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
+    """A few sentences for an operator on what the sites refused; none if they refused nothing."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)
@@ -103,15 +116,14 @@ def told_of_rollbacks(course: Course) -> list[str]:
     )
     what = f"The run was rolled back {'once' if count == 1 else f'{count} times'}. Last, {why}. "
     what += f"The run returned to the parameters after round {last.returned_to}."
-    if not _has_ended(course):
-        return [f"{what} One site may send harmful changes. A second rollback to these parameters ends the training."]
+    patience = 0 if plan.acceptance is None else plan.acceptance.patience
+    if course.training_rounds is None or not has_lost_patience(plan, course.rollbacks):
+        return [
+            f"{what} One site may send harmful changes, or refuse without a reason. {patience} rollbacks in a row to"
+            " the same parameters end the training."
+        ]
     return [
-        f"{what} It was the second time for these parameters, so the training has ended with them. Have each hospital"
-        " compare the labels, units and software of its site with the others. Then propose a new version of the plan,"
-        " if need be without the site that cannot explain its figures."
+        f"{what} It was the rollback number {patience} in a row to these parameters, so the training has ended with"
+        " them. Have each hospital compare the labels, units and software of its site with the others. Then propose a"
+        " new version of the plan, if need be without the site that cannot explain its figures."
     ]
-
-
-def _has_ended(course: Course) -> bool:
-    *before, last = course.rollbacks
-    return _is_second(tuple(before), last) and course.training_rounds is not None

@@ -180,7 +180,7 @@ class Run:
         if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
             return None
         contributors = self.running_sum.sites
-        refusals = refusals_in(self.plan, sums, redraw=redraw)
+        refusals = refusals_in(self.plan, self.course, round_number, sums, redraw=redraw)
         if refusals is not None and is_below_quorum(self.plan, refusals, contributors):
             return refusals
         if refusals is not None or round_number == self.plan.has_probe:

@@ -93,7 +93,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "pace": pace_facts(run, around.now) if run else None,
         "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
-        "rollbacks": told_of_rollbacks(run.course) if run else [],
+        "rollbacks": told_of_rollbacks(run.plan, run.course) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
         "happened": history.facts() if kept else None,
     }

@@ -98,7 +98,7 @@ def plan_of(
     }
     is_shared = not isinstance(method.federated, Nothing) and not isinstance(method.server_rule, LayerIntervals)
     if is_shared and len(hospitals) > 2:
-        rule = {"rule": "held-out-loss", "standard_errors": 2.0, "largest_rise": 0.2}
+        rule = {"rule": "held-out-loss", "standard_errors": 1.5, "largest_rise": 0.2}
         plan["acceptance"] = rule | {"quorum": len(hospitals) - 1}
     if isinstance(method.procedure, ControlVariates):
         plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01}

@@ -274,8 +274,9 @@ def _choices(plan: Plan) -> Iterator[str]:
     accepted = plan.acceptance
     if accepted is not None:
         yield (
-            f"Every site tests what it receives on its own validation rows. If fewer than {accepted.quorum} sites"
-            " accept it, the run returns to the parameters that were accepted last. A second time ends the training."
+            f"Every site tests what it receives on its own rows. If fewer than {accepted.quorum} sites accept it, the"
+            f" run returns to the parameters that were accepted last. {accepted.patience} returns in a row to the same"
+            " parameters end the training."
         )
     if plan.gain == "private":
         yield "What this site gains by joining stays in its own report."

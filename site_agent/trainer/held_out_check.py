@@ -1,8 +1,11 @@
 """Whether this site accepts the shared parameters that it receives; measured before it trains on them.
 
-The received model is compared with the one that the sites accepted last, on this site's own validation rows. The
-site's answer is one of two: it accepts or it refuses. Neither a loss nor a row leaves the site. The rules:
+The received model is compared with the one that the sites accepted last, on this site's own rows: all validation
+rows, and as many training rows, or 200 if these are more. The site's answer is one of two: it accepts or it refuses.
+Neither a loss nor a row leaves the site. The rules:
 
+* training rows are tested too. A site with few validation rows cannot tell harm from noise. And where honest training
+  overfits, the losses of training rows fall, so it is not refused. docs/design/acceptance.md has the figures;
 * a site refuses for a rise of its loss that is beyond noise and large (protos/plan/held_out_rule.py), for a move
   that no server rule makes of clipped changes, and for outputs that are not finite;
 * a site that does not hold the parameters accepted last, because it was away, cannot compare and accepts;
@@ -36,7 +39,7 @@ class Received:
         round: that round.
         is_decided: whether the sites' answers to them travel in that round.
         values: float32 of shape (shared numbers,).
-        losses: float32 of shape (validation rows,); empty where the round was not measured.
+        losses: float32 of shape (tested rows,); empty where the round was not measured.
     """
 
     round: int
@@ -129,7 +132,7 @@ class HeldOutCheck:
         Args:
             round_number: that brought them.
             values: float32 of shape (shared numbers,).
-            losses: of the validation rows, with these parameters; empty where the round is not measured.
+            losses: of the tested rows, with these parameters; empty where the round is not measured.
             scale: the mean loss of a network whose outputs are all 0, on the same rows.
         """
         is_start = round_number == self._plan.has_probe

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from site_agent.trainer.training.local import LocalTraining, Pace, predict, vali
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
+
+_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # where a site has them, so that a small site can tell harm from noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,23 +68,31 @@ class SiteTraining:
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
     def measured(self) -> tuple[Tensor, Tensor]:
-        """The loss as `validation_losses`, and of each validation row its own with the shared network: (rows,)."""
-        evaluated, rows = self.local.evaluated(), self.rows.validation
-        outputs = torch.from_numpy(predict(evaluated, rows.features))
-        loss = self.recipe.loss.per_copy(outputs, rows.targets)
+        """The loss as `validation_losses`, and of each row of `own_rows` its own with the shared network: (rows,)."""
+        evaluated, (validation, training) = self.local.evaluated(), self.own_rows
+        outputs = torch.from_numpy(predict(evaluated, validation.features))
+        loss = self.recipe.loss.per_copy(outputs, validation.targets)
         if evaluated is not self.flat:
-            outputs = torch.from_numpy(predict(self.flat, rows.features))
-        return loss, self._losses_of_rows(outputs)
+            outputs = torch.from_numpy(predict(self.flat, validation.features))
+        others = torch.from_numpy(predict(self.flat, training.features))
+        return loss, torch.cat([self._losses_of(validation, outputs), self._losses_of(training, others)])
 
     def loss_of_zeros(self) -> float:
-        """The mean loss of the validation rows if every output were 0: of a network that has learned nothing."""
-        rows = self.rows.validation
-        outputs = torch.from_numpy(predict(self.flat, rows.features[:1]))
-        return float(self._losses_of_rows(torch.zeros(len(rows.features), outputs.shape[-1])).mean())
+        """The mean loss of `own_rows` if every output were 0: of a network that has learned nothing."""
+        columns = predict(self.flat, self.rows.validation.features[:1]).shape[-1]
+        zeros = [self._losses_of(rows, torch.zeros(len(rows), columns)) for rows in self.own_rows]
+        return float(torch.cat(zeros).mean())
 
-    def _losses_of_rows(self, outputs: Tensor) -> Tensor:
+    @property
+    def own_rows(self) -> tuple[Rows, Rows]:
+        """The rows on which shared parameters are tested: all of validation, and as many of training or up to 200."""
+        validation, training = self.rows.validation, self.rows.training
+        most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
+        return validation, Rows(training.features[:most], training.targets[:most])
+
+    def _losses_of(self, rows: Rows, outputs: Tensor) -> Tensor:
         # As a stack of copies that have one row each, so that every loss of a plan is measured by its own code.
-        return self.recipe.loss.per_copy(outputs.unsqueeze(1), self.rows.validation.targets.unsqueeze(1))
+        return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
         """What the site makes of its validation and its test rows with a network: float32 (rows, outputs)."""

@@ -17,8 +17,8 @@ from tests.chaos.in_process import plan_of, to_the_end
 from tests.chaos.test_kills import at_writes, quiet
 
 __all__ = ["quiet"]  # a fixture of these tests too
-ACCEPTANCE = {"rule": "held-out-loss", "quorum": 2, "standard_errors": 2.0, "largest_rise": 0.2}
-REFUSED = {2, 4}  # the rounds whose parameters all sites refuse: the second time ends the training
+ACCEPTANCE = {"rule": "held-out-loss", "quorum": 2, "standard_errors": 2.0, "largest_rise": 0.2, "patience": 2}
+REFUSED = {2, 4}  # the rounds whose parameters all sites refuse: the second rollback ends the training
 METHODS = ("fedavg", "scaffold", "fedadam", "ditto", "player-fl", "global-layers")
 
 

@@ -35,8 +35,13 @@ def begun(plan: Plan) -> Run:
     return new_run(plan, terms_of(plan), Gathering(deadline=0.0))
 
 
-def close(run: Run, number: int, refusing: int = 0, *, seed: int = 0, redraw: int = 0, ring: bool = False) -> None:
-    """One round: five drawn contributions, in an order that follows from the seed; so many sites refuse."""
+def close(
+    run: Run, number: int, refusing: int = 0, *, seed: int = 0, redraw: int = 0, ring: bool = False, lies: bool = False
+) -> None:
+    """One round: five drawn contributions, in an order that follows from the seed; so many sites refuse.
+
+    If `lies`, one site sends drawn numbers in the place of its answer, which count as refusals of all sites.
+    """
     exchange = run.offered(number).exchange
     run.begin_sum(number, SITES)
     for place in np.random.default_rng(seed).permutation(len(SITES)):
@@ -46,6 +51,8 @@ def close(run: Run, number: int, refusing: int = 0, *, seed: int = 0, redraw: in
         words, powers = exchange.layout.words(body, 0), iter(refusal(int(generator.integers(1 << 60)), 99))
         refuses = place < refusing
         own = [next(powers) if scalar.name.startswith("refusal ") and refuses else 0 for scalar in exchange.scalars]
+        if lies and not place:
+            own = [int(generator.integers(1 << 54)) for _ in own]
         words[0], words[1:] = 1, own
         limit = (1 << 31) - 1 if ring and not place else 1 << 20
         exchange.layout.changes(body, 0)[:] = generator.integers(limit - 10, limit, exchange.layout.parameters)
@@ -89,10 +96,15 @@ def test_the_quorum_decides(refusing: int) -> None:
     assert bool(run.course.rollbacks) is (refusing >= 2)
 
 
-def test_a_second_time_ends_the_training_with_what_was_accepted() -> None:
-    """The round after it only measures, and the result is what the sites accepted; people are told what to do."""
-    plan = plan_of("fedavg", schedule={"aggregate": "every-steps", "rounds": 9, "steps_per_round": 4, "batch_rows": 4})
-    run = begun(plan)
+def in_rounds(rounds: int, patience: int) -> Plan:
+    """FedAvg in so many training rounds."""
+    schedule = {"aggregate": "every-steps", "rounds": rounds, "steps_per_round": 4, "batch_rows": 4}
+    return plan_of("fedavg", schedule=schedule, acceptance=ACCEPTANCE | {"patience": patience})
+
+
+def test_the_last_of_the_plans_rollbacks_ends_the_training_with_what_was_accepted() -> None:
+    """The round after it only measures, and the result is what the sites accepted; the status says what to do."""
+    run = begun(in_rounds(9, patience=2))
     close(run, 0)
     accepted = bits(run)
     close(run, 1)
@@ -106,20 +118,44 @@ def test_a_second_time_ends_the_training_with_what_was_accepted() -> None:
     assert run.offered(5).offer.stage is Stage.VALIDATION
     close(run, 5)
     assert run.result()[1].tobytes() == accepted
-    (text,) = told_of_rollbacks(run.course)
+    (text,) = told_of_rollbacks(run.plan, run.course)
     assert "rolled back 2 times" in text
+    assert "the rollback number 2 in a row" in text
     assert "new version of the plan" in text
 
 
 def test_refusals_of_different_causes_do_not_end_the_training() -> None:
     """Between two rollbacks other parameters were accepted, so each is the first for its own."""
-    plan = plan_of("fedavg", schedule={"aggregate": "every-steps", "rounds": 9, "steps_per_round": 4, "batch_rows": 4})
-    run = begun(plan)
+    run = begun(in_rounds(9, patience=2))
     for number, refusing in enumerate((0, 0, 2, 0, 0, 0, 2, 0, 0)):
         close(run, number, refusing=refusing)
 
     assert [rollback.round for rollback in run.course.rollbacks] == [2, 6]
     assert run.course.training_rounds is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_site_that_lies_needs_two_rounds_for_each_rollback(seed: int) -> None:
+    """In drawn rounds one site fakes refusals; parameters that came again stand, and only patience in a row ends it."""
+    generator, rounds = np.random.default_rng(seed), 16
+    patience, share = int(generator.integers(2, 5)), float(generator.choice([0.3, 0.7, 1.0]))
+    run = begun(in_rounds(rounds, patience))
+    expected, in_a_row, ended = [], 0, None
+    for number in range(rounds):
+        lies, has_returned = bool(generator.random() < share), number - 1 in expected
+        if number and lies and not has_returned:
+            expected.append(number)
+            in_a_row += 1
+        elif not has_returned:
+            in_a_row = 0
+        close(run, number, lies=lies)
+        if in_a_row == patience:
+            ended = number + 1
+            break
+
+    assert [rollback.round for rollback in run.course.rollbacks] == expected
+    assert run.course.training_rounds == ended
+    assert ended is None or ended >= 2 * patience
 
 
 def test_a_sum_that_no_clipped_changes_make_is_dropped() -> None:

@@ -155,6 +155,31 @@ def test_a_site_refuses_what_no_rule_makes_of_clipped_changes() -> None:
     assert any(study.train(asked(plan, 2), far).scalars)
 
 
+def test_a_site_without_anything_to_compare_accepts() -> None:
+    """It enters late, or was away for a round, and receives parameters that it would refuse otherwise."""
+    plan = plan_with("fedavg")
+    entered_late, was_away, present = (study_for(plan) for _ in range(3))
+    start, good, bad = received(present, 0), received(present, 1), received(present, 2, size=30.0)
+    for study, numbers in ((was_away, (0,)), (present, (0, 1))):
+        for number in numbers:
+            study.train(asked(plan, number), (start, good)[number])
+
+    found = [any(study.train(asked(plan, 2), bad).scalars) for study in (entered_late, was_away, present)]
+
+    assert found == [False, False, True]
+
+
+def test_training_rows_are_tested_as_far_as_a_small_site_needs_them() -> None:
+    """All validation rows, and as many training rows, or all up to 200."""
+    training = study_for(plan_with("fedavg"))._training
+
+    validation, others = training.own_rows
+
+    assert len(validation) == len(training.rows.validation)
+    assert len(others) == min(len(training.rows.training), max(200, len(validation)))
+    assert len(training.measured()[1]) == len(validation) + len(others)
+
+
 def test_the_result_is_the_accepted_model_where_the_last_one_was_refused() -> None:
     """A result that names a return takes back what the validation round had brought."""
     plan = plan_with("fedavg", checkpoint="latest")
