@@ -59,6 +59,10 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
     click.echo(f"The console ended. {reason} Decisions that were made are kept, and the audit log has them.", err=True)
 
 
+def _seconds() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 async def _serve(hospital: Hospital, config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float]) -> str:
     """Print the links and answer until it is over; why it ended."""
     from host.local_server import serve_page
@@ -74,10 +78,10 @@ async def _serve(hospital: Hospital, config: Path, roles: tuple[str, ...], by: s
         by=by,
         account=account(),
         idle_seconds=idle_seconds,
-        clock=time.monotonic,
+        clock=_seconds,
         say=lambda line: click.echo(line, err=True),
     )
-    links = Links(wanted, time.monotonic())
+    links = Links(wanted, _seconds())
     started = Console(setting, links)
     server = await serve_page(host, started.respond, "study", started.body_bytes)
     for link, for_roles in links.unused():

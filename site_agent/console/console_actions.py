@@ -114,4 +114,6 @@ async def run_command(words: list[str], folder: Path) -> Done:
             process.kill()
     page = folder / "page.html"
     document = page.read_text(encoding="utf-8") if page.exists() else None
-    return Done(process.returncode or 0, printed.decode(errors="replace"), document)
+    # Where the page was written is of no use to a reader: the folder is removed.
+    lines = [line for line in printed.decode(errors="replace").splitlines() if str(folder) not in line]
+    return Done(process.returncode or 0, "\n".join(lines), document)

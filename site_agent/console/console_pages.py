@@ -64,7 +64,7 @@ class Desk:
         opening = [
             paragraph(f"You are here as {roles}. Commands run as the user {self.account} of this computer.{name}"),
             paragraph("Each button runs one command of site-agent on this computer. Some take a minute.", "soft"),
-            self._form("leave", "Leave the console"),
+            self._form({"leave": "Leave the console"}),
         ]
         return page(f"Console of {self.site}", opening, sections, has_forms=True)
 
@@ -76,27 +76,29 @@ class Desk:
             78: "This site's table has too few rows for the plan.",
         }
         read = f'<p><a href="{self.session.address}document/{document}">Read the review</a></p>'
-        decide = [paragraph(plan.standing)]
+        known, name = {"plan": plan.digest}, self._name()
+        sections = [Section(heading="1. Read what is asked", parts=[paragraph(verdicts.get(status, "")), read])]
         if status != 77:
             until = '<label>Until (a day, or empty) <input type="date" name="until"></label>'
-            decide.append(self._form("approve", "Approve", {"plan": plan.digest}, self._name() + until))
+            form = self._form({"approve": "Approve"}, known, name + until)
+            sections.append(Section(heading="2. Approve it", parts=[paragraph(plan.standing), form]))
         if plan.is_approved:
-            decide.append(self._form("withdraw", "Withdraw this site", {"plan": plan.digest}, self._name()))
+            words = "This site stops at once. What left before stays in the sums."
+            parts = [paragraph(words), self._form({"withdraw": "Withdraw"}, known, name)]
+            sections.append(Section(heading="Or withdraw this site from it", parts=parts))
         else:
             because = '<label>Reason <input name="because" required maxlength="300"></label>'
-            decide.append(self._form("refuse", "Refuse", {"plan": plan.digest}, self._name() + because))
-        sections = [
-            Section(heading="1. Read what is asked", parts=[paragraph(verdicts.get(status, "")), read]),
-            Section(heading="2. Decide", parts=[*decide, paragraph(f"Plan digest {plan.digest}", "soft")]),
-        ]
-        return page(plan.title, [self._back()], sections, has_forms=True)
+            form = self._form({"refuse": "Refuse"}, known, name + because)
+            sections.append(Section(heading="Or refuse it", parts=[form]))
+        opening = [self._back(), paragraph(f"Plan digest {plan.digest}", "soft")]
+        return page(plan.title, opening, sections, has_forms=True)
 
     def examination(self, status: int, text: str, document: int, to_accept: str | None) -> str:
         """The examined table: its findings, and the form that accepts warnings if `to_accept` has their digest."""
         read = f'<p><a href="{self.session.address}document/{document}">Read the examination</a></p>'
         sections = [Section(heading="What was found", parts=[read, *_lines(text)])]
         if to_accept is not None:
-            form = self._form("accept", "Accept the warnings", {"digest": to_accept}, self._name())
+            form = self._form({"accept": "Accept the warnings"}, {"digest": to_accept}, self._name())
             words = "Accept them only if you have read each of them and know its cause."
             sections.append(Section(heading="Decide about the warnings", parts=[paragraph(words), form]))
         title = "The table can be used" if status == 0 else "The table cannot be used yet"
@@ -109,7 +111,7 @@ class Desk:
         parts = [table("Models", ("model", "name in commands", "use"), rows), *map(paragraph, listed["notices"])]
         options = "".join(f'<option value="{escape(name)}">{escape(title)}</option>' for title, name, _ in rows)
         choose = f'<label>Model <select name="model">{options}</select></label>'
-        adopt = self._form("adopt", "Adopt this model", {"run": listed["run"]}, choose + self._name())
+        adopt = self._form({"adopt": "Adopt this model"}, {"run": listed["run"]}, choose + self._name())
         words = "predict, export and monitor use the adopted model until a person adopts another one."
         sections = [
             Section(heading="Compare", parts=parts),
@@ -140,27 +142,24 @@ class Desk:
 
     def _data(self) -> Section:
         words = "Compare the table with its contract. Nothing leaves this computer."
-        return Section(heading="The table", parts=[paragraph(words), self._form("examine", "Examine the table")])
+        return Section(heading="The table", parts=[paragraph(words), self._form({"examine": "Examine the table"})])
 
     def _plans(self, plans: Sequence[KnownPlan]) -> Iterator[Section]:
         if not plans:
             words = "No plan that this user may read was announced here."
             yield Section(heading="Plans", parts=[paragraph(words)])
         for plan in plans:
-            review = self._form("review", "Review and decide", {"plan": plan.digest})
+            review = self._form({"review": "Review and decide"}, {"plan": plan.digest})
             yield Section(heading=f"Plan {plan.title}", parts=[paragraph(plan.standing), review])
 
     def _log(self) -> Section:
         words = "Verify the audit log, and read everything that left this site."
-        return Section(heading="What left", parts=[paragraph(words), self._form("log", "Read the audit log")])
+        return Section(heading="What left", parts=[paragraph(words), self._form({"log": "Read the audit log"})])
 
     def _models(self) -> Section:
         run = '<label>Run (empty for the latest) <input name="run" maxlength="200"></label>'
-        parts = [
-            self._form("report", "Read the report", fields=run),
-            self._form("compare", "Compare models", fields=run),
-        ]
-        return Section(heading="Report and models", parts=parts)
+        form = self._form({"report": "Read the report", "compare": "Compare models"}, fields=run)
+        return Section(heading="Report and models", parts=[form])
 
     def _name(self) -> str:
         if self.fixed_name:
@@ -171,11 +170,14 @@ class Desk:
     def _back(self) -> str:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
-    def _form(self, action: str, label: str, hidden: Mapping[str, str] | None = None, fields: str = "") -> str:
-        known = {"action": action, "form_key": self.session.form_key, **(hidden or {})}
+    def _form(self, acts: Mapping[str, str], hidden: Mapping[str, str] | None = None, fields: str = "") -> str:
+        """A form with one button for each act: the act's name -> what is written on it."""
+        known = {"form_key": self.session.form_key, **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
-        button = f'<button id="{action}{"-" + known["plan"][:12] if "plan" in known else ""}">{escape(label)}</button>'
-        return f'<form method="post" action="{self.session.address}">{kept}{fields}{button}</form>'
+        buttons = " ".join(
+            f'<button name="action" value="{name}">{escape(label)}</button>' for name, label in acts.items()
+        )
+        return f'<form method="post" action="{self.session.address}">{kept}{fields}{buttons}</form>'
 
 
 def _lines(text: str) -> Iterator[str]:

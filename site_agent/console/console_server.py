@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
@@ -27,7 +28,8 @@ from site_agent.console.console_pages import ROLE_NAMES, Desk, KnownPlan
 from site_agent.console.console_requests import RefusedRequest, answer, go_to, read_form, read_head
 from site_agent.hospital import Hospital
 
-_MOST_PLANS = 20
+_MOST_PLANS: Final = 20
+_LOOK_SECONDS: Final = 0.5  # so that a computer that was asleep ends the console soon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class Setting:
         by: the name for the audit log; empty if people type it on the page.
         account: the user of this computer.
         idle_seconds: after so long without a request of a session the console ends.
-        clock: seconds of a clock that never jumps.
+        clock: seconds of a clock that never jumps, and that runs while the computer sleeps.
         say: writes a line to the terminal.
     """
 
@@ -60,7 +62,7 @@ class Console:
 
     def __init__(self, setting: Setting, links: Links) -> None:
         self._setting, self._links = setting, links
-        self._last_seconds, self._busy, self._left = setting.clock(), asyncio.Lock(), asyncio.Event()
+        self._last_seconds, self._busy, self._has_left = setting.clock(), asyncio.Lock(), False
 
     def body_bytes(self, head: bytes) -> int:
         """How much of a body is read: nothing before the head has shown a session."""
@@ -91,16 +93,12 @@ class Console:
         """Wait until nobody can use the console any more; the reason, for the terminal."""
         while True:
             now = self._setting.clock()
-            idle = self._setting.idle_seconds - (now - self._last_seconds)
-            unopened = self._links.seconds_left(now)
-            if not self._busy.locked() and unopened <= 0:
-                return "Everybody left it." if self._left.is_set() else "Nobody opened its link in time."
-            if not self._busy.locked() and idle <= 0:
-                return f"Nobody used it for {self._setting.idle_seconds / 60:g} minutes."
-            self._left.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(1.0, min(idle, unopened))):
-                    await self._left.wait()
+            if not self._busy.locked():
+                if self._links.seconds_left(now) <= 0:
+                    return "Everybody left it." if self._has_left else "Nobody opened its link in time."
+                if now - self._last_seconds >= self._setting.idle_seconds:
+                    return f"Nobody used it for {self._setting.idle_seconds / 60:g} minutes."
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def _enter(self, path: str, *, is_form: bool) -> bytes:
         start = "/enter/"
@@ -138,7 +136,7 @@ class Console:
             raise RefusedRequest(403, "This form was not sent by a page of this session.")
         if form.get("action") == "leave":
             self._links.leave(session)
-            self._left.set()
+            self._has_left = True
             return answer(200, "You left the console. Its link is not valid any more.\n")
         act = ACTS.get(form.get("action", ""))
         if act is None:

@@ -126,7 +126,6 @@ TABLE = (
         frozenset(),
         (
             "site_agent.console",
-            "site_agent.desk.pages",
             "site_agent.hospital",
             "site_agent.approvals",
             "site_agent.state_folders",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from coordinator.operations.status_page import StatusPage
 from host.local_page import document
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
+from site_agent.console.console_links import Role, Session
+from site_agent.console.console_pages import Desk, KnownPlan
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
@@ -31,6 +34,7 @@ from site_agent.gate.site_page import SitePage
 from site_agent.gate.status_socket import STATUS_SOCKET
 from site_agent.hospital import Split
 from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Survey, Table
 from site_agent.trainer.examination.examine import examine
@@ -72,6 +76,7 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     yield "audit", as_html("Audit log of st-mary", summary, log_of_a_run(12))
     yield "coordinator", asyncio.run(_coordinator(folder / "coordinator"))
     yield "site", asyncio.run(_site(folder / "site"))
+    yield from _console()
     yield "curves", _curves(folder / "curves", 3)
     yield "curves-of-a-long-run", _curves(folder / "long", 900)
 
@@ -95,6 +100,20 @@ def _examination() -> str:
         group_positions=MappingProxyType({"ward": (np.arange(rows) // 2 % 2).astype(np.float64)}),
     )
     return examination_page(examine(Survey(table=table, mistakes=()), Split(seed=0)), site="st-mary", accepted_by=None)
+
+
+def _console() -> Iterator[tuple[str, str]]:
+    """The console's own pages, in a session that has every role."""
+    desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), site="st-mary", account="root", fixed_name="")
+    plan = KnownPlan(title="heart, version 2", digest="ab" * 32, standing="It may not train.", is_approved=False)
+    yield "console", desk.home([plan, replace(plan, digest="cd" * 32, is_approved=True)])
+    yield "console-plan", desk.plan(plan, 0, 1)
+    yield "console-approved-plan", desk.plan(replace(plan, is_approved=True), 0, 1)
+    finding = "WARNING: column age: its largest value is 900. Is it in another unit?\n" * 5
+    yield "console-examination", desk.examination(78, finding, 2, "0123456789abcdef")
+    models = [{"name": name, "title": name.replace("_", " "), "in_use": name == "siloed"} for name in MODEL_TITLES]
+    yield "console-models", desk.models(json.dumps({"run": _LONG_RUN, "models": models, "notices": ["In use: one."]}))
+    yield "console-result", desk.result(77, f"site-agent: The plan {'ab' * 32} was refused.")
 
 
 async def _coordinator(folder: Path) -> str:

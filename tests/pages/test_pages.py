@@ -18,7 +18,8 @@ from tests.pages.every_page import every_page
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
     "report", "monitor", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
-    "coordinator", "site", "curves", "curves-of-a-long-run",
+    "coordinator", "site", "console", "console-plan", "console-approved-plan", "console-examination", "console-models",
+    "console-result", "curves", "curves-of-a-long-run",
 )  # fmt: skip
 LOOKED_AT: Final = (Path(__file__).parent / "looked_at.js").read_text()
 # What a screen reader announces by its name.

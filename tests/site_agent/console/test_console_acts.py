@@ -13,7 +13,7 @@ import pytest
 from protos.plan.plan import Plan
 from site_agent.approvals import approval_path, find_approval, why_not
 from site_agent.console.console_actions import ACTS
-from site_agent.console.console_links import Role
+from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.site_cli import cli
 from site_agent.state_folders import audit_log_path, gate_folder
 from tests.pki.whole_site import SiteKeys
@@ -177,10 +177,20 @@ def test_a_console_that_nobody_uses_ends(tmp_path: Path) -> None:
         running.ask("/")
         assert running.ended == []
         running.clock.seconds += 2
-        running.ask("/")
 
-        visitor.running.console._left.set()  # it looks at the clock
         assert ended(visitor) == ["Nobody used it for 15 minutes."]
+
+
+def test_a_console_that_nobody_enters_ends(tmp_path: Path) -> None:
+    """When all links have expired unused, it ends by itself."""
+    make_hospital(tmp_path)
+    with running_console(tmp_path) as running:
+        running.clock.seconds += LINK_SECONDS - 1
+        assert running.ended == []
+        running.clock.seconds += 1
+
+        assert running.is_over.wait(30)
+        assert running.ended == ["Nobody opened its link in time."]
 
 
 def test_a_person_can_leave(tmp_path: Path) -> None:
