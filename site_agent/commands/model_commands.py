@@ -64,11 +64,12 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     type=click.Choice(["platt", "isotonic", "none"]),
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
+@click.option("--table", type=click.Path(path_type=Path), help="Later patients with known outcomes.")
 @click.option("--run", "run_name", help="Run of the model. An adopted model must be of this run.")
-def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
-    """Fit the model's probabilities to this site's validation rows. The model itself does not change.
+def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
+    """Fit the model's probabilities to this site's patients. The model itself does not change.
 
-    Example: site-agent recalibrate --config hospital.yaml --kind platt
+    Example: site-agent recalibrate --config hospital.yaml --kind platt --table last-year.csv
     """
     hospital = read_hospital(path)
 
@@ -78,7 +79,7 @@ def recalibrate(path: Path, kind: str, run_name: str | None) -> None:
 
     from site_agent.desk.use.recalibrating import recalibrate_run
 
-    for line in recalibrate_run(hospital, run_name, kind):
+    for line in recalibrate_run(hospital, run_name, kind, table):
         click.echo(line)
 
 

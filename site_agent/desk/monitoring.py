@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
-from site_agent.desk.prediction import scores_of_new_rows
+from site_agent.desk.prediction import outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
@@ -24,7 +24,6 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.saved_model import other_version
 
 FEWEST_ROWS: Final = 100
@@ -87,17 +86,9 @@ def _quality(
     hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
     """That of the usable rows beside that of the test rows; None without outcomes."""
-    usable, target = new.usable, used.model.preprocessing.contract.target
-    if new.table.target is None or not len(usable):
+    rows = outcomes_of_new_rows(used, new)
+    if rows is None:
         return None
-    who = new.table.patients
-    patients = None if who is None else np.unique([who[row] for row in usable], return_inverse=True)[1]
-    rows = HeldOutRows(
-        task=target.task,
-        targets=new.table.target[usable],
-        classes=target.classes,
-        patients=None if patients is None else patients.astype(np.int64),
-    )
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores are mapped where the site has recalibrated, so those of the test are too.

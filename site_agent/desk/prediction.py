@@ -35,6 +35,7 @@ from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.evaluation import HeldOutRows
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
@@ -99,6 +100,15 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
     Raises:
         DataError: a prediction is no finite number.
     """
+    from site_agent.desk.use.recalibration import recalibration_of
+
+    scores = scores_before_recalibration(hospital, used, new)
+    map_of = recalibration_of(hospital.state_path, used.run, used.name)
+    return scores if map_of is None or not len(scores) else map_of.apply(scores)
+
+
+def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
+    """As `scores_of_new_rows`, of the model alone."""
     usable, model = new.usable, used.model
     if not len(usable):
         return np.empty((0, model.outputs) if model.outputs > 1 else (0,))
@@ -106,7 +116,6 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.desk.applied import AppliedModel
-    from site_agent.desk.use.recalibration import recalibration_of
 
     scores = AppliedModel(model, used.run, hospital.training).scores(features)
     failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
@@ -117,8 +126,22 @@ def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> np
             consequence="Nothing was written and nothing left this site.",
             remedy="Check these rows for values far outside the training data.",
         )
-    map_of = recalibration_of(hospital.state_path, used.run, used.name)
-    return scores if map_of is None else map_of.apply(scores)
+    return scores
+
+
+def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
+    """The usable rows' outcomes and patients; None where no row is usable or the table has no outcome."""
+    usable, target = new.usable, used.model.preprocessing.contract.target
+    if new.table.target is None or not len(usable):
+        return None
+    who = new.table.patients
+    patients = None if who is None else np.unique([who[row] for row in usable], return_inverse=True)[1]
+    return HeldOutRows(
+        task=target.task,
+        targets=new.table.target[usable],
+        classes=target.classes,
+        patients=None if patients is None else patients.astype(np.int64),
+    )
 
 
 def _lines(contract: Contract, new: NewRows, scores: npt.NDArray[np.float64]) -> list[list[str | float | None]]:

@@ -1,23 +1,38 @@
-"""`site-agent recalibrate`: fits the map, says what it does to the test rows, and keeps or forgets it."""
+"""`site-agent recalibrate`: fits the map, says what it does to the test rows, and keeps or forgets it.
+
+Whose rows: later patients', whose outcomes are known, or else the validation rows. A network's checkpoint was chosen on
+the validation rows, so on them it looks better than it is. For such a model only later patients will do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
-from site_agent.desk.use.model_in_use import model_in_use
+from protos.errors import UsageError
+from site_agent.desk.prediction import outcomes_of_new_rows, scores_before_recalibration
+from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
+from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
 from site_agent.trainer.comparison.calibration import calibrations
+from site_agent.trainer.comparison.gain import FEDERATED, SILOED
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 
-def recalibrate_run(hospital: Hospital, run: str | None, kind: str) -> Iterator[str]:
+def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
     """Fit, keep and explain the map of a run's model, in lines for the terminal; `none` forgets it.
 
+    Args:
+        hospital: the site.
+        run: of the model; None for the one in use.
+        kind: platt, isotonic or none.
+        table: later patients with their outcomes; None for the validation rows.
+
     Raises:
-        OperatorError: there is no such run, or its validation rows do not allow it.
+        OperatorError: there is no such run, the rows do not allow it, or the checkpoint was chosen on them.
     """
     used = model_in_use(hospital.state_path, run)
     name, model = used.run, used.name
@@ -26,12 +41,35 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str) -> Iterator[
         yield f"The recalibration of {name} was taken away." if was_there else f"{name} was not recalibrated."
         return
     kept = scored_rows(hospital.state_path, name)
-    made = fit_recalibration(cast(Kind, kind), kept.validation, kept.validation_scores[model])
+    if table is not None:
+        rows, scores = _later(hospital, used, table)
+    elif model in (FEDERATED, SILOED):
+        raise UsageError(
+            what="The validation rows chose this model's checkpoint, so they cannot recalibrate it.",
+            consequence="The model predicts as before.",
+            remedy="Give later patients with known outcomes: `--table PATH`.",
+        )
+    else:
+        rows, scores = kept.validation, kept.validation_scores[model]
+    made = fit_recalibration(cast(Kind, kind), rows, scores)
     save_recalibration(hospital.state_path, name, model, made)
-    yield f"{name} is recalibrated ({kind}) by {made.rows} validation rows; predictions use it from now on."
+    which = "validation rows" if table is None else "rows of later patients"
+    yield f"{name} is recalibrated ({kind}) by {made.rows} {which}; predictions use it from now on."
     before = kept.scores[model]
-    for title, scores in (("before", before), ("after", made.apply(before))):
-        yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, scores)}"
+    for title, mapped in (("before", before), ("after", made.apply(before))):
+        yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, mapped)}"
+
+
+def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
+    new = read_new_rows(table, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
+    rows = outcomes_of_new_rows(used, new)
+    if rows is None:
+        raise UsageError(
+            what="The model predicts nothing for any row of this table.",
+            consequence="The model predicts as before.",
+            remedy="See why with `site-agent predict`, and give a table of the model's contract.",
+        )
+    return rows, scores_before_recalibration(hospital, used, new)
 
 
 def _quality(rows: HeldOutRows, scores: Scores) -> str:

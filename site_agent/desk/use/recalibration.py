@@ -1,10 +1,10 @@
-"""Probabilities of this site's model fitted to its own validation rows, on request: Platt's line or isotonic.
+"""Probabilities of this site's model fitted to its own patients, on request: Platt's line or isotonic.
 
 A federated model may rank patients well and still say 30% where 20% happen. A recalibration is a small map from
 probability to probability, kept beside the model. The rules:
 
 * the model itself, shared parameters above all, is never changed;
-* it is fitted to validation rows alone, so that the test rows still judge it;
+* it is never fitted to the test rows, which still judge it;
 * of several classes each has its own map, against the rest, and the results are divided by their sum.
 """
 
@@ -79,7 +79,7 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
 
     Args:
         kind: the map's.
-        rows: the validation rows.
+        rows: validation rows, or later patients.
         scores: the model's probabilities on them.
 
     Raises:
@@ -88,16 +88,16 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
     if rows.task == "regression":
         raise _impossible("the outcome is a number, which has no probability")
     if len(rows) < FEWEST_ROWS:
-        raise _impossible(f"{len(rows)} validation rows are too few (fewer than {FEWEST_ROWS})")
+        raise _impossible(f"{len(rows)} rows are too few (fewer than {FEWEST_ROWS})")
     if not np.isfinite(scores).all():
-        raise _impossible("the model gives no finite number for some validation rows")
+        raise _impossible("the model gives no finite number for some rows")
     columns = (
         [(rows.labels == 1, scores)]
         if scores.ndim == 1
         else [(rows.labels == place, column) for place, column in enumerate(scores.T)]
     )
     if any(happened.all() or not happened.any() for happened, _ in columns):
-        raise _impossible("a class has no validation row, or all of them")
+        raise _impossible("a class has no row, or all of them")
     match kind:
         case "platt":
             return Recalibration(maps=tuple(_platt(*column) for column in columns), rows=len(rows))

@@ -19,8 +19,10 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.monitoring import monitor_table
-from site_agent.desk.prediction import predict_table
+from site_agent.desk.prediction import outcomes_of_new_rows, predict_table, scores_before_recalibration
 from site_agent.desk.use.model_in_use import model_in_use
+from site_agent.desk.use.new_rows import read_new_rows
+from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.desk.use.recalibration import (
     BEFORE,
     Recalibration,
@@ -158,6 +160,25 @@ def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Pat
     one, other, again = ((tmp_path / name).read_bytes() for name in ("a.csv", "b.csv", "c.csv"))
     assert one == again != other
     assert model.read_bytes() == before
+
+
+def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tmp_path: Path) -> None:
+    """Its checkpoint was chosen on the validation rows; the map of later patients is that of their own risks."""
+    new = new_rows(hospital, tmp_path / "new.csv", {})
+    used = model_in_use(hospital.state_path, None)
+    later = read_new_rows(new, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
+    rows = outcomes_of_new_rows(used, later)
+    assert rows is not None
+
+    with pytest.raises(UsageError, match="chose this model's checkpoint"):
+        list(recalibrate_run(hospital, None, "platt"))
+    assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
+    said = list(recalibrate_run(hospital, None, "platt", new))
+
+    made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later))
+    assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
+    assert f"by {len(rows)} rows of later patients" in said[0]
+    assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
 
 
 def test_what_cannot_be_recalibrated_is_told() -> None:
