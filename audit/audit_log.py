@@ -71,6 +71,7 @@ DELETED: Final = "log_file_deleted"
 _OF_HEADS: Final = {COSIGNED, WITNESSED, CONTINUED}
 
 _MOST_GROWTH: Final = 64
+_MOST_NEWEST: Final = 1024
 
 Sign: TypeAlias = Callable[[int, LogPosition], LogCheckpoint]
 
@@ -118,6 +119,9 @@ class LogFile:
         self._sign, self._limits = sign, limits or Limits()
         self._position, self._size = LogPosition(), 0
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
+        # After each of the newest records: where the log stood, and the record's leaf. Witnesses of all peers ask for
+        # these few again and again, and for what is older only after a long absence.
+        self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)
         self._bookmark = (0, 0, 0)
         with self._explained():
             make_folder(path.parent)
@@ -153,6 +157,8 @@ class LogFile:
             return LogPosition()
         with self._explained(), self._locked():
             self._catch_up()
+            if (place := self._place(size - 1)) is not None:
+                return self._newest[place][0]
             record = next(self._from(size - 1), None) if size <= self._position.sequence else None
             return record.position if record and record.position.sequence == size else None
 
@@ -172,6 +178,8 @@ class LogFile:
         """The leaves of at most so many records from number `start` on, 32 bytes each."""
         with self._explained(), self._locked():
             self._catch_up()
+            if (place := self._place(start)) is not None:
+                return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
     def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: whatever JSON holds
@@ -194,12 +202,13 @@ class LogFile:
         os.close(self._file)
 
     def _append(self, records: Sequence[Mapping[str, object]]) -> None:
-        position, content = self._position, bytearray()
+        position, content, newest = self._position, bytearray(), []
         if self._size == 0 and position.sequence:
             records = [self._carried(), *records]
         for facts in records:
-            position, line = append(position, facts, secrets.token_bytes(16))
+            position, leaf, line = append(position, facts, secrets.token_bytes(16))
             content += line
+            newest.append((position, leaf))
         try:
             require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
             if os.write(self._file, content) != len(content):
@@ -210,6 +219,7 @@ class LogFile:
             raise
         for number, facts in enumerate(records, start=self._position.sequence):
             self._count(number, facts)
+        self._newest += newest
         self._position, self._size = position, self._size + len(content)
 
     def _carried(self) -> dict[str, Any]:
@@ -280,6 +290,8 @@ class LogFile:
         full = full_files(self._path)
         before = position_after(full[-1]) if full else None
         self._position = start_of_file(self._path, self._path, before)
+        if self._newest and self._newest[-1][0] != self._position:
+            self._newest.clear()
 
     def _catch_up(self) -> None:
         """Verify what was written since this process last looked: an approval, say, by another one."""
@@ -294,6 +306,7 @@ class LogFile:
                 for record in checked(file, self._position):
                     self._count(record.position.sequence - 1, record.facts)
                     self._position = record.position
+                    self._newest.append((record.position, record.leaf))
             except BrokenChain as broken:
                 before = self._lines_before(file)
                 raise BrokenFile(self._path.name, before + broken.line, broken.reason) from broken
@@ -308,6 +321,11 @@ class LogFile:
         """Keep in mind which of the last records are not about checkpoints."""
         if facts.get("event") not in _OF_HEADS:
             self._recent.append(number)
+
+    def _place(self, number: int) -> int | None:
+        """Where a record stands among the newest ones; None for one that is older, or that there is not."""
+        place = number - self._position.sequence + len(self._newest)
+        return place if 0 <= place < len(self._newest) else None
 
     def _from(self, start: int) -> Iterator[Record]:
         """Every record from a number on; where the last call ended, nothing before is read again."""

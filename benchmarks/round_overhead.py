@@ -35,24 +35,25 @@ from benchmarks.rehearsal.federation import (
     trainer_command,
     wait_for,
 )
-from benchmarks.rehearsal.observation import bytes_sent_to, children_of, memory_mib, processor_seconds
+from benchmarks.rehearsal.observation import bytes_sent_to, children_of, memory_mib, user_and_kernel_seconds
 from benchmarks.rehearsal.wire_floor import floor_seconds
 
 PAUSE_SECONDS = 0.1
 PAUSE_AT_END_SECONDS = 0.005
 Processes = dict[str, "subprocess.Popen[bytes]"]
+Computed = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Figures:
     """What one run showed; memory in MiB, bytes on the wire per site.
 
-    `computed_seconds` a round are those of all processes together; unlike the round's own length they
-    hardly depend on what else this machine does.
+    `computed` has processor seconds a round, by kind of process: its own, and the kernel's for it. Unlike the round's
+    own length they hardly depend on what else this machine does.
     """
 
     seconds: list[float]
-    computed_seconds: float
+    computed: Computed
     idle_mib: float
     peaks_mib: dict[str, float]
     bytes_sent: dict[int, int]
@@ -115,7 +116,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
         for name in trainers.values():
             _expect(programs[name], b"concluding")
         bytes_sent = bytes_sent_to(setting.port)
-        computed = _computed(programs) - computed_before
+        computed = _difference(_computed(programs), computed_before, setting.rounds)
         for name in trainers.values():
             _release(programs[name])
         while any(program.poll() is None for program in programs.values()):
@@ -124,7 +125,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
         failed = [name for name, program in programs.items() if program.returncode != 0]
         if failed:
             raise Unfinished(f"these ended with a failure: {', '.join(failed)}")
-    return Figures(_seconds(log), computed / setting.rounds, idle_mib, peaks_mib, bytes_sent, _is_exact(setting))
+    return Figures(_seconds(log), computed, idle_mib, peaks_mib, bytes_sent, _is_exact(setting))
 
 
 def _idle(setting: Setting, deadline: float) -> float:
@@ -146,9 +147,24 @@ def _observe(programs: Processes, peaks_mib: dict[str, float], deadline: float) 
         raise Unfinished("the time was over")
 
 
-def _computed(programs: Processes) -> float:
-    found = [program.pid for program in programs.values()]
-    return sum(processor_seconds(process) for parent in found for process in (parent, *children_of(parent)))
+def _computed(programs: Processes) -> Computed:
+    """Processor seconds until now, by kind of process."""
+    found: Computed = {}
+    for name, program in programs.items():
+        kind = "coordinator" if name == "coordinator" else "trainer" if name.endswith("-trainer") else "gate"
+        processes = [(kind, program.pid), *(("agent", child) for child in children_of(program.pid))]
+        for of_kind, process in processes:
+            (user, kernel), (own, kernels) = found.get(of_kind, (0.0, 0.0)), user_and_kernel_seconds(process)
+            found[of_kind] = user + own, kernel + kernels
+    return found
+
+
+def _difference(after: Computed, before: Computed, rounds: int) -> Computed:
+    """By kind of process: seconds for each of so many rounds."""
+    return {
+        kind: ((user - before[kind][0]) / rounds, (kernel - before[kind][1]) / rounds)
+        for kind, (user, kernel) in after.items()
+    }
 
 
 def _expect(program: subprocess.Popen[bytes], line: bytes) -> None:
@@ -181,6 +197,10 @@ def _is_exact(setting: Setting) -> bool:
 def _report(setting: Setting, figures: Figures, floor: float) -> None:
     for name, peak in figures.peaks_mib.items():
         click.echo(f"{name:24} peak {peak:8.1f} MiB")
+    for kind, (user, kernel) in figures.computed.items():
+        click.echo(
+            f"{kind:24} computes {1000 * user:8.2f} ms a round itself, the kernel {1000 * kernel:8.2f} ms for it"
+        )
     model_mib = 4 * setting.parameters / 2**20
     coordinator = figures.peaks_mib["coordinator"]
     each = max(figures.bytes_sent.values()) / setting.rounds
@@ -192,7 +212,7 @@ def _report(setting: Setting, figures: Figures, floor: float) -> None:
         "median_s": f"{np.median(figures.seconds):.4f}",
         "p95_s": f"{np.percentile(figures.seconds, 95):.4f}",
         "coordinator_peak_mib": f"{coordinator:.1f}",
-        "computed_s": f"{figures.computed_seconds:.4f}",
+        "computed_s": f"{sum(map(sum, figures.computed.values())):.4f}",
         "coordinator_idle_mib": f"{figures.idle_mib:.1f}",
         "model_mib": f"{model_mib:.1f}",
         "models_above_idle": f"{(coordinator - figures.idle_mib) / model_mib:.2f}",

@@ -32,6 +32,7 @@ from coordinator.operations.status_lines import print_status, print_wide
 from coordinator.storage.known_runs import known_runs
 from host.command_line import Following, explain_command, finish
 from host.diagnosis import AILMENTS
+from host.heap import set_up_heap
 from host.message_catalogue import ERRORS, identify
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
@@ -59,9 +60,9 @@ def start(path: Path) -> None:
     plans = read_plans(configuration)
 
     from coordinator.operations.run_progress import drawn_on
-    from coordinator.serve import serve, use_one_arena  # gRPC is loaded only where it is needed
+    from coordinator.serve import serve  # gRPC is loaded only where it is needed
 
-    use_one_arena()
+    set_up_heap()
     sys.exit(0 if asyncio.run(serve(configuration, plans, path, drawn_on(Console(stderr=True)))) else 1)
 
 

@@ -26,7 +26,6 @@ HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of 
 _LARGEST_FACTS_BYTES: Final = 4096
 _SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a change of process
 _LARGE_BYTES: Final = 4 << 20
-_READ_AHEAD_BYTES: Final = 8192  # more than header and facts of a frame
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
 
@@ -49,12 +48,15 @@ class Framing(Generic[Message]):
 
     def __init__(self, magic: bytes, kinds: tuple[type[Message], ...]) -> None:
         self._magic, self._kinds = magic, kinds
+        self._facts = {
+            kind: {item.name: item.type for item in fields(kind) if item.name != "payload"} for kind in kinds
+        }
 
-    def frame(self, message: Message) -> bytes:
-        """Header and facts; the payload follows as it is."""
-        facts = {item.name: getattr(message, item.name) for item in fields(message) if item.name != "payload"}
+    def frame(self, message: Message, more: int = 0) -> bytes:
+        """Header and facts; the payload follows as it is, and behind it so many bytes more that belong to it."""
+        facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = json.dumps(facts, sort_keys=True).encode()
-        return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload)) + text
+        return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
 
     def sizes(
         self, header: bytes | memoryview, largest_payload: Callable[[type[Message]], int]
@@ -84,8 +86,8 @@ class Framing(Generic[Message]):
         """
         try:
             facts = json.loads(bytes(text))
-            wanted = {item.name: item.type for item in fields(kind) if item.name != "payload"}
-            if type(facts) is not dict or set(facts) != set(wanted):
+            wanted = self._facts[kind]
+            if type(facts) is not dict or facts.keys() != wanted.keys():
                 raise ValueError
             for name, value in facts.items():
                 if type(value).__name__ != wanted[name]:
@@ -98,15 +100,12 @@ class Framing(Generic[Message]):
 class FramedSocket(Generic[Message]):
     """One end of a socket, asynchronous; one task receives, and either one task sends or all tasks post.
 
-    Small reads are taken from a buffer that is filled as far as the kernel has bytes, and a payload is read in place:
-    a frame costs about one system call on each side.
+    A payload is written from where it lies, and read into the object that is passed on: neither is copied here.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
         connection.setblocking(False)
         self._socket, self._framing = widen(connection), framing
-        self._ahead = memoryview(b"")
-        self._buffer = memoryview(bytearray(_READ_AHEAD_BYTES))
         self._waiting: deque[memoryview] = deque()  # posted, and not written yet
         self._is_over = False
 
@@ -128,20 +127,21 @@ class FramedSocket(Generic[Message]):
             OSError: the other side has gone.
             MalformedMessage: what came is none of this socket's messages.
         """
-        header = await self._small(HEADER.size)
+        header = await self._exactly(HEADER.size)
         kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
-        text = bytes(await self._small(facts_bytes))
+        text = await self._exactly(facts_bytes)
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Write one message whole after those posted before, without waiting; a task that is cancelled tears none.
 
-        Where the other side has gone the message is dropped: whoever receives is told of the end.
+        `body` is the end of its payload. It is read when it is written, so nobody may change it any more. Where the
+        other side has gone the message is dropped: whoever receives is told of the end.
         """
         if self._is_over:
             return
         is_idle = not self._waiting
-        self._waiting += (memoryview(self._framing.frame(message)), memoryview(message.payload))
+        self._waiting += map(memoryview, (self._framing.frame(message, len(body)), message.payload, body))
         if is_idle:
             self._write()
             if self._waiting:
@@ -150,7 +150,7 @@ class FramedSocket(Generic[Message]):
     def has_ended(self) -> bool:
         """Whether the other side has hung up and nothing of it waits to be read; call it while nobody receives."""
         try:
-            return not self._ahead and not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -182,27 +182,28 @@ class FramedSocket(Generic[Message]):
         if not self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
 
-    async def _small(self, count: int) -> memoryview:
-        """A few bytes, of at most those that are read ahead; they are overwritten by the next call."""
-        while len(self._ahead) < count:
-            kept = bytes(self._ahead)
-            self._buffer[: len(kept)] = kept
-            received = await self._read_into(self._buffer[len(kept) :])
-            self._ahead = self._buffer[: len(kept) + received]
-        found, self._ahead = self._ahead[:count], self._ahead[count:]
-        return found
-
-    async def _exactly(self, count: int) -> memoryview:
-        buffer = space(count)
-        filled = min(count, len(self._ahead))
-        buffer[:filled], self._ahead = self._ahead[:filled], self._ahead[filled:]
+    async def _exactly(self, count: int) -> bytes | memoryview:
+        """So many bytes: as the system gives them where all are there, else gathered in memory of that size."""
+        first = b""
+        if 0 < count < _LARGE_BYTES:
+            first = await self._some(count)
+        if len(first) == count:
+            return first
+        buffer, filled = space(count), len(first)
+        buffer[:filled] = first
         while filled < count:
-            filled += await self._read_into(buffer[filled:])
+            received = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer[filled:])
+            if received == 0:
+                raise ConnectionResetError
+            filled += received
         return buffer
 
-    async def _read_into(self, buffer: memoryview) -> int:
-        received = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer)
-        if received == 0:
+    async def _some(self, most: int) -> bytes:
+        try:
+            received = self._socket.recv(most)
+        except BlockingIOError:
+            received = await asyncio.get_running_loop().sock_recv(self._socket, most)
+        if not received:
             raise ConnectionResetError
         return received
 

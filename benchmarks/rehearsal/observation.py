@@ -25,12 +25,17 @@ def memory_mib(process: int, key: str) -> float:
 
 def processor_seconds(process: int) -> float:
     """Seconds that a process has computed, its own and the kernel's for it; 0 when it is gone."""
+    return sum(user_and_kernel_seconds(process))
+
+
+def user_and_kernel_seconds(process: int) -> tuple[float, float]:
+    """Seconds that a process has computed itself, and those of the kernel for it; 0 when it is gone."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+        return 0.0, 0.0
     user, kernel = text.rpartition(")")[2].split()[11:13]
-    return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+    return int(user) / os.sysconf("SC_CLK_TCK"), int(kernel) / os.sysconf("SC_CLK_TCK")
 
 
 def children_of(process: int) -> list[int]:

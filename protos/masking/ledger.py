@@ -159,6 +159,7 @@ class Ledger:
         oldest: the first step that may come again; those before are over for good.
         forgotten: of the steps before, how often each set was answered.
         open: what this process may retransmit.
+        by_set: how often each set was answered at all steps, forgotten ones included; without it, it is counted.
     """
 
     run: str
@@ -167,6 +168,7 @@ class Ledger:
     oldest: int = 0
     forgotten: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     open: Open | None = field(default=None, repr=False)
+    by_set: Mapping[tuple[str, ...], int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def last(self) -> Mark | None:
@@ -176,11 +178,17 @@ class Ledger:
 
     def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
         """How often each answer was given in this run; `identities` by name are for a ledger without a listing."""
-        by_set = Counter(entry.contributors for step in self.steps.values() for entry in step.masked)
         tally: Counter[Answer] = Counter()
-        for sites, count in (by_set + Counter(self.forgotten)).items():
+        for sites, count in self._counted.items():
             tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
         return tally
+
+    @property
+    def _counted(self) -> Mapping[tuple[str, ...], int]:
+        if self.by_set is not None:
+            return self.by_set
+        remembered = Counter(entry.contributors for step in self.steps.values() for entry in step.masked)
+        return remembered + Counter(self.forgotten)
 
     def spent(self, compared: Comparison) -> int:
         """Units of the budget that the answers of this run and of the others cost together."""
@@ -231,19 +239,22 @@ class Ledger:
             raise ValueError("a context and a vector's digest have 32 bytes")
         known = self.steps.get(ask.mark.step)
         masked = () if known is None else known.masked
+        by_set = Counter(self._counted)
         match permission := self.permit(ask, compared, budget):
             case Compute():
                 masked = (Masked(ask.contributors, vector, ask.redraw),)
+                by_set[ask.contributors] += 1
             case Repeat(vector=before):
                 require(hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
             case DrawAfresh(redraw=redraw):
                 # The same vector for two sets gives the missing site's change exactly, by subtraction.
                 require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
                 masked = (*masked, Masked(ask.contributors, vector, redraw))
+                by_set[ask.contributors] += 1
             case _:
                 assert_never(permission)
         steps = {**self.steps, ask.mark.step: Remembered(ask.mark.attempt, ask.position, masked)}
-        return replace(self, steps=steps, open=Open(context, vector))
+        return replace(self, steps=steps, open=Open(context, vector), by_set=by_set)
 
     def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
         """Return if this sum may be answered beside all others, within the budget."""

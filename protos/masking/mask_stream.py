@@ -1,4 +1,4 @@
-"""Pairwise masks, added in place where the encoded vector lies, chunk by chunk.
+"""Pairwise masks, added to the encoded vector chunk by chunk.
 
 Each pair of contributors shares a keystream as long as the vector, cut and typed exactly as the
 vector is (protos/numbers/chunk_layout.py): 64-bit words modulo 2**64, changes modulo 2**32. The lower site of a
@@ -35,6 +35,7 @@ _ZEROS: Final = memoryview(bytes(_BLOCK_BYTES))
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Changes: TypeAlias = npt.NDArray[np.uint32]
+Numbers: TypeAlias = tuple[Words, Changes]
 
 
 class Suite(StrEnum):
@@ -108,7 +109,6 @@ class Masker:
         self._keys = [(round_key(pair_keys[peer], context, suite), own < peer) for peer in peers]
         self._layout, self._suite = layout, suite
         self._lanes = [_Lane(self._keys, suite)]
-        self._ahead: bytearray | None = None
         self._is_pending = [True] * layout.chunks
 
     def __repr__(self) -> str:
@@ -117,11 +117,11 @@ class Masker:
     def __reduce_ex__(self, protocol: object) -> Never:
         raise TypeError("masks are neither copied nor written")
 
-    def mask(self, body: memoryview, index: int) -> None:
-        """Add this site's masks to one chunk, in place.
+    def masked(self, body: memoryview, index: int) -> memoryview:
+        """One chunk with this site's masks, in memory of its own; `body` stays as it is.
 
         Args:
-            body: the chunk's bytes, writable; exactly as long as the layout says.
+            body: the chunk's bytes; exactly as long as the layout says.
             index: which chunk.
 
         Raises:
@@ -130,7 +130,9 @@ class Masker:
         if len(body) != self._layout.chunk_bytes(index) or not self._is_pending[index]:
             raise ValueError("a chunk has its own length and is masked once")
         self._is_pending[index] = False
-        self._apply(self._lanes[0], body, index)
+        out = memoryview(bytearray(len(body)))
+        self._apply(self._lanes[0], body, out, index)
+        return out
 
     def mask_all(self, buffer: bytearray, threads: int = 1) -> None:
         """Add this site's masks to the whole vector, in place.
@@ -146,18 +148,6 @@ class Masker:
             raise ValueError("a vector has its own length and is masked once")
         self._is_pending = [False] * self._layout.chunks
         self._share_out(buffer, threads)
-
-    def expand_ahead(self, threads: int = 1) -> None:
-        """Compute the sum of all masks now, so that masking is one addition later.
-
-        For rounds whose contributors are bound before training: called while the model trains. It
-        takes as much memory as the vector, and has to return before anything is masked.
-        """
-        if self._ahead is not None or not all(self._is_pending):
-            raise ValueError("masks are expanded once, before anything is masked")
-        ahead = bytearray(self._layout.total_bytes)
-        self._share_out(ahead, threads)
-        self._ahead = ahead
 
     def _share_out(self, buffer: bytearray, threads: int) -> None:
         threads = max(1, min(threads, self._layout.chunks))
@@ -177,18 +167,13 @@ class Masker:
 
     def _apply_many(self, lane: _Lane, buffer: bytearray, chunks: Iterable[int]) -> None:
         for index in chunks:
-            self._apply(lane, self._layout.body(buffer, index), index)
+            body = self._layout.body(buffer, index)
+            self._apply(lane, body, body, index)
 
-    def _apply(self, lane: _Lane, body: memoryview, index: int) -> None:
-        words, changes = self._views(body, index)
-        if self._ahead is None:
-            lane.add_masks(words, changes, counter_block(index, self._suite))
-            return
-        word_masks, change_masks = self._views(self._layout.body(self._ahead, index), index)
-        np.add(words, word_masks, out=words)  # both wrap on purpose: sums are modulo 2**64 and 2**32
-        np.add(changes, change_masks, out=changes)
+    def _apply(self, lane: _Lane, body: memoryview, out: memoryview, index: int) -> None:
+        lane.add_masks(self._views(body, index), self._views(out, index), counter_block(index, self._suite))
 
-    def _views(self, body: memoryview, index: int) -> tuple[Words, Changes]:
+    def _views(self, body: memoryview, index: int) -> Numbers:
         """A chunk's words and changes as unsigned integers, in place."""
         words = np.frombuffer(body, "<u8", self._layout.words_in(index))
         return words, np.frombuffer(body, "<u4", offset=words.nbytes)
@@ -201,23 +186,25 @@ class _Lane:
         self._streams = [(_cipher(key, suite), np.add if is_lower else np.subtract) for key, is_lower in keys]
         self._keystream = _aligned(_BLOCK_BYTES)
 
-    def add_masks(self, words: Words, changes: Changes, start: bytes) -> None:
-        """Add or subtract each peer's keystream from `start`, block by block, in place."""
+    def add_masks(self, plain: Numbers, out: Numbers, start: bytes) -> None:
+        """Write into `out` the numbers of `plain` and each peer's keystream from `start`, block by block."""
         for stream, _ in self._streams:
             stream.reset_nonce(start)
-        for word_slice, change_slice in _blocks(words.size, changes.size):
-            self._add_block(words[word_slice], changes[change_slice])
+        for word_slice, change_slice in _blocks(plain[0].size, plain[1].size):
+            self._add_block((plain[0][word_slice], plain[1][change_slice]), (out[0][word_slice], out[1][change_slice]))
 
-    def _add_block(self, words: Words, changes: Changes) -> None:
+    def _add_block(self, plain: Numbers, out: Numbers) -> None:
+        words, changes = out
         size = words.nbytes + changes.nbytes
         zeros, keystream = _ZEROS[:size], self._keystream.data[:size]
         word_masks = self._keystream[: words.nbytes].view("<u8")
         change_masks = self._keystream[words.nbytes : size].view("<u4")
         for stream, combine in self._streams:
             stream.update_into(zeros, keystream)
-            if words.size:
-                combine(words, word_masks, out=words)
-            combine(changes, change_masks, out=changes)
+            if words.size:  # all wrap on purpose: sums are modulo 2**64 and 2**32
+                combine(plain[0], word_masks, out=words)
+            combine(plain[1], change_masks, out=changes)
+            plain = out  # a contributor has at least one peer, so `out` is written whole
 
 
 def _blocks(words: int, changes: int) -> Iterator[tuple[slice, slice]]:

@@ -50,7 +50,7 @@ class Layout:
         """Which numbers of the vector a chunk holds."""
         return slice(index * CHUNK_PARAMETERS, index * CHUNK_PARAMETERS + self._changes(index))
 
-    def body(self, buffer: bytearray, index: int) -> memoryview:
+    def body(self, buffer: bytearray | memoryview, index: int) -> memoryview:
         """One chunk's bytes, in place."""
         start = self.start(index)
         return memoryview(buffer)[start : start + self.chunk_bytes(index)]

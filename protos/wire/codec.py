@@ -9,7 +9,7 @@ from typing import Final, TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 
-from protos.wire.chunk_frame import decode_chunk, encode_chunk
+from protos.wire.chunk_frame import chunk_header, decode_chunk, encode_chunk
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
@@ -98,6 +98,11 @@ def encode_site_message(message: SiteMessage | Upkeep) -> bytes:
         case _:
             assert_never(message)
     return outer.SerializeToString(deterministic=True)
+
+
+def site_chunk_header(chunk: Chunk) -> bytes:
+    """What stands before a chunk's body in a message from a site: with the body behind it, the whole message."""
+    return chunk_header(chunk, _CHUNK_OF_SITE)
 
 
 def decode_site_message(raw: bytes) -> SiteMessage | Upkeep:

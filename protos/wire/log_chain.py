@@ -50,8 +50,8 @@ class BrokenChain(ValueError):  # a finding, worded by whoever reads the log
         self.line, self.reason = line, reason
 
 
-def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes]:
-    """The next line of a log, with its newline, and where the chain then stands.
+def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes, bytes]:
+    """Where a chain stands after one more record, the record's leaf (32 bytes), and its line with a newline.
 
     Args:
         checkpoint: where it stands now.
@@ -60,8 +60,7 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
     """
     # Read back first: what JSON makes of the facts is what a reader will find and hash.
     text = _text(json.loads(json.dumps(facts)))
-    after, _, line = _line(position, text, salt.hex())
-    return after, line
+    return _line(position, text, salt.hex())
 
 
 def link(position: LogPosition, leaf: bytes) -> LogPosition:

@@ -18,6 +18,7 @@ from typing import Final
 import click
 import sdnotify
 
+from host.heap import set_up_heap
 from protos.errors import ProtocolError, UnavailableError, explained
 from protos.wire.messages import MalformedMessage
 from site_agent.agent.kept_certificates import KeptCertificates
@@ -40,6 +41,7 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --gate /run/site-gate/gate.sock
     """
     os.umask(0o077)
+    set_up_heap()
     if descriptor is not None:
         # Of a terminal both get the signal; this process ends with the gate, so that the last words still pass.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

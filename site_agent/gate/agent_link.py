@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
-from protos.wire.codec import decode_coordinator_message, encode_site_message
-from protos.wire.messages import CoordinatorMessage, MalformedMessage, SiteMessage
+from protos.wire.codec import decode_coordinator_message, encode_site_message, site_chunk_header
+from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate.mishaps import of_certificate
@@ -99,10 +99,10 @@ class AgentLink:
         if self._stream is stream:
             self._stream = None
 
-    def post(self, order: Order) -> None:
-        """Send an order that has no answer of its own. For Stream alone."""
+    def post(self, order: Order, body: bytes | memoryview = b"") -> None:
+        """Send an order that has no answer of its own, `body` as the end of its payload. For Stream alone."""
         if self._socket is not None and self._failure is None:
-            self._socket.post(order)
+            self._socket.post(order, body)
 
     def close(self) -> None:
         """Hang up; the agent ends its stream."""
@@ -191,7 +191,10 @@ class Stream:
             self._room.release()
             raise self._end
         self._under_way += 1
-        self._link.post(Up(self.number, encode_site_message(message)))
+        if isinstance(message, Chunk):
+            self._link.post(Up(self.number, site_chunk_header(message)), message.body)
+        else:
+            self._link.post(Up(self.number, encode_site_message(message)))
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """The next message.

@@ -43,6 +43,7 @@ class Consent:
     ) -> None:
         """`approvers` is the policy's; `now` gives aware times; `guard` refuses what a service could have written."""
         self.state, self.plan, self.approvers, self._now, self._guard = state, plan, approvers, now, guard
+        self._path = approval_path(state, plan)
         self._seen: tuple[int, int, int] | None = None
         self._approval: Approval | None = None
 
@@ -53,7 +54,7 @@ class Consent:
             RefusedError: the approval's file is none.
         """
         try:
-            found = approval_path(self.state, self.plan).stat()
+            found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
         except FileNotFoundError:
             self._seen, self._approval = None, None

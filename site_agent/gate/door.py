@@ -29,6 +29,7 @@ from protos.plan.exchange import Exchange
 from protos.plan.manifest import ROWS, Manifest
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
+from site_agent.framed_messages import space
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance, GateRefusal, Permission
 from site_agent.gate.site_log import AuditLog
@@ -51,7 +52,7 @@ class Contribution:
     exchange: Exchange
     redraw: int
     clipped: int
-    buffer: bytearray = field(repr=False)
+    buffer: memoryview = field(repr=False)
     digest: bytes
 
 
@@ -146,11 +147,11 @@ class Gate:
         at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
         self._audit.write("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
 
-    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[bytes]:
+    def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[memoryview]:
         layout, buffer = contribution.exchange.layout, contribution.buffer
         if self._masking is not None:
             return self._masking.masked(contribution.position, bind, layout, buffer)
-        return (bytes(layout.body(buffer, index)) for index in range(bind.first_chunk, layout.chunks))
+        return (layout.body(buffer, index) for index in range(bind.first_chunk, layout.chunks))
 
 
 class Builder:
@@ -195,8 +196,7 @@ class Builder:
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, redraw)
         scalars = self._noisy(scalars, noise)
-        buffer = bytearray(layout.total_bytes)
-        clipped = 0
+        buffer, digest, clipped = space(layout.total_bytes), blake3(), 0
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             words = layout.words(body, index)
@@ -209,10 +209,11 @@ class Builder:
                 tensor = exchange.tensor_at(part.start + found.index)
                 what = f"Training made {tensor} infinite or not a number."
                 raise GateRefusal(what=what, reason=SiteReason.VALUE_NOT_FINITE, tensor=tensor) from found
+            digest.update(body)  # while it is in the processor's cache
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, exchange, redraw, clipped, buffer, blake3(buffer).digest())
+        return Contribution(position, exchange, redraw, clipped, buffer.toreadonly(), digest.digest())
 
     def _noisy(self, scalars: list[int], noise: Noise | None) -> list[int]:
         if (noise is None) != (self._plan.privacy is None):

@@ -17,6 +17,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.clock_words import clocks_apart
+from host.heap import set_up_heap
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.state_format import settle_format
@@ -57,6 +58,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     Raises:
         OperatorError: this site cannot or must not go on.
     """
+    set_up_heap()
     state = hospital.state_path
     hold_state(state, hospital.site)
     standing = Standing(now)

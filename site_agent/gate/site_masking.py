@@ -227,7 +227,7 @@ class SiteMasking:
             ) from cause
         self._ledger, self._check = ledger, check
 
-    def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: bytearray) -> Iterator[bytes]:
+    def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
         """The chunks of a frozen vector with this site's masks, from where the coordinator lacks them."""
         assert self._secret is not None
         masker = Masker(
@@ -238,9 +238,7 @@ class SiteMasking:
             layout=layout,
         )
         for index in range(bind.first_chunk, layout.chunks):
-            body = bytearray(layout.body(buffer, index))
-            masker.mask(memoryview(body), index)
-            yield bytes(body)
+            yield masker.masked(layout.body(buffer, index), index)
 
     def _opened(self, key_session: int) -> tuple[KeySessionTerms, KeyAdvert]:
         if self._terms is None or self._advert is None or self._terms.key_session != key_session or self.key_session:

@@ -235,7 +235,9 @@ def recomputed(content: list[bytes], *, keeps: Callable[[dict[str, object]], boo
     for line in content:
         facts = json.loads(line)["facts"]
         if keeps(facts):
-            position, new = append(position, facts | ({"round": 99} if facts.get("round") == 2 else {}), os.urandom(16))
+            position, _, new = append(
+                position, facts | ({"round": 99} if facts.get("round") == 2 else {}), os.urandom(16)
+            )
             made.append(new)
     return made
 

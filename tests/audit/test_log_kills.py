@@ -76,7 +76,7 @@ def long_log(path: Path, records: int) -> None:
     position = LogPosition()
     with path.open("wb") as file:
         for number in range(records):
-            position, line = append(position, facts | {"round": number}, number.to_bytes(16, "little"))
+            position, _, line = append(position, facts | {"round": number}, number.to_bytes(16, "little"))
             file.write(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,27 @@ def test_two_writers_follow_each_others_rotation(tmp_path: Path) -> None:
     assert desk(one).verification().files > 2
     one.log.close()
     other.log.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_newest_records_are_remembered_as_they_lie_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Over two writers and several files, leaves and positions are the same from memory and from disk."""
+    drawn = random.Random(seed)
+    sides = [Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2)]
+    for _ in range(12):
+        sides[drawn.randrange(2)].work(drawn.randrange(1, 4))
+    monkeypatch.setattr("audit.audit_log._MOST_NEWEST", 0)
+    reader = Side(tmp_path, SITE)
+
+    for side in sides:
+        for start in range(side.log.position.sequence + 2):
+            most = drawn.randrange(1, 9)
+            assert side.log.leaves(start, most) == reader.log.leaves(start, most)
+            assert side.log.position_at(start) == reader.log.position_at(start)
+    for side in (*sides, reader):
+        side.log.close()
 
 
 def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> None:

@@ -217,8 +217,8 @@ def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
 
 _THREADS = """
 import ctypes, sys, tempfile, threading
-from coordinator.serve import use_one_arena
-if len(sys.argv) > 1 and not use_one_arena():
+from host.heap import set_up_heap
+if len(sys.argv) > 1 and not set_up_heap():
     sys.exit("no mallopt")
 library, start, hold = ctypes.CDLL(None), threading.Barrier(9), threading.Event()
 library.malloc.restype = ctypes.c_void_p

@@ -19,7 +19,7 @@ def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], li
     checkpoints, lines = [LogPosition()], []
     for number in range(records):
         facts = {"event": "contribution_released", "site": name, "round": number, "tensors": ["ä", "b"], "share": 0.25}
-        position, line = append(checkpoints[-1], facts, bytes([number]) * 16)
+        position, _, line = append(checkpoints[-1], facts, bytes([number]) * 16)
         checkpoints.append(position)
         lines.append(line)
     return lines, checkpoints
@@ -115,7 +115,7 @@ def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> 
     """A log rewritten with right hashes from some record on verifies alone, but not against kept checkpoints."""
     position, forged = HEADS[from_line], list(LINES[:from_line])
     for number in range(from_line, RECORDS):
-        position, line = append(position, {"event": "nothing_happened", "round": number}, bytes(16))
+        position, _, line = append(position, {"event": "nothing_happened", "round": number}, bytes(16))
         forged.append(line)
 
     assert verify(forged) != HEADS[-1]

@@ -58,7 +58,7 @@ def recomputed(content: list[bytes], start: int) -> list[bytes]:
     for number, line in enumerate(content):
         record = json.loads(line)
         facts = record["facts"] | ({"number": 99} if number == start else {})
-        position, new = append(position, facts, bytes.fromhex(record["salt"]))
+        position, _, new = append(position, facts, bytes.fromhex(record["salt"]))
         made.append(new)
     return made
 
@@ -198,7 +198,7 @@ def test_a_recomputed_chain_stops_the_agent_that_goes_on_with_it(path: Path) -> 
     """Who rewrites the log under a running agent and adds to it is noticed at the agent's next record."""
     log = opened(path)
     content = recomputed(lines(path), 2)
-    _, more = append(LogPosition(RECORDS, json.loads(content[-1])["hash"]), {"event": "made_up"}, bytes(16))
+    _, _, more = append(LogPosition(RECORDS, json.loads(content[-1])["hash"]), {"event": "made_up"}, bytes(16))
     path.write_bytes(b"".join([*content, more]))
     assert verify_log(path).sequence == RECORDS + 1  # whole in itself
 
