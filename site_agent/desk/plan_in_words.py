@@ -1,7 +1,8 @@
 """A plan in the words of a person who decides and does not program: the first section of `site-agent review`; pure.
 
-What is asked, in whom, what leaves with an example, what masking protects and what it does not, and what others could
-learn at worst. The sections behind it are exact; nothing here says less than is true of what leaves.
+What is asked, in whom, what leaves with an example, what masking protects and what it does not, whether differential
+privacy is used, and what others could learn at worst. The sections behind it are exact. Nothing here says less than is
+true of what leaves.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
         manifest: computed from it.
         rows: training rows of this hospital's table, None if they were not counted.
     """
-    sentences = (*_asked(plan), *_patients(rows), *_leaves(manifest), *_masking(plan), *_worst(plan))
+    sentences = (*_asked(plan), *_patients(plan, rows), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
     return Section("In short, for whoever decides", tuple(sentences))
 
 
 def _asked(plan: Plan) -> Iterator[str]:
     names = ", ".join(plan.site_names)
+    if plan.question is not None:
+        yield f"Asked: whether hospitals together can predict this: {_ended(plan.question.outcome)}"
+        yield f"For what use: {_ended(plan.question.use)}"
+    elif plan.statistics is None:
+        yield "Asked: the plan does not say in words what is predicted. Each hospital's contract names its outcome."
     if plan.statistics is not None:
         yield f"Asked: {len(plan.sites)} hospitals ({names}) count their patients once. Nothing is trained."
         return
@@ -38,26 +44,45 @@ def _asked(plan: Plan) -> Iterator[str]:
     )
 
 
-def _patients(rows: int | None) -> Iterator[str]:
+def _patients(plan: Plan, rows: int | None) -> Iterator[str]:
+    if plan.question is not None:
+        yield f"In whom: {_ended(plan.question.population)}"
     counted = "" if rows is None else f" These are {rows} rows for training; other rows are kept aside for tests."
-    yield f"In whom: the patients in the table that hospital.yaml names, as its contract describes them.{counted}"
+    yield f"In whom here: the patients in the table that hospital.yaml names, as its contract describes them.{counted}"
 
 
-def _leaves(manifest: Manifest) -> Iterator[str]:
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
     yield "What stays: every row, every name, every date and every identifier of a patient."
     if manifest.parameters:
         yield (
             f"What leaves: in each round of training, by how much {manifest.parameters} numbers of the shared model "
             "changed here. An example of one of them: the weight between the third input and the first unit rose by "
-            "0.013. Such a number follows from all rows together and describes no single patient."
+            "0.013. Such a number follows from all rows together and names no patient."
         )
     if manifest.scalars:
         yield (
-            f"Beside them {len(manifest.scalars)} kinds of counts and measurements of all rows together leave, such as "
-            "how well the model fits. Each is listed below under Numbers."
+            f"{'Beside them' if manifest.parameters else 'What leaves:'} {len(manifest.scalars)} kinds of counts and "
+            f"measurements of all rows together. {_example(plan)} Each is listed below under Numbers."
         )
     if not manifest.parameters and not manifest.scalars:
         yield "What leaves: only the fact that this hospital takes part."
+    if plan.columns:
+        yield "The plan names the columns of the table. Every hospital and the coordinator read these names."
+
+
+def _example(plan: Plan) -> str:
+    if plan.statistics is not None:
+        return (
+            f"An example: 37 rows have the code F in the column sex. A count below {plan.statistics.smallest_cell} "
+            "rows does not leave."
+        )
+    if plan.prior is not None:
+        return "An example: the sum of the ages of all rows here, or how strongly age and the outcome go together here."
+    return "An example: the mean error of the model on the rows that are kept aside."
 
 
 def _masking(plan: Plan) -> Iterator[str]:
@@ -89,9 +114,14 @@ def _worst(plan: Plan) -> Iterator[str]:
         return
     yield (
         "At worst: somebody who already has a patient's values could test with the result whether this patient "
-        "probably was in one of the tables. He could not tell in which hospital."
+        "probably was in one of the tables. This person could not tell in which hospital."
     )
     yield "At worst: hospitals that break the agreement together could compute this hospital's numbers as well."
+    if plan.on_lost_site == "continue":
+        yield (
+            "At worst: a coordinator that lies about lost hospitals could compute the numbers of a few hospitals, this "
+            "one among them. It could do so as often as lost_site_budget in hospital.yaml allows."
+        )
 
 
 def _promise(privacy: Privacy) -> Iterator[str]:

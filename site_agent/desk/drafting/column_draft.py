@@ -71,7 +71,7 @@ def is_identifier(column: ColumnDraft) -> bool:
 
 def is_coded(column: ColumnDraft) -> bool:
     """Whether a column seems to hold one of a few codes."""
-    if column.has_many_codes or not column.codes or column.pattern:
+    if column.has_many_codes or not column.codes or column.patterns:
         return False
     if column.is_numeric:
         return column.whole == column.numbers and 1 < len(column.codes) <= _MOST_WHOLE_CODES
@@ -80,7 +80,7 @@ def is_coded(column: ColumnDraft) -> bool:
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
     """Those that may stand for "not known", of a column that is drafted as a number."""
-    is_number = column.is_numeric and not (is_coded(column) or column.pattern or is_identifier(column))
+    is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 
 
@@ -96,10 +96,13 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         return _line(column, "ignore", (), ("no row has a value",))
     if _NAME.fullmatch(column.name):
         return _line(column, "ignore", (), ("named as a person's name is; it is never read",))
-    if column.pattern:
-        keys = (("type", "date"), ("pattern", scalar(column.pattern)), ("since", '"2000-01-01"'), ("unit", "days"))
-        words = "a date is read as the time since another day: name the day or the date column that makes sense"
-        return _line(column, "feature", (*keys, *_missing(column, ())), (words, *late))
+    if column.patterns:
+        return _date(column, late)
+    if column.has_clashing_dates:
+        words = (
+            "suspicious: dates with the day first and dates with the month first cannot be told apart: mend the table"
+        )
+        return _line(column, "ignore", (), (words,))
     if is_coded(column):
         return _coded(column, late, shared)
     if column.is_numeric:
@@ -140,6 +143,21 @@ def rounded_range(low: float, high: float) -> tuple[float, float]:
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)
     return (max(below, 0.0) if low >= 0 else below), above
+
+
+def _date(column: ColumnDraft, late: tuple[str, ...]) -> Line:
+    ways = column.patterns
+    written = ", ".join(map(scalar, ways))
+    keys = [("type", "date"), ("pattern", written if len(ways) == 1 else f"[{written}]")]
+    keys += [("since", '"2000-01-01"'), ("unit", "days")]
+    words = ["a date is read as the time since another day: name the day or the date column that makes sense"]
+    if len(ways) > 1:
+        counts = ", ".join(f"{way} in {count} rows" for way, count in ways.items())
+        words.append(f"dates are written in {len(ways)} ways: {counts}")
+    if column.ambiguous_patterns:
+        others = " or ".join(way for way in column.ambiguous_patterns if way not in ways)
+        words.append(f"suspicious: every date could also be written as {others}. Does the day or the month come first?")
+    return _line(column, "feature", (*keys, *_missing(column, ())), (*words, *late))
 
 
 def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:

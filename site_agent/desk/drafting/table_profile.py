@@ -10,12 +10,14 @@ import random
 import re
 from collections import Counter
 from datetime import date, datetime
+from functools import cache
 from typing import Final
 
 import numpy as np
 
 from site_agent.trainer.data.cells import LARGEST_MAGNITUDE, Numbers
 from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.contract_columns import check_patterns
 from site_agent.trainer.data.disguised import CANDIDATES, TEXT_MARKERS
 
 MOST_CODES: Final = 50
@@ -38,7 +40,7 @@ class ColumnDraft:
         self.low, self.high = np.inf, -np.inf
         self._sample: list[float] = []
         self._candidates: set[float] = set()
-        self._patterns = dict.fromkeys(PATTERNS, 0)
+        self._fitting: Counter[tuple[str, ...]] = Counter()
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
     def take(self, cells: list[str]) -> None:
@@ -83,15 +85,9 @@ class ColumnDraft:
     def _take_date(self, text: str) -> None:
         if len(text) > 30 or not _DATES.fullmatch(text):
             return
-        for pattern in PATTERNS:
-            try:
-                if pattern == "%Y-%m-%d":
-                    date.fromisoformat(text[:10])
-                else:
-                    datetime.strptime(text, pattern)
-            except ValueError:
-                continue
-            self._patterns[pattern] += 1
+        fitting = tuple(pattern for pattern in PATTERNS if _is_written(text, pattern))
+        if fitting:
+            self._fitting[fitting] += 1
 
     @property
     def values(self) -> int:
@@ -109,12 +105,37 @@ class ColumnDraft:
         return frozenset(self._candidates)
 
     @property
-    def pattern(self) -> str | None:
-        """How the dates are written, if nearly all values are dates."""
-        best = max(PATTERNS, key=lambda pattern: self._patterns[pattern])
-        if self.values and self._patterns[best] >= 0.99 * self.values:
-            return best
-        return None
+    def patterns(self) -> dict[str, int]:
+        """How the dates are written, with the number of values of each way; empty if they are no dates.
+
+        The commonest way comes first. Another one is named if it reads values that those before it do not, and if
+        a contract may name them together, because no text is two different days.
+        """
+        left, found = Counter(self._fitting), dict[str, int]()
+        while left:
+            ways = [one for one in PATTERNS if one not in found and _may_stand_together((*found, one))]
+            counts = {one: sum(count for fitting, count in left.items() if one in fitting) for one in ways}
+            best = max(counts, key=counts.__getitem__, default=None)
+            if best is None or not counts[best]:
+                break
+            found[best] = counts[best]
+            left = Counter({fitting: count for fitting, count in left.items() if best not in fitting})
+        return found if self._are_dates(sum(found.values())) else {}
+
+    @property
+    def ambiguous_patterns(self) -> tuple[str, ...]:
+        """The ways that each read nearly all dates, if they are more than one: day or month may come first."""
+        counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
+        ways = tuple(one for one, count in counts.items() if self._are_dates(count))
+        return ways if len(ways) > 1 else ()
+
+    @property
+    def has_clashing_dates(self) -> bool:
+        """Whether nearly all values are dates, but in ways that no contract may name together."""
+        return not self.patterns and self._are_dates(self._fitting.total())
+
+    def _are_dates(self, count: int) -> bool:
+        return self.values > 0 and count >= 0.99 * self.values
 
     @property
     def is_numeric(self) -> bool:
@@ -125,3 +146,23 @@ class ColumnDraft:
     def is_nearly_unique(self) -> bool:
         """Whether it holds so many different values that they cannot be codes."""
         return self.has_many_codes
+
+
+def _is_written(text: str, pattern: str) -> bool:
+    try:
+        if pattern == "%Y-%m-%d":
+            date.fromisoformat(text[:10])
+        else:
+            datetime.strptime(text, pattern)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def _may_stand_together(patterns: tuple[str, ...]) -> bool:
+    try:
+        check_patterns(patterns)
+    except ValueError:
+        return False
+    return True

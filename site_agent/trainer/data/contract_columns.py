@@ -31,7 +31,8 @@ def patterns_of(pattern: Pattern) -> tuple[str, ...]:
     return (pattern,) if isinstance(pattern, str) else pattern
 
 
-def _check_patterns(pattern: Pattern) -> None:
+def check_patterns(pattern: Pattern) -> None:
+    """Check that the patterns read every text as one day; a ValueError names the fault."""
     patterns = patterns_of(pattern)
     if not patterns:
         raise ValueError("pattern names at least one way in which the dates are written")
@@ -127,7 +128,7 @@ class DateFeature(MeasuredFeature):
 
     @model_validator(mode="after")
     def _counted(self) -> DateFeature:
-        _check_patterns(self.pattern)
+        check_patterns(self.pattern)
         if (self.since is None) == (self.until is None):
             raise ValueError("give either since or until: a date is read as the time between two days")
         return self
@@ -244,7 +245,7 @@ class DayColumn(Document):
 
     @model_validator(mode="after")
     def _readable(self) -> DayColumn:
-        _check_patterns(self.pattern)
+        check_patterns(self.pattern)
         return self
 
 

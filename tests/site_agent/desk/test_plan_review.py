@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from protos.plan.manifest import Occasion, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
+from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_sections
 from site_agent.desk.review_page import review_page
 from site_agent.desk.sets_of_plans import plan_differences
@@ -251,3 +253,38 @@ def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
     other = [*sites[:-1], sites[-1] | {"identity": "-".join(["2222"] * 8)}]
     (change,) = plan_differences(before, plan_of_method({"name": "fedper"}, sites=other, weighting={"name": "equal"}))
     assert change[0] == f"sites.{sites[-1]['name']}"
+
+
+def _short(plan: Plan) -> str:
+    return " ".join(in_words(plan, manifest_of(plan), 341).sentences)
+
+
+@by_method
+@pytest.mark.parametrize("masking", ["required", "off"])
+def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], masking: str) -> None:
+    """Whatever the plan: what is asked, in whom, what stays and leaves, masking, privacy, and the worst case."""
+    text = _short(widest(method, secure_aggregation=masking))
+
+    for words in ("Asked: ", "In whom here: ", "What stays: ", "What leaves: ", "Differential privacy", "At worst: "):
+        assert words in text
+    assert ("Masking is off" in text) is (masking == "off")
+    assert ("Masking does not protect the sum itself" in text) is (masking == "required")
+    assert "An example" in text or "only the fact" in text
+    assert all(len(sentence.split()) <= 28 for sentence in re.split(r"(?<=[.?]) ", text))
+
+
+def test_the_short_words_have_the_plans_question() -> None:
+    """What is predicted, for what use and in whom stand first; a risk that the plan allows is named."""
+    question = {
+        "outcome": "death within a year", "population": "adults after a stroke", "time": "at discharge",
+        "use": "to plan visits", "responsible": "A. Jones, St Mary", "approval_number": "2026-1",
+    }  # fmt: skip
+    plan = widest({"name": "fedavg"}, question=question)
+
+    sentences = in_words(plan, manifest_of(plan), None).sentences
+
+    assert sentences[0].endswith("can predict this: death within a year.")
+    assert sentences[1] == "For what use: to plan visits."
+    assert "In whom: adults after a stroke." in sentences
+    assert "lies about lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
+    assert "lies about lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +229,43 @@ def test_a_draft_has_a_range_that_holds_one_unit(tmp_path: Path) -> None:
     mistakes = survey_table(path, contract).mistakes
     assert [(one.column, one.count) for one in mistakes] == [("chol", 100)]
     assert "number outside the declared range" in mistakes[0].words
+
+
+def _of_dates(tmp_path: Path, cells: list[str]) -> tuple[Contract, str]:
+    lines = [f"P{i:03},{cell},{30 + i / 7:.2f},{i % 2}" for i, cell in enumerate(cells)]
+    return _drafted(_made(tmp_path, ["patient,seen,age,outcome", *lines]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_way_in_which_dates_are_written_is_drafted(tmp_path: Path, seed: int) -> None:
+    """Two or three ways in any shares: the draft names them all with their counts, and reads every row."""
+    generator = np.random.default_rng(seed)
+    ways = generator.permutation(["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d"])[: 2 + seed % 2]
+    days = [date(2000, 1, 1) + timedelta(days=int(day)) for day in generator.integers(0, 9000, size=120)]
+    chosen = [str(ways[0]) if row < 12 else str(generator.choice(ways)) for row in range(120)]
+
+    contract, text = _of_dates(tmp_path, [day.strftime(way) for day, way in zip(days, chosen, strict=True)])
+
+    seen, _ = contract.features
+    assert isinstance(seen, DateFeature)
+    assert set(seen.pattern) == set(chosen)
+    assert all(f"{way} in {chosen.count(way)} rows" in text for way in set(chosen))
+    survey = survey_table(tmp_path / "table.csv", contract)
+    assert survey.mistakes == ()
+    since = [(day - date(2000, 1, 1)).days for day in days]
+    np.testing.assert_allclose(survey.table.features["seen"], since)
+
+
+def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
+    """Day first and month first in one column is no contract, and dates that could be either are suspicious."""
+    clashing = [f"{day:02}/03/2020" for day in range(1, 29)] + [f"03/{day:02}/2020" for day in range(1, 29)]
+    either = [f"{1 + day % 12:02}/{1 + day // 12 % 12:02}/2020" for day in range(60)]
+
+    (tmp_path / "clashing").mkdir()
+    (tmp_path / "either").mkdir()
+    contract, text = _of_dates(tmp_path / "clashing", clashing)
+    assert [feature.name for feature in contract.features] == ["age"]
+    assert "cannot be told apart" in text
+    contract, text = _of_dates(tmp_path / "either", either)
+    assert isinstance(contract.features[0], DateFeature)
+    assert "could also be written as %m/%d/%Y" in text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,11 @@ from site_agent.trainer.data.contract import Contract
 
 REPOSITORY = Path(__file__).parents[4]
 HEART = REPOSITORY.parent / "shared" / "data" / "heart"
+POSTGRES = Path("/usr/lib/postgresql")
+needs_postgres = pytest.mark.skipif(
+    not list(POSTGRES.glob("*/bin/initdb")) or shutil.which("setpriv") is None,
+    reason="no PostgreSQL server is installed (Debian: apt install postgresql), so it is not tested",
+)
 
 SMALL = """
 format: {header: true}
@@ -78,3 +86,43 @@ def breast_cancer(write: Callable[..., Path]) -> tuple[Path, Contract]:
     target = "  - {name: benign, role: target, task: binary, positive: [1], negative: [0]}"
     contract = contract_from(f"format: {{header: true}}\ncolumns:\n{columns}\n{target}\n")
     return write(rows, [*names, "benign"]), contract
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A real server behind a socket; called with SQL, it runs that and gives the file with its URL."""
+    # Not below pytest's own folder, which every other run of pytest closes to other accounts.
+    home = Path(tempfile.mkdtemp(prefix="postgresql-"))
+    shutil.chown(home, "nobody")
+    programs = max(POSTGRES.glob("*/bin"))
+
+    def run(*words: object, statements: bytes = b"") -> None:
+        as_nobody = ["setpriv", "--reuid=nobody", "--clear-groups"]
+        subprocess.run([*as_nobody, *map(str, words)], check=True, capture_output=True, cwd="/", input=statements)
+
+    settings = f"-k {home} -c listen_addresses= -c fsync=off"
+    run(programs / "initdb", "-D", home / "data", "-U", "nobody", "--auth=trust", "--no-sync")
+    run(programs / "pg_ctl", "-D", home / "data", "-l", home / "log", "-o", settings, "-w", "start")
+    url = tmp_path / "database.url"
+    url.write_text(f"postgresql://nobody@/postgres?host={home}\n")
+
+    def fill(sql: str) -> Path:
+        run(
+            programs / "psql",
+            "-h",
+            home,
+            "-U",
+            "nobody",
+            "-d",
+            "postgres",
+            "-v",
+            "ON_ERROR_STOP=1",
+            statements=sql.encode(),
+        )
+        return url
+
+    try:
+        yield fill
+    finally:
+        run(programs / "pg_ctl", "-D", home / "data", "-m", "immediate", "-w", "stop")
+        shutil.rmtree(home)

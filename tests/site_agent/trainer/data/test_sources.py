@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
-import subprocess
-import tempfile
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
@@ -26,14 +23,9 @@ from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.sources.records import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 
-from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from
+from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from, needs_postgres
 
 Write = Callable[..., Path]
-POSTGRES = Path("/usr/lib/postgresql")
-needs_postgres = pytest.mark.skipif(
-    not list(POSTGRES.glob("*/bin/initdb")) or shutil.which("setpriv") is None,
-    reason="no PostgreSQL server is installed (Debian: apt install postgresql), so it is not tested",
-)
 
 
 def _with_format(form: str) -> Contract:
@@ -235,35 +227,6 @@ def test_a_server_that_is_not_there_is_told_without_its_password(tmp_path: Path)
     assert error.value.__cause__ is None
 
 
-@pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A real server behind a socket; called with SQL, it runs that and gives the file with its URL."""
-    # Not below pytest's own folder, which every other run of pytest closes to other accounts.
-    home = Path(tempfile.mkdtemp(prefix="postgresql-"))
-    shutil.chown(home, "nobody")
-    programs = max(POSTGRES.glob("*/bin"))
-
-    def run(*words: object) -> None:
-        as_nobody = ["setpriv", "--reuid=nobody", "--clear-groups"]
-        subprocess.run([*as_nobody, *map(str, words)], check=True, capture_output=True, cwd="/")
-
-    settings = f"-k {home} -c listen_addresses= -c fsync=off"
-    run(programs / "initdb", "-D", home / "data", "-U", "nobody", "--auth=trust", "--no-sync")
-    run(programs / "pg_ctl", "-D", home / "data", "-l", home / "log", "-o", settings, "-w", "start")
-    url = tmp_path / "database.url"
-    url.write_text(f"postgresql://nobody@/postgres?host={home}\n")
-
-    def fill(statements: str) -> Path:
-        run(programs / "psql", "-h", home, "-U", "nobody", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-c", statements)
-        return url
-
-    try:
-        yield fill
-    finally:
-        run(programs / "pg_ctl", "-D", home / "data", "-m", "immediate", "-w", "stop")
-        shutil.rmtree(home)
-
-
 WRITES = (
     "WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone",
     "SELECT nextval('numbers')",
@@ -273,7 +236,6 @@ WRITES = (
 
 
 @needs_postgres
-@pytest.mark.slow
 def test_a_query_to_postgresql_is_the_same_table_and_cannot_write(
     postgres: Callable[[str], Path], plain: Table
 ) -> None:
@@ -343,7 +305,6 @@ def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:
 
 
 @needs_postgres
-@pytest.mark.slow
 def test_omop_tables_of_a_postgresql_fill_the_same_contract(postgres: Callable[[str], Path]) -> None:
     """With the types of the model's own definition: dates, a time of birth, numbers of any precision."""
     typed = OMOP.replace("birth_datetime TEXT", "birth_datetime TIMESTAMP").replace("date TEXT", "date DATE")
