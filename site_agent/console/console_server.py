@@ -88,6 +88,8 @@ class Console:
             return answer(refused.status, f"{refused.words}\n")
         except OperatorError as error:
             return answer(409, error.lines("site-agent") + "\n")
+        except OSError as error:
+            return answer(409, f"The console could not do this: {error.strerror or 'it took too long'}.\n")
 
     async def until_over(self) -> str:
         """Wait until nobody can use the console any more; the reason, for the terminal."""

@@ -286,6 +286,7 @@ def test_no_process_reaches_both_network_and_patients() -> None:
     assert has_patients(entries["site_agent.trainer.worker"])
     assert not has_network(entries["site_agent.site_cli"])
     assert not has_patients(entries["site_agent.site_cli"])
+    assert not has_patients(entries["site_agent.console.console_server"])
 
 
 def test_no_module_is_imported_in_a_circle() -> None:

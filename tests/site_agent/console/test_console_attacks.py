@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from protos.plan.plan import Plan
 from site_agent.approvals import announced_plans, find_approval
 from site_agent.console.console_actions import ACTS
 from site_agent.console.console_links import LINK_SECONDS, Role
-from site_agent.console.console_requests import LONGEST_FORM_BYTES
+from site_agent.console.console_requests import LONGEST_FORM_BYTES, RefusedRequest, read_form, read_head
 from site_agent.state_folders import audit_log_path
 from tests.site_agent.console.running_console import Answer, Running, Visitor, make_hospital, running_console
 
@@ -279,6 +280,30 @@ def test_an_ambiguous_head_is_refused(running: Running, lines: str) -> None:
     assert running.raw(f"GET / HTTP/1.1\r\n{head}\r\n\r\n".encode()).status in (400, 421)
     assert running.raw(b"\x16\x03\x01\x02\x00\r\n\r\n").status == 400
     assert running.raw(b"GET http://evil.example/ HTTP/1.1\r\n\r\n").status == 400
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_bytes_make_the_reading_fail(seed: int) -> None:
+    """Whatever a head or a form is changed to, it is read or refused; nothing else happens."""
+    generator = random.Random(seed)
+    head = b"POST /x/ HTTP/1.1\r\nHost: h:1\r\nOrigin: http://h:1\r\nCookie: console=a; b=c\r\nContent-Length: 9\r\n"
+    head += b"Content-Type: application/x-www-form-urlencoded\r\nSec-Fetch-Site: same-origin"
+    form, read = b"action=approve&by=A%20Jones&form_key=%C3%A9", 0
+    statuses: set[int] = set()
+    for _ in range(300):
+        for judge, sound in ((lambda raw: read_head(raw, "h:1"), head), (read_form, form)):
+            changed = bytearray(sound)
+            for _ in range(generator.randrange(3)):
+                place = generator.randrange(len(changed))
+                changed[place : place + generator.randrange(4)] = generator.randbytes(generator.randrange(4))
+            try:
+                judge(bytes(changed))
+                read += 1
+            except RefusedRequest as refused:
+                statuses.add(refused.status)
+
+    assert read > 50
+    assert len(statuses) > 1
 
 
 def test_a_field_that_comes_twice_is_refused(visitor: Visitor, folder: Path) -> None:
