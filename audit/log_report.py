@@ -27,7 +27,7 @@ _WORDS: Final = {
     "renewal_refused": "A renewal was refused: {reason}",
     "trusted_roots_changed": "The federation's authority changes; from now on this site trusts {roots}.",
     "coordinator_key_first_seen": "The coordinator showed its identity key for the first time: {key}.",
-    "state_restored": "The state was brought back from a backup of {made}; what was done since is not in this log.",
+    "state_restored": "The state was restored from a backup of {made}; what was done since is not in this log.",
     "maintenance_announced": "A person announced that this site may be away from {begins} to {ends}.",
     "maintenance_cancelled": "A person took back that this site may be away.",
     "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",

@@ -6,7 +6,7 @@ batches an epoch, s = 128. A step is choosing the batch, forward, loss, backward
 
 * ours: `LocalTraining` over a `FlatNetwork`, in the arithmetic that the site's trainer prepares;
 * reference: a loop over columns, `attention(x, x, x)[0]`, torch.optim.AdamW as it comes;
-* fast reference: the same, but attention is told need_weights=False and uses torch's fused kernel.
+* fast reference: the same, but attention runs with need_weights=False and uses torch's fused kernel.
 
 They take turns in one process on one thread, so the arithmetic of ours (matrix products that do not
 depend on the CPU's kind, deterministic algorithms) is also that of the references. Seconds are of

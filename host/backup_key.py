@@ -5,7 +5,7 @@ is restored without a question. The rules:
 
 * 20 random bytes, written as 32 letters and digits that can be read aloud, mode 0600;
 * it is in no backup; `restore` finds it beside the present state, or in a file that a person wrote from the paper;
-* without it a backup is restored only if a person says so by name (`--unauthenticated`).
+* without it a backup is restored only if a person uses the option `--unauthenticated`.
 """
 
 from __future__ import annotations

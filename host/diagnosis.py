@@ -202,7 +202,7 @@ def judge_disk(free_bytes: int) -> Finding:
     if free_bytes < TOO_FEW_BYTES:
         return failure("D405", says, "Free disk space now. Nothing leaves while the audit log cannot be written.")
     if free_bytes < FEW_BYTES:
-        return warning("D405", says, "Make room, or move the state to a larger disk.")
+        return warning("D405", says, "Free space, or move the state to a larger disk.")
     return fine("D405", says)
 
 

@@ -13,7 +13,7 @@ class ExitCode:
     Attributes:
         number: what the shell and the service manager see.
         meaning: in one sentence.
-        who: can mend it.
+        who: can correct it.
         is_restarted: whether a service is started again after it.
     """
 
@@ -26,7 +26,7 @@ class ExitCode:
 EXIT_CODES: Final = (
     ExitCode(0, "Done, or asked to stop.", "", False),
     ExitCode(
-        1, "A failure that trying again, or an operator, can mend: network, disk, another process.", "operator", True
+        1, "A failure that trying again, or an operator, can correct: network, disk, another process.", "operator", True
     ),
     ExitCode(2, "Wrong words on the command line; nothing was done.", "whoever typed them", False),
     ExitCode(3, "Of doctor alone: all works, and there are warnings.", "operator", False),

@@ -21,7 +21,7 @@ _MOST_CONNECTIONS: Final = 64  # at once; every user of this computer can open o
 async def serving_pages(
     listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
 ) -> AsyncIterator[None]:
-    """While the block lasts, answer a monitoring system on a local address; on none where there is none.
+    """While the block lasts, answer a monitoring system on a local address; on none if there is none.
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.

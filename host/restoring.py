@@ -50,7 +50,7 @@ def restore(
         catalogue: its own, checked.
         roots: where each directory of the backup goes.
         stamp: the time in the names of what was there before.
-        mark: writes into the restored directories, by name, that they were brought back, before they count.
+        mark: writes into the restored directories, by name, that they were restored, before they count.
 
     Returns:
         where what was there before is now.
@@ -109,7 +109,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 
 
 def refuse_unfinished(root: Path) -> None:
-    """Return unless a restore was cut short and left no state: a program that began now would make new keys.
+    """Return unless a restore was interrupted and left no state: a program that began now would make new keys.
 
     Raises:
         ConfigurationError: a restore beside the directory is unfinished, and the directory is missing or empty.

@@ -1,9 +1,9 @@
 """The federation's authority: one directory, made once, read by the coordinator.
 
-The issuing key lies beside the coordinator, unencrypted with mode 0600, because sites enrol and
-renew while nobody is there to type a passphrase. Whoever takes it can invent certificates, but
-not a place in the register or in a plan. The root's key is sealed with a passphrase and is needed
-only when the issuing certificate ends: move `root.key.sealed` to a stick after `pki init`.
+The issuing key lies beside the coordinator, unencrypted with mode 0600, because sites enrol and renew at times when
+nobody can type a passphrase. A person who steals it can forge certificates, but no entry in the register or in a plan.
+The root's key is sealed with a passphrase. It is needed only when the issuing certificate ends: move `root.key.sealed`
+to a USB stick after `pki init`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Authority:
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """What sites are told to trust, as PEM: the root; while it changes, both roots and what vouches for one."""
+        """What sites must trust, as PEM: the root; while it changes, both roots and what vouches for one."""
         pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
         pem += self.root_pem()
         for place in (self.next_root_path, self.vouching_path):

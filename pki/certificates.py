@@ -85,7 +85,7 @@ def public_key_sha256(key: ec.EllipticCurvePublicKey) -> str:
 
 
 def signing_request(key: Key) -> bytes:
-    """A signing request (PEM) that proves possession of the key and names nobody."""
+    """A signing request (PEM) that proves possession of the key and holds no name."""
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 

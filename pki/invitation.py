@@ -84,7 +84,7 @@ class Invitation:
     def fingerprint(self) -> str:
         """80 bits over federation, site, addresses, expiry, root and token; 4 groups of 4 characters.
 
-        The token goes in by its hash, so that two invitations of one site are told apart.
+        The token goes in by its hash, so that two invitations of one site are distinguished.
         """
         # 80 bits: a forger must meet this very value, one try at a time; the birthday bound does
         # not help, because the honest side does not let a stranger choose the other half.

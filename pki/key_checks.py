@@ -1,4 +1,4 @@
-"""Directories, keys and certificates as a doctor looks at them. Nothing is made, mended or locked."""
+"""Directories, keys and certificates as a doctor looks at them. Nothing is made, corrected or locked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
         except OperatorError as unsafe:
             wrong.append(failure("D403", unsafe.what, unsafe.remedy))
         except OSError as cause:
-            remedy = "Run this as the user that the program runs as, or mend the file's owner."
+            remedy = "Run this as the user that the program runs as, or correct the file's owner."
             wrong.append(failure("D403", f"{place} cannot be read: {cause.strerror}.", remedy))
     return wrong or [fine("D403", f"{number} secret files are readable by their owner alone.")]
 

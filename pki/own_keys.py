@@ -27,7 +27,7 @@ from protos.errors import ConfigurationError, RefusedError
 
 
 def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> bytes:
-    """A signing request (PEM) for the key that waits, which is made where there is none, or `has_new_key`.
+    """A signing request (PEM) for the key that waits, which is made if there is none, or `has_new_key`.
 
     Raises:
         ConfigurationError: a certificate for it waits to be handed over already.

@@ -269,7 +269,7 @@ class Register:
         return bytes(row[0])
 
     def identity_key(self, name: SiteName) -> bytes:
-        """The raw Ed25519 public key of an active site; a RefusedError where there is none."""
+        """The raw Ed25519 public key of an active site; a RefusedError if there is none."""
         site = self.site(name)
         if site.state is not SiteState.ACTIVE or site.identity_key is None:
             raise _refused(f"site {name} is not a member of the federation")

@@ -19,7 +19,7 @@ from protos.errors import RefusedError
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCertificates:
-    """Chains are PEM, leaf first, and empty where there is none.
+    """Chains are PEM, leaf first, and empty if there is none.
 
     Attributes:
         chain: in force.

@@ -29,7 +29,7 @@ def new_identity_pem() -> bytes:
 
 
 def identity_from_pem(pem: bytes) -> Ed25519PrivateKey | None:
-    """The Ed25519 private key in a PEM, None where there is none."""
+    """The Ed25519 private key in a PEM, None if there is none."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -1,6 +1,6 @@
 """Fingerprints as people type them: capitals, spaces and missing hyphens do not matter.
 
-Everything else does: a fingerprint that is cut short is another one. Compared in constant time. A fingerprint that
+Everything else does: a fingerprint that is shortened is another one. Compared in constant time. A fingerprint that
 differs is refused with both in view, because the office has to find out which of the two the hospital has.
 """
 

@@ -51,7 +51,7 @@ class ConfigurationError(OperatorError):
 
 
 class DataError(OperatorError):
-    """The hospital's table does not meet its declaration; the data manager can mend it."""
+    """The hospital's table does not meet its declaration; the data manager can correct it."""
 
     exit_status = 78
     code = "E005"

@@ -67,7 +67,7 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
     Args:
         state: the site's state directory.
         plan: what the person has read.
-        by: the person's name as it shall stand in the audit log.
+        by: the person's name for the audit log.
         at: an aware time.
         until: an aware time at which this yes ends; None for no end.
     """
@@ -155,7 +155,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """The plan of the same study that was approved here last, this very plan left out; None where there is none.
+    """The plan of the same study that was approved here last, this very plan left out; None if there is none.
 
     A file that cannot be read is no plan to compare with, so it is passed over.
     """

@@ -6,7 +6,7 @@ and trainer look before they act. The rules, where the programs run as services:
 * the folder, its files and the state directory above belong to root, or to a user who is none of the services;
 * neither their group nor others may write them.
 
-At a terminal one user runs everything and this cannot hold; the program says so once.
+At a terminal one user runs everything and this cannot hold; the program warns once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def require_guarded(state: Path) -> None:
     """Return if no service of this site could have written an approval.
 
     Raises:
-        ConfigurationError: one could; the message has the command that mends it.
+        ConfigurationError: one could; the message has the command that corrects it.
     """
     folder = approvals_folder(state)
     if not folder.exists():
@@ -35,9 +35,9 @@ def require_guarded(state: Path) -> None:
     services = {os.geteuid(), _UNKNOWN_USER} | set(_owners(state))
     services.discard(0)
     _check(state, services, f"sudo chown root:root {state} && sudo chmod 0755 {state}")
-    mend = f"sudo chown -R root:global-layers {folder} && sudo chmod -R u=rwX,g=rX,o= {folder}"
+    remedy = f"sudo chown -R root:global-layers {folder} && sudo chmod -R u=rwX,g=rX,o= {folder}"
     for place in (folder, *folder.rglob("*")):
-        _check(place, services, mend)
+        _check(place, services, remedy)
 
 
 def is_one_user(state: Path) -> bool:
@@ -52,14 +52,14 @@ def _owners(state: Path) -> Iterator[int]:
             yield folder.stat().st_uid
 
 
-def _check(place: Path, services: set[int], mend: str) -> None:
+def _check(place: Path, services: set[int], remedy: str) -> None:
     found = place.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise _refused(place, "is a symbolic link", f"Remove {place}, then approve again as root.")
     if found.st_uid in services:
-        raise _refused(place, "belongs to a service", f"Run `{mend}`, then start again.")
+        raise _refused(place, "belongs to a service", f"Run `{remedy}`, then start again.")
     if found.st_mode & 0o022:
-        raise _refused(place, f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"Run `{mend}`.")
+        raise _refused(place, f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})", f"Run `{remedy}`.")
 
 
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:

@@ -136,7 +136,7 @@ class FramedSocket(Generic[Message]):
         """Write one message whole after those posted before, without waiting; a task that is cancelled tears none.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it any more. Where the
-        other side has gone the message is dropped: whoever receives is told of the end.
+        other side has gone the message is dropped: the receiver is informed of the end.
         """
         if self._is_over:
             return
@@ -174,7 +174,7 @@ class FramedSocket(Generic[Message]):
                     self._waiting[0] = self._waiting[0][written:]
         except BlockingIOError:
             return
-        except OSError:  # the other side has gone: whoever receives is told
+        except OSError:  # the other side has gone: the receiver is informed
             self._waiting.clear()
 
     def _write_more(self) -> None:

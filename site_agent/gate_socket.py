@@ -54,7 +54,7 @@ class Make:
     """To the agent: a signing request; the answer is Requested.
 
     Attributes:
-        key: `first` for the key of enrolment, which is made where there is none; `next` for a new key, which waits
+        key: `first` for the key of enrolment, which is made if there is none; `next` for a new key, which waits
             for its certificate; `own` for the key that waits for a certificate of the hospital's own authority.
     """
 

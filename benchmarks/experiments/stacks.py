@@ -161,7 +161,7 @@ class StackedSite:
         self._choice.follow(best)
 
     def conclude(self) -> StackOutcome:
-        """The chosen models, fine-tuned where the method says so."""
+        """The chosen models, fine-tuned if the method requires it."""
         training, epochs = self._training, self._plan.ingredients.fine_tuning_epochs
         flat = training.local.evaluated()
         self._choice.restore(flat)

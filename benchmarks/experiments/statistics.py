@@ -46,6 +46,6 @@ def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) ->
 
 
 def difference(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
-    """First minus second over the seeds that both have; None where there are none."""
+    """First minus second over the seeds that both have; None if there are none."""
     seeds = sorted(first.keys() & second.keys())
     return mean_of([first[seed] - second[seed] for seed in seeds]) if seeds else None

@@ -116,7 +116,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 
 def _mark(state: Path, made: str) -> None:
-    """Write into the audit log, and into the journal of every run under way, that the state was brought back."""
+    """Write into the audit log, and into the journal of every run under way, that the state was restored."""
     from coordinator.operations.coordinator_log import record_restored
     from coordinator.storage.history import History
     from coordinator.storage.journal import Journal

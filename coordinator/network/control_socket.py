@@ -42,7 +42,7 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
             writer.write(json.dumps(_obey(engine, word)).encode())
             await writer.drain()
         except (TimeoutError, ConnectionError):
-            pass  # nobody is there any more
+            pass  # the other side has disconnected
         finally:
             writer.close()
 

@@ -237,7 +237,7 @@ class Membership:
                 assert_never(answer)
 
     def _note_once(self, event: str, site: str, outcome: str) -> bool:
-        """Record what a site that asks every two seconds is told, once; whether it was new."""
+        """Record the answer to a site that asks every two seconds, once; return whether it was new."""
         if (site, outcome) in self._told:
             return False
         self._record(event, site=site, outcome=outcome)

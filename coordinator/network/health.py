@@ -27,7 +27,7 @@ _LARGEST_REQUEST_BYTES: Final = 4096
 
 @asynccontextmanager
 async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """While the block lasts, answer on a local address; on none where there is none.
+    """While the block lasts, answer on a local address; on none if there is none.
 
     Raises:
         ConfigurationError: the address cannot be listened on.

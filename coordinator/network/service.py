@@ -320,7 +320,7 @@ def _secrets(
 ) -> grpc.ServerCredentials:
     """What the server shows and trusts, looked up at every handshake.
 
-    gRPC is told only of what has changed. Every answer, one of the same certificate too, makes it release what
+    gRPC receives only what has changed. Every answer, one of the same certificate too, makes it release what
     handshakes of the same moment still use: of a few thousand strangers who came and went, some ended the process.
     """
     shown = first

@@ -101,7 +101,7 @@ def log_path(state: Path) -> Path:
 
 
 def record_restored(state: Path, made: str, now: Callable[[], datetime]) -> None:
-    """Write into the log of a state that it was brought back from a backup; no key is needed for that.
+    """Write into the log of a state that it was restored from a backup; no key is needed for that.
 
     A state without a log was never started, so that there is nothing to say and no file to make.
 

@@ -60,7 +60,7 @@ class PageFacts:
         federation: its name.
         now: when this was put together.
         is_running: whether a coordinator answered.
-        run: its run as `coordinator status --json` has it; None where there is none.
+        run: its run as `coordinator status --json` has it; None if there is none.
         pace: how fast its newest rounds were, as the status has it; None where nothing is known.
         waits_for: the sites without which it does not go on at this moment.
         unaware: the sites that have yet to hear that all studies are over.

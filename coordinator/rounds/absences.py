@@ -1,6 +1,6 @@
 """Windows in which sites said beforehand that they may be away: by whom, when, and how long anybody believes it.
 
-A site tells its window whenever it connects. Times are read on the wall's clock once, when they are told; from then on
+A site reports its window whenever it connects. Times are read from the wall clock once, on arrival; from then on
 a clock that never jumps counts. A window is at most so long, and told at most so long before, that no site holds a
 study for ever by announcing one.
 """
@@ -49,7 +49,7 @@ class Windows:
         return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
 
     def facts(self, site: str) -> dict[str, str] | None:
-        """A site's window that is not over, ready for JSON; None where there is none."""
+        """A site's window that is not over, ready for JSON; None if there is none."""
         begins, ends = self._told.get(site, (0, 0))
         if not ends or self._on_clock[site][1] <= self.clock():
             return None

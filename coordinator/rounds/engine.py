@@ -217,7 +217,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """The coordinator is ending: the run is on disk, and every site is told to come back."""
+        """The coordinator is ending: the run is on disk, and every site is asked to return."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):

@@ -1,4 +1,4 @@
-"""What the sites' refusals decide: the parameters to which a run returns, how often, and what people are told. Pure.
+"""What the sites' refusals decide: the parameters to which a run returns, how often, and the report for people. Pure.
 
 Sites send their refusals in the sum of the round that they trained from the parameters in question, so one round
 decides about the parameters and, where they are refused, its changes are dropped with them. The rules:

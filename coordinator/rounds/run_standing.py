@@ -151,7 +151,7 @@ def concluding_facts(state: State) -> dict[str, int] | None:
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
     """How fast the newest rounds were and when the last one would close; None before the first round.
 
-    No end is told while the run stands still. A plan that may end early ends then at the latest.
+    No end is reported while the run stands still. A plan that may end early ends then at the latest.
     """
     if (seconds := run.times.median) is None:
         return None

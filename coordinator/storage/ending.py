@@ -1,6 +1,6 @@
 """Who has yet to hear that all studies are over; kept on disk, so that no agent calls for ever, whenever it calls.
 
-A site has heard when it was told on an open stream. Nobody waits for one that has left its study, that is revoked, or
+A site is informed when the end was sent on its open stream. Nobody waits for a site that left its study, is revoked, or
 that was never a member and so cannot call.
 """
 

@@ -35,7 +35,7 @@ class JournalDamaged(OperatorError):
 
     code = "E011"
 
-    exit_status = 78  # no restart mends it
+    exit_status = 78  # no restart corrects it
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(

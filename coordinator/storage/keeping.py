@@ -6,7 +6,7 @@ site that it was for have their state. The rules:
 * nothing that was noted takes effect before `sync` has returned;
 * a snapshot is taken when a round has closed for which every contributor has saved its own state, so all hold it;
 * a large one is written beside the rounds, from a copy; until it is on disk the run goes back to the one before,
-  and no site is told to forget what that needs;
+  and no site receives the message to delete what that needs;
 * a round that comes again is for the same sites with the same draw, from the same bytes, under a later attempt.
 """
 

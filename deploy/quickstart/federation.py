@@ -47,7 +47,7 @@ class Rehearsal:
 
     @property
     def is_masked_pair(self) -> bool:
-        """Whether two sites mask: each then sees the other's change, and both have to say so."""
+        """Whether two sites mask: each then sees the other's change, and both must state it."""
         return self.is_masked and len(self.hospitals) == 2
 
 

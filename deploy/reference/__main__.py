@@ -90,7 +90,7 @@ def _exit_table() -> str:
         for code in EXIT_CODES
     )
     return "\n".join(
-        ("| status | meaning | who can mend it | a service is started again |", "|---|---|---|---|", *rows)
+        ("| status | meaning | who can correct it | a service is started again |", "|---|---|---|---|", *rows)
     )
 
 

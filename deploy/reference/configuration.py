@@ -1,7 +1,7 @@
 """Every key of a configuration as a table: type, default and bounds from the records, the reason from the example.
 
 The records check what people write and the examples explain it; this page is put together from both, so
-that it cannot say something else than they do.
+that it cannot differ from them.
 """
 
 from __future__ import annotations

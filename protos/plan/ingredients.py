@@ -3,7 +3,7 @@
 A method says which parameters are federated, how a site trains in one round, what it adds to its loss,
 how it takes in shared values, and by which rule the coordinator turns the aggregate into the next
 federated parameters. Each ingredient is a frozen record; a choice among them is a union that one `match`
-takes apart. A method that says nothing about an ingredient has the one of FedAvg, so that methods that
+takes apart. A method without an ingredient has the one of FedAvg, so that methods that
 speak of different ingredients can be composed.
 """
 

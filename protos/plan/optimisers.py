@@ -6,7 +6,7 @@ much of the mean gradient and of the mean squared gradient is kept at each step 
 `offset` keeps a quotient finite (epsilon). The rules:
 
 * no setting that is accepted divides by 0 where a gradient is 0, as in a column that a site lacks;
-* what steps through the optimiser's own past (momentum, decay) is told from plain descent here alone.
+* what steps through the optimiser's own past (momentum, decay) is distinguished from plain descent here alone.
 
 Two things that torch has are left out. A centred RMSprop takes the root of a difference that vanishes for
 a gradient that does not change, and by rounding may be negative (measured: not a number after 1,208 steps

@@ -278,7 +278,7 @@ class Plan(Document):
             fewest=self.assumed_colluders + 2 if is_hidden else 1,
         )
         if missing_parts(self.ingredients, self.architecture):
-            return  # the network does not fit the method, and that is what has to be told
+            return  # the network does not fit the method, and that is what has to be reported
         agreed = agreed_sizes(self.ingredients, self.architecture)
         for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
             if key in agreed and not is_given:
@@ -325,7 +325,7 @@ class Plan(Document):
         """So many that any two quorums share an honest site. PROTOCOL, section 3.
 
         Two sites can be hidden from the coordinator, never from one another; the plan and both
-        policies have to say so in words. Sites that only evaluate hide nobody's change, so they come on top.
+        policies must state it in words. Sites that only evaluate hide nobody's change, so they come on top.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:

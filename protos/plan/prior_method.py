@@ -29,7 +29,7 @@ class YesOrNo(Document):
 
 
 class OneOfClasses(Document):
-    """The outcome is one of these; each is told apart from all others by a regression of its own."""
+    """The outcome is one of these; each is distinguished from all others by a regression of its own."""
 
     task: Literal["multi-class"]
     classes: tuple[Text, ...] = Field(min_length=3, max_length=50)

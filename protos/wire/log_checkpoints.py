@@ -133,7 +133,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
     """Return when a log has only grown since the last checkpoint that was cosigned.
 
     Args:
-        last: the last checkpoint of this log that this witness cosigned; None where there is none.
+        last: the last checkpoint of this log that this witness cosigned; None if there is none.
         grown: the checkpoint that is asked to be cosigned; its signature was checked.
         start: the size from which on the leaves are.
         leaves: 32 bytes each, of every record between.

@@ -1,7 +1,7 @@
 """A release: every site of a plan signs that one set of final parameters may go to one named recipient.
 
 Each site signs with its identity key, which the plan lists by fingerprint, so the office cannot sign for a site and a
-signature for one recipient, run or result says nothing about another. The files travel as people send them.
+signature for one recipient, run or result is no statement about another. The files travel as people send them.
 """
 
 from __future__ import annotations

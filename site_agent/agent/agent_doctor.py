@@ -58,7 +58,7 @@ def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
     usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
     try:
         return [*(own_authority_checks.judge_own(keys, now) or [usual]), *own_authority_checks.judge_waiting(keys)]
-    except OperatorError:  # unreadable, and told so already
+    except OperatorError:  # unreadable, and reported already
         return [usual]
 
 
@@ -127,4 +127,4 @@ async def _membership(address: str, credentials: Credentials) -> tuple[Finding, 
             return failure("D411", says, remedy), None
         case _:
             says = "The coordinator did not say whether it takes this site."
-            return warning("D411", says, "It may be of an earlier version; look whether the agent joins."), None
+            return warning("D411", says, "It may be of an earlier version; check whether the agent joins."), None

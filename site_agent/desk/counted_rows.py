@@ -1,7 +1,7 @@
 """How many rows a site's table has in each part, as `data check` counted them; what `review` knows of the table.
 
 Three counts, when they were made, and nothing else. `data check`, which reads the table, writes them into the
-folder that only the trainer's account may open; a reviewer without that right is told that nothing was compared.
+folder that only the trainer's account may open; a reviewer without that right is informed that nothing was compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def counted_rows_path(state: Path) -> Path:
 
 
 def find_counted_rows(state: Path) -> CountedRows | None:
-    """The counts, or None where there are none that this user may read."""
+    """The counts, or None if there are none that this user may read."""
     try:
         with counted_rows_path(state).open("rb") as file:
             found = json.loads(file.read(_LARGEST_BYTES))

@@ -15,7 +15,7 @@ Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
     f"Below {SOME} a column has hardly changed, from {MUCH} on it has. Two tables of the same patients differ by"
-    " chance, the more the fewer rows they have: an index is told as a drift only beyond the one that chance exceeds,"
+    " chance, the more the fewer rows they have: an index is reported as drift only above the one that chance exceeds,"
     " in any column, in 1 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
     " what they tell beside each other.",
     "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"

@@ -203,7 +203,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """The first word of a number that is told together with others of its kind."""
+    """The first word of a number that is reported together with others of its kind."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name

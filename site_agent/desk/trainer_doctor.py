@@ -66,7 +66,7 @@ def _table(hospital: Hospital) -> Finding:
             return _closed()
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
         remedy = "Follow the message on the terminal, or run `site-agent check` as the trainer's user."
-        return failure("D412", "Table and contract do not fit; what is wrong was told on standard error.", remedy)
+        return failure("D412", "Table and contract do not fit; the reason is on standard error.", remedy)
     return fine("D412", "The table meets its contract.")
 
 

@@ -94,7 +94,7 @@ def window_seconds(state: Path) -> tuple[int, int]:
 
 
 async def watch_window(state: Path, told: tuple[int, int]) -> None:
-    """Wait until another window is on disk than the one that was told.
+    """Wait until another window is on disk than the one that was reported.
 
     Raises:
         UnavailableError: it is there; the stream must restart with it.

@@ -38,7 +38,7 @@ def now() -> datetime:
 
 
 def site_identity_key(folder: Path) -> Ed25519PrivateKey:
-    """The identity key in the gate's folder, made where there is none."""
+    """The identity key in the gate's folder, made if there is none."""
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)

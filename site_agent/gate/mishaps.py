@@ -28,7 +28,7 @@ class TrainerFailed(OperatorError):
             remedy="Follow the trainer's message, then start the site agent again.",
         )
         self.failed = failed
-        self.exit_status = failed.exit_status  # what no restart can mend there, none mends here
+        self.exit_status = failed.exit_status  # what no restart can correct there, none corrects here
 
     @property
     def is_mendable(self) -> bool:

@@ -211,7 +211,7 @@ class Allowance:
     ) -> None:
         """`released` are the audit log's records of what left in this run; `local_time` is the hospital's.
 
-        What `spent` has kept of the run counts as well, and it is told what leaves: the log may be put aside.
+        What `spent` has kept of the run counts as well, and it records what leaves: the log may be put aside.
         """
         self.policy, self._plan, self._site, self._local_time = policy, plan, site, local_time
         self._spent = spent

@@ -1,6 +1,6 @@
 """What this hospital allows, decided from its own file and the announced plan; pure.
 
-The policy wins over any plan, approved or not; every rule that a plan breaks is told. What is decided
+The policy wins over any plan, approved or not; every rule that a plan breaks is reported. What is decided
 here of a whole plan is decided again of each contribution before it leaves (permission.py).
 """
 

@@ -101,7 +101,7 @@ class PrivacyLedger:
         return tuple(sorted(found.values(), key=lambda payment: payment.at))
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
-        """Why the policy's limits leave no room for one draw of a plan, in one clause, or None."""
+        """Why the policy's limits do not allow one more draw of a plan, in one clause, or None."""
         if plan.privacy is None:
             return None
         if limits is None:
@@ -187,7 +187,7 @@ class PrivacyLedger:
             raise RefusedError(
                 what=f"The file {path}, of what was spent of patients' privacy, cannot be read.",
                 consequence="Nothing of a private study leaves this site.",
-                remedy="Bring the state back from a backup, and tell the data protection officer.",
+                remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
 
     def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:

@@ -53,7 +53,7 @@ class LeftCount:
         self._begin()
 
     def now(self) -> Left:
-        """What the log says at this moment; nothing where there is none yet."""
+        """What the log says at this moment; nothing if there is none yet."""
         for path in all_files(self._path):
             try:
                 with path.open("rb") as file:
@@ -82,4 +82,4 @@ class LeftCount:
             facts = json.loads(line)["facts"]
             self._left = self._left.after(str(facts["event"]), int(facts.get("bytes", 0)))
         except (ValueError, KeyError, TypeError, AttributeError):
-            self._left = self._left.after("", 0)  # damaged; the verification says so
+            self._left = self._left.after("", 0)  # damaged; the verification reports it

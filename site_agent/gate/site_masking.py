@@ -165,7 +165,7 @@ class SiteMasking:
         self._ledger = self._ledger.void()
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Return if this step may be masked for these contributors with the draw that they were told.
+        """Return if this step may be masked for these contributors with the draw that they received.
 
         Asked before anything is trained for it.
 

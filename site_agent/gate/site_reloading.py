@@ -1,7 +1,7 @@
 """SIGHUP: hospital.yaml is read again, and what was wrong in it changes nothing.
 
 A running agent takes over its policy and the coordinator's address. Everything else is bound to what was
-built from it at the start, so the operator is told which keys wait for a restart.
+built from it at the start, so the operator is informed which keys wait for a restart.
 """
 
 from __future__ import annotations

@@ -31,14 +31,14 @@ Phase: TypeAlias = Literal[
     "finished",
 ]
 
-# So many of the newest rounds say how fast the next ones are; an end is told for ten years ahead at most.
+# So many of the newest rounds say how fast the next ones are; an end is reported for ten years ahead at most.
 _NEWEST: Final = 20
 _LONGEST: Final = 3653 * 86400.0
 
 
 @dataclass(frozen=True)
 class Mishap:
-    """The last thing that went wrong, as the operator was told."""
+    """The last thing that went wrong, in the words of the error."""
 
     at: datetime
     identifier: str

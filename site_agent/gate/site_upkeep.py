@@ -147,7 +147,7 @@ class SiteUpkeep:
         return [asked.message]
 
     def _warn(self) -> None:
-        """A certificate of the hospital's own authority is renewed by people, who are told in time."""
+        """A certificate of the hospital's own authority is renewed by people, who are informed in time."""
         left = self._certificates.shown.expiry() - self._now()
         if not self._has_warned and left.days < WARNING_DAYS:
             self._has_warned = True

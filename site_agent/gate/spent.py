@@ -56,7 +56,7 @@ class Spent:
             raise RefusedError(
                 what=f"The file {self._path}, of what has left in a run, cannot be read.",
                 consequence="Nothing of this run leaves this site.",
-                remedy="Bring the state back from a backup, and tell the data protection officer.",
+                remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
         self._newest = self._kept.newest
 

@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 10.0
 
 
 class Told:
-    """All that is told about a site, put together when somebody asks."""
+    """All that is reported about a site, put together when somebody asks."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ async def _listen(place: Path, told: Told, folder: Path) -> asyncio.Server:
 
 
 async def _pulse(standing: Standing) -> None:
-    """Ready means once connected; from then on a broken stream is told in the status, and mended by itself."""
+    """Ready means once connected; from then on a broken stream is in the status, and the agent reconnects by itself."""
     notifier = sdnotify.SystemdNotifier()
     is_ready = False
     while True:
@@ -127,7 +127,7 @@ async def read_status(state: Path) -> bytes | None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # one that does not answer in time is as good as none, and its watchdog will say so
+    except OSError:  # one that does not answer in time is as good as none, and its watchdog will report it
         return None
     finally:
         os.close(directory)

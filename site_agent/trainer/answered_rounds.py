@@ -38,7 +38,7 @@ class AnsweredRounds:
         """Return if this round may be answered; it is then remembered.
 
         Raises:
-            MalformedMessage: another question was answered for this round, and the budget has no room.
+            MalformedMessage: another question was answered for this round, and the budget does not allow it.
             UnavailableError: the disk does not take it.
         """
         digest = blake3(train.payload).hexdigest()

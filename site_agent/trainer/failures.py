@@ -1,4 +1,4 @@
-"""Failures of training whose reason the federation may be told, without loading what trains.
+"""Failures of training whose reason may be sent to the federation, without loading what trains.
 
 Their sentences stay at the site; only a reason from the closed list travels.
 """
@@ -27,7 +27,7 @@ class ModuleDiffers(ConfigurationError):  # names what was found
     code = "E016"
 
     def __init__(self, what: str, remedy: str, *, tensor: str) -> None:
-        """`tensor` is the plan's name of it, which the federation is told."""
+        """`tensor` is the plan's name of it, which the federation receives."""
         super().__init__(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
         self.tensor = tensor
 

@@ -85,7 +85,7 @@ class LiveCurves:
             self._facts[key].append([number, value])
 
     def _write(self, facts: dict[str, Any]) -> None:
-        # Only a picture for people: where the disk is full, what the study itself saves says so.
+        # Only a picture for people. If the disk is full, saving the study reports it.
         with suppress(OSError):
             make_folder(self._path.parent)
             partial = self._path.with_suffix(".partial")

@@ -4,7 +4,7 @@ Rows of all parts of the split count. The rules:
 
 * a cell with fewer rows than the larger of plan and policy says is 0, and so is all that is about it;
 * of a number, only rows within the declared range count towards the smallest cell;
-* a column that this site does not have, or has as another kind, is 0: its absence is not told apart from few rows;
+* a column that this site does not have, or has as another kind, is 0: its absence is not distinguished from few rows;
 * only a table that might train is counted: without errors, and its warnings accepted as this hospital has it;
 * a column's rows answer for one run, however often that run asks again (released_columns.py).
 """

@@ -53,7 +53,7 @@ class SavedModel:
         concepts: the columns that it reads beside the site's own.
         profile: of the training rows; None in a model that was saved before there were profiles.
         own: a simple model, which has no network and no other values.
-        is_alone: whether the network was trained alone, on the site's own columns where the plan's are not told apart.
+        is_alone: whether the network was trained alone, on the site's own columns unless it has common columns apart.
         digest: of the file that it was read from, in hexadecimal; None for a model that was not read.
     """
 
@@ -240,7 +240,7 @@ def latest_run(state: Path) -> str:
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """The names of the models that a run left here, the federated one first; empty where there is none.
+    """The names of the models that a run left here, the federated one first; empty if there is none.
 
     Raises:
         OperatorError: this user may not look there.

@@ -79,7 +79,7 @@ class SiteNetworks:
         plan: the plan.
         columns: how many encoded columns the network reads.
         outputs: how many outputs it has.
-        common: how many of the columns are common to all sites; None where that is not told apart.
+        common: how many of the columns are common to all sites; None where that is not distinguished.
         own_module: the file of the hospital's own network, where the plan lists tensors only.
         module_seed: of the values with which that file's network starts.
     """

@@ -248,7 +248,7 @@ class Study:
         self._redrawn |= {(number, redraw) for number, redraw in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
-        """The chosen model, fine-tuned where the method says so, and what it predicts.
+        """The chosen model, fine-tuned if the method requires it, and what it predicts.
 
         Raises:
             TrainingDiverged: no finite model is left to choose.
@@ -392,7 +392,7 @@ class Study:
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
-    """Restore the chosen model, fine-tune it where the method says so, predict.
+    """Restore the chosen model, fine-tune it if the method requires it, predict.
 
     Raises:
         TrainingDiverged: no finite model is left.

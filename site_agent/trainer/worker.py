@@ -7,7 +7,7 @@ answers may leave the site; so explanations are printed here and never sent. The
 * it answers each round for one set of shared values, unless this hospital's policy allows another draw;
 * a question that no honest agent asks ends the process;
 * it goes on from what it has in memory or on disk, and never starts from the beginning in the middle of a run;
-* of a defect only its kind and place in our own code are told, never its words, which might quote a
+* of a defect only its kind and place in our own code are reported, never its words, which might quote a
   patient.
 """
 

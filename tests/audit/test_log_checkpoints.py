@@ -112,7 +112,7 @@ def test_the_witness_reads_nothing_of_the_log(sides: tuple[Side, Side]) -> None:
 
 
 def rolled_back(site: Side, folder: Path) -> Side:
-    """The site's state as it was before, brought back from a backup."""
+    """The site's state as it was before, restored from a backup."""
     shutil.copytree(site.path.parent, folder / "backup")
     site.work()
     return Side(folder / "backup", SITE)

@@ -128,7 +128,7 @@ def _explained(act: Callable[[], None]) -> None:
     try:
         act()
     except OSError as cause:  # as the site's masking does
-        raise OperatorError(what=f"{cause.strerror}.", consequence="Nothing left.", remedy="Make room.") from cause
+        raise OperatorError(what=f"{cause.strerror}.", consequence="Nothing left.", remedy="Free space.") from cause
 
 
 WRITERS = [journal, snapshot, audit_log, ledger, ledger_line, saved_state]
@@ -226,7 +226,7 @@ def config_in(folder: Path, office: Office, state: Path) -> Path:
 
 
 def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path, office: Office) -> None:
-    """Full: exit status 1 with the figures, since a restart mends it; read-only: 78. With room it starts."""
+    """Full: exit status 1 with the figures, since a restart corrects it; read-only: 78. With room it starts."""
     with small_disk(tmp_path / "disk", 8) as disk:
         config = config_in(tmp_path, office, disk / "state")
         (disk / "state").mkdir(mode=0o700)

@@ -98,7 +98,7 @@ def ran(directory: Path, plan: Plan, *, marks: bool, later: int) -> tuple[dict[s
 
 
 def test_a_restored_coordinator_goes_back_with_its_sites_to_the_same_bits(tmp_path: Path) -> None:
-    """Brought back with its mark, one round too old: all go back together, under attempts that nobody has used."""
+    """Restored with its mark, one round too old: all go back together, under attempts that nobody has used."""
     plan = a_plan(is_masked=True)
     expected, _ = ran(tmp_path / "undisturbed", plan, marks=True, later=10**6)
 
@@ -113,7 +113,7 @@ def test_a_restored_coordinator_goes_back_with_its_sites_to_the_same_bits(tmp_pa
 
 
 def test_a_copied_state_is_noticed(tmp_path: Path) -> None:
-    """Brought back by hand, without the mark: sites are sent away with the reason, and nothing more is computed."""
+    """Restored by hand, without the mark: sites are sent away with the reason, and nothing more is computed."""
     plan = a_plan(is_masked=False)
 
     found, network = ran(tmp_path / "copied", plan, marks=False, later=2)

@@ -128,7 +128,7 @@ def test_a_site_that_is_away_in_its_window_is_not_lost(tmp_path: Path) -> None:
     async def act(network: Mortal) -> None:
         shown.append(network.engine.status()["sites"])
         await leave(network, "cluj")
-        network.kill("coordinator")  # what was told is not forgotten with it
+        network.kill("coordinator")  # what was reported is not forgotten with it
         await asyncio.sleep(1000.0)
         assert not network.engine.finished.is_set()
         network.sites["cluj"].start()

@@ -21,7 +21,7 @@ IDENTITIES = made_up_identities()
 
 
 class Stream(QueuedStream):
-    """A site's stream; what the engine queues is delivered when the scene says so."""
+    """A site's stream; what the engine queues is delivered when the scene requires it."""
 
     def __init__(self, site: BehavingSite) -> None:
         super().__init__()

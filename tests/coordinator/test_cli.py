@@ -152,7 +152,7 @@ def test_a_mutilated_configuration_or_plan_never_shows_a_traceback(
 
 @pytest.mark.parametrize("words", [["fly"], ["start"], ["check", "--config"], ["status", "--yaml"], ["start", "x"]])
 def test_wrong_usage_ends_with_2(coordinator: Terminal, words: list[str]) -> None:
-    """A command called with words that do not fit says so."""
+    """A command with wrong arguments reports them."""
     assert coordinator(*words) == 2
     assert coordinator.err != ""
 

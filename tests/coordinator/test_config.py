@@ -79,7 +79,7 @@ def test_addresses_have_a_host_and_a_port(tmp_path: Path, address: str) -> None:
     ],
 )
 def test_each_mistake_is_told_at_its_line(tmp_path: Path, changes: dict[str, object], told: str) -> None:
-    """A wrong value, a missing and an unknown key are told with file, line and column."""
+    """A wrong value, a missing and an unknown key are reported with file, line and column."""
     path = written(tmp_path, **changes)
 
     with pytest.raises(ConfigurationError) as refusal:
@@ -99,7 +99,7 @@ def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_a_missing_plan_stops_the_start(tmp_path: Path) -> None:
-    """A plan that is named and not there is told by its path."""
+    """A plan that is named and not there is reported by its path."""
     configuration = read_configuration(written(tmp_path, plans=["none.yaml"]))
 
     with pytest.raises(ConfigurationError, match=r"none\.yaml cannot be read"):

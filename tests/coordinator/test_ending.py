@@ -17,7 +17,7 @@ from tests.rehearsal.study import plan_with
 
 
 def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path) -> None:
-    """All that is over is told to each site once, by the coordinator of the run or by any that is started later."""
+    """Each site is informed once of each run's end, by the coordinator of the run or by a later one."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
@@ -45,7 +45,7 @@ def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff"])
 def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
-    """A damaged note of who has heard stops nothing: the sites are told once more."""
+    """A damaged note of who has heard stops nothing: the sites are informed once more."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:

@@ -133,7 +133,7 @@ def test_a_late_site_takes_no_part_in_a_plan_that_waits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arrived", [0, 1, 2])
 def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, arrived: int) -> None:
-    """A site that comes back is told to send from the first chunk that the coordinator lacks."""
+    """A site that returns sends from the first chunk that the coordinator lacks."""
     plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2)
 
     async def scene() -> None:
@@ -297,7 +297,7 @@ def test_a_site_that_connects_after_everything_is_told_so(tmp_path: Path) -> Non
 
 
 def test_stopping_asks_every_site_to_come_back_later(tmp_path: Path) -> None:
-    """A coordinator that is stopped says so with a reason that is not final."""
+    """A coordinator that is stopped sends a reason that is not final."""
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES))

@@ -60,7 +60,7 @@ def test_a_coordinator_that_ends_asks_the_sites_to_come_back(tmp_path: Path) -> 
 
 
 def test_a_run_that_a_person_stops_is_on_record_and_never_made_again(tmp_path: Path) -> None:
-    """What was made stays on disk, and the sites are told that the run is over, not that it goes on."""
+    """What was made stays on disk, and the sites are informed that the run is over, not that it goes on."""
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))

@@ -251,7 +251,7 @@ def test_no_certificate_leaves_without_a_record(office: Office, register: Regist
     def record(event: str, **facts: object) -> None:
         records.append(facts["outcome"])
         if len(records) == 1:
-            raise AuditError(what="There is no room.", consequence="Nothing.", remedy="Make room.")
+            raise AuditError(what="There is no space.", consequence="Nothing.", remedy="Free space.")
 
     membership = Membership(office.authority, register, utc_now, record)
     raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))

@@ -122,7 +122,7 @@ def test_gathering_and_the_end_wait_as_well() -> None:
 
 @pytest.mark.parametrize("jump", [-3600, 0, 3600])
 def test_a_window_counts_on_a_clock_that_never_jumps(jump: int) -> None:
-    """It was read on the wall's clock when it was told; when that jumps afterwards, its end stays where it was."""
+    """It was read on the wall's clock when it was reported; when that jumps afterwards, its end stays where it was."""
     wall, clock = [NOON], [500.0]
     windows = Windows(clock=lambda: clock[0], now=lambda: wall[0])
     begins = int(NOON.timestamp()) + 60
@@ -139,7 +139,7 @@ def test_a_window_counts_on_a_clock_that_never_jumps(jump: int) -> None:
 
 
 def test_nobody_holds_a_study_for_ever() -> None:
-    """A window is cut at the longest length from its beginning, however often it is told; a cancelled one is gone."""
+    """A window is cut at the longest length from its start, however often it is sent; a cancelled one is removed."""
     windows = Windows(clock=lambda: 0.0, now=lambda: NOON)
     now = int(NOON.timestamp())
 
@@ -153,7 +153,7 @@ def test_nobody_holds_a_study_for_ever() -> None:
 
 
 def test_a_window_outlives_the_coordinator() -> None:
-    """What was told stands in the journal, the newest of each site."""
+    """What was reported stands in the journal, the newest of each site."""
     history = History()
     for begins in (5, 7):
         history.take({"kind": "maintenance", "site": "cluj", "begins": begins, "ends": 9})

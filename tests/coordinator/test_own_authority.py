@@ -37,7 +37,7 @@ HELLO = Hello(PROTOCOL_VERSION, "test")
 
 
 async def is_let_in(office: Office, running: Running, pair: grpc.ChannelCredentials) -> bool:
-    """Whether whoever shows this is told of the plan."""
+    """Whether whoever shows this is informed of the plan."""
     async with calling(running.address, pair) as caller:
         await caller.send(HELLO)
         return isinstance(await caller.receive(), Announcement)
@@ -212,7 +212,7 @@ FOREIGN = {name for name in IMPOSTORS if "site's name" in name}
 
 @pytest.mark.parametrize("name", IMPOSTORS)
 def test_an_authority_lets_nobody_in_but_its_site(tmp_path: Path, name: str, ready: tuple[Office, Hospital]) -> None:
-    """Every stream ends before anything is told; one in another site's name is an event of its own."""
+    """Every stream ends before anything is reported; one in another site's name is an event of its own."""
     office, hospital = ready
     pair = IMPOSTORS[name](hospital, Hospital.named("Stranger CA")).channel(office)
 

@@ -142,7 +142,7 @@ def test_what_others_have_named_is_text(page: StatusPage, configuration: Coordin
 
 
 def test_the_page_is_there_while_no_coordinator_runs(page: StatusPage) -> None:
-    """Without a running coordinator the page says so, and shows what the journal tells."""
+    """Without a running coordinator the page reports it, and shows what the journal tells."""
     html = asyncio.run(page.main())
 
     assert "not running" in html
@@ -187,7 +187,7 @@ def test_a_site_that_the_run_has_given_up_is_told() -> None:
 
 
 def test_a_long_curve_is_told_in_few_points() -> None:
-    """Of a hundred thousand measurements a few hundred are told, the first, the last and the lowest among them."""
+    """Of a hundred thousand measurements a few hundred are reported, the first, the last and the lowest among them."""
     points = [(number, abs(number - 77_777) + 1.0) for number in range(100_000)]
 
     few = thinned(points)

@@ -1,4 +1,4 @@
-"""A site of a run that the federation office revokes: nobody waits for it, and everybody is told of it."""
+"""A site of a run that the federation office revokes: nobody waits for it, and everybody is informed of it."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_who_was_shut_out_comes_back_to_the_round_that_waits_or_to_a_later_one(w
 
 
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
-    """What was revoked before or while it was down is told as well, and noted once."""
+    """What was revoked before or while it was down is reported as well, and noted once."""
 
     async def scene() -> None:
         stage = at_work(tmp_path, WAITS)

@@ -98,7 +98,7 @@ class Night:
         self.stage.connect(stream.site)
 
     def look(self) -> None:
-        """What is told at this moment is true."""
+        """What is reported at this moment is true."""
         status = self.stage.engine.status()
         run, pace = status["run"], status["pace"]
         if run is None or pace is None:
@@ -167,7 +167,7 @@ def test_a_disturbed_attempt_is_no_measure() -> None:
 
 
 def test_the_end_of_a_run_has_progress(tmp_path: Path) -> None:
-    """Once all rounds are made it is told how many sites have the result."""
+    """Once all rounds are made it reports how many sites have the result."""
     told = []
 
     async def scene() -> None:

@@ -122,7 +122,7 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
 
 
 def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
-    """Pause, resume and stop reach the run; twice the same is told, and so is a coordinator that is not there."""
+    """Pause, resume and stop reach the run; twice the same is reported, and so is a coordinator that is not there."""
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan_with(IDENTITIES))

@@ -257,7 +257,7 @@ def test_a_socket_is_reached_below_a_path_of_any_length(tmp_path: Path) -> None:
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_wrong_configuration(tmp_path: Path) -> None:
-    """A file in the directory's place is told with its name, and nothing is started."""
+    """A file in the directory's place is reported with its name, and nothing is started."""
     place = place_in(tmp_path, state="plan.yaml/state")
 
     done = finished("coordinator", "start", "--config", place.config)

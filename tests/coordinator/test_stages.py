@@ -144,7 +144,7 @@ def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
 
 
 def test_a_report_is_summed_and_its_figures_are_on_record(tmp_path: Path) -> None:
-    """Each of three sites has 0.75 and gained: the mean is 0.75, and of three sites no variance is told."""
+    """Each of three sites has 0.75 and gained: the mean is 0.75, and of three sites no variance is reported."""
     scalars = {
         "sites with a metric": 1,
         "metric": 3 * GAIN_SCALE // 4,
@@ -159,7 +159,7 @@ def test_a_report_is_summed_and_its_figures_are_on_record(tmp_path: Path) -> Non
 
 
 def test_an_impossible_report_voids_the_attempt_and_ends_the_run(tmp_path: Path) -> None:
-    """Sites that report a gain without a metric are told from honest ones, three times, and then the run is over."""
+    """Sites that report a gain without a metric are detected, three times, and then the run is over."""
 
     async def scene() -> None:
         plan = a_plan(gain="sums")

@@ -240,7 +240,7 @@ with tempfile.NamedTemporaryFile() as file:
 
 @pytest.mark.skipif("not sys.platform.startswith('linux')")
 def test_threads_share_one_heap() -> None:
-    """Told so, eight threads take their memory from one heap; not told, from several."""
+    """With the setting eight threads share one heap; without it they use several."""
 
     def heaps(*words: str) -> int:
         program = [sys.executable, "-c", _THREADS, *words]

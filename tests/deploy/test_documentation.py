@@ -89,7 +89,7 @@ def test_every_command_is_understood(page: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [["pki", "invite", "st-mary", "--frobnicate"], ["site-agent", "fly"]])
 def test_a_wrong_command_is_noticed(words: list[str]) -> None:
-    """The check above can fail: an option and a command that do not exist are told."""
+    """The check above can fail: an option and a command that do not exist are reported."""
     assert refusal(words) is not None
 
 

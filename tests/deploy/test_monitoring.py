@@ -127,7 +127,7 @@ def test_a_round_ages_until_it_is_closed(tmp_path: Path) -> None:
     ],
 )
 def test_only_known_pages_are_answered(request_line: bytes, status: int) -> None:
-    """GET of a known path is answered, and anything else is told why not, with a length that fits."""
+    """GET of a known path is answered, and anything else is refused with a reason, with a length that fits."""
     said = answer(request_line + b"\r\n\r\n", {"/health": lambda: text(200, "running")})
 
     head, _, content = said.partition(b"\r\n\r\n")

@@ -258,7 +258,7 @@ def test_every_program_of_a_package_is_one_of_the_project() -> None:
 
 
 def test_checksums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
-    """SHA256SUMS is read by sha256sum, and a changed file is told."""
+    """SHA256SUMS is read by sha256sum, and a changed file is reported."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/one.whl").write_text("one")
     module("materials")["write_checksums"](tmp_path)

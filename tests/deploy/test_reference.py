@@ -137,7 +137,7 @@ def test_wrong_words_are_one_sentence(program: str, words: list[str], capsys: py
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
-    """Each kind of error ends with a documented status, and what no restart can mend is not restarted."""
+    """Each kind of error ends with a documented status, and what no restart can correct is not restarted."""
     documented = {code.number: code for code in EXIT_CODES}
 
     assert {kind.exit_status for kind in error_kinds(OperatorError)} <= documented.keys()

@@ -100,7 +100,7 @@ def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
 
 @needs_systemd_analyze
 def test_verification_sees_a_misspelt_key(root: Path) -> None:
-    """The check above can fail: one letter more in a key is told."""
+    """The check above can fail: one letter more in a key is reported."""
     unit = root / "etc/systemd/system/coordinator.service"
     unit.write_text(unit.read_text().replace("NoNewPrivileges=", "NoNewPrivilegess="))
 

@@ -89,20 +89,20 @@ def write_canaries(scene: Scene) -> list[str]:
 
 
 def test_a_broken_configuration_is_a_finding(scene: Scene) -> None:
-    """Every mistake of the file is told, nothing else is looked at, and the file mended is fine."""
+    """Every mistake of the file is reported, nothing else is checked, and the corrected file is fine."""
     good = scene.hospital.read_text()
     scene.change(sight="a")
     told = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--side", "agent", "--json"])
     scene.hospital.write_text(good)
-    mended = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--side", "agent", "--json"])
+    corrected = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--side", "agent", "--json"])
 
     (finding,) = json.loads(told.stdout)
     assert (finding["identifier"], "did you mean site" in finding["says"]) == ("D401", True)
-    assert json.loads(mended.stdout)[0]["severity"] == "fine"
+    assert json.loads(corrected.stdout)[0]["severity"] == "fine"
 
 
 def test_the_coordinators_doctor(scene: Scene) -> None:
-    """A stopped coordinator, a broken plan and an unmoved root key are told; the bundle has no path."""
+    """A stopped coordinator, a broken plan and an unmoved root key are reported; the bundle has no path."""
     bundle = scene.place.folder / "bundle.json"
     (scene.place.folder / "plan.yaml").write_text("study: x\n")
 

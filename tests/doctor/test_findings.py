@@ -55,7 +55,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
     ("judge", "expected", "words"),
     [
         (lambda: judge_disk(80 << 30), FINE, "free"),
-        (lambda: judge_disk(900 << 20), WARNING, "Make room"),
+        (lambda: judge_disk(900 << 20), WARNING, "Free space"),
         (lambda: judge_disk(1 << 20), FAILURE, "audit log"),
         (lambda: validity(60.0), FINE, "60 more days"),
         (lambda: validity(9.0), WARNING, "ends in 9 days. Renew."),
@@ -88,13 +88,13 @@ def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity, wo
     [(-60.0, "60 seconds"), (300.0, "5 minutes"), (7200.0, "2 hours"), (129600.0, "36 hours"), (864000.0, "10 days")],
 )
 def test_a_difference_of_clocks_is_spelled(seconds: float, words: str) -> None:
-    """A difference is told in the largest unit of which there are two, without its sign."""
+    """A difference is reported in the largest unit of which there are two, without its sign."""
     assert spelled(seconds) == words
 
 
 def test_the_exit_status_is_that_of_the_worst() -> None:
     """0 where all is well, 3 with a warning, 1 with a failure, whatever else there is."""
-    good, odd, bad = fine("D405", "Well."), warning("D405", "Odd.", "Look."), failure("D405", "Bad.", "Mend.")
+    good, odd, bad = fine("D405", "Well."), warning("D405", "Odd.", "Look."), failure("D405", "Bad.", "Correct.")
 
     assert [exit_status(found) for found in ([], [good], [good, odd], [odd, bad, good])] == [0, 0, 3, 1]
 
@@ -111,7 +111,7 @@ def chmod(words: str) -> None:
 
 
 def test_a_directory_that_others_may_write(tmp_path: Path) -> None:
-    """It is told with the command that mends it, and well after that."""
+    """It is reported with the command that corrects it, and well after that."""
     tmp_path.chmod(0o777)
 
     told = key_checks.judge_directory(tmp_path)
@@ -130,7 +130,7 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_key_that_others_may_read(office: Office) -> None:
-    """It is told with the command that mends it, and well after that; a key that is not there yet is no fault."""
+    """It is reported with the command that corrects it, and fine after that. A missing key is no fault."""
     key = office.folder / "a" / "tls.key"
     key.chmod(0o644)
 
@@ -152,7 +152,7 @@ def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity)
 
 
 def test_an_invitation_that_does_not_fit(office: Office) -> None:
-    """An invitation that ended, or is another site's, or is no invitation, is told; a good one is well."""
+    """An invitation that ended, or is another site's, or is no invitation, is reported; a good one is well."""
     place = office.folder / "b.invitation"
     with Register(office.authority.register_path) as register:
         invite_site(
@@ -169,7 +169,7 @@ def test_an_invitation_that_does_not_fit(office: Office) -> None:
 
 
 def test_an_authority(office: Office, tmp_path: Path) -> None:
-    """Its register, keys and certificates are looked at; the sealed root key is told until it is moved away."""
+    """Its register, keys and certificates are looked at; the sealed root key is reported until it is moved away."""
     directory, root = office.folder / "authority", office.authority.sealed_root_key_path
 
     before = key_checks.judge_authority(directory, NOW)

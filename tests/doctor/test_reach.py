@@ -75,14 +75,14 @@ async def looked_at_running(office: Office, state: Path, proxies: list[tuple[str
 
 
 def test_a_coordinator_that_answers_is_found(office: Office, tmp_path: Path) -> None:
-    """Directly, through CONNECT, behind passthrough; a proxy that refuses is named, and no_proxy mends it."""
+    """Directly, through CONNECT, behind passthrough; a proxy that refuses is named, and no_proxy corrects it."""
     proxies = [("connects to", ConnectProxy()), ("does not connect to", ConnectProxy(allows=False))]
 
     asyncio.run(looked_at_running(office, tmp_path / "state", proxies))
 
 
 def test_an_intercepting_device_is_named(office: Office, tmp_path: Path) -> None:
-    """A device that opens TLS is told by its authority's name, with whom to ask."""
+    """A device that opens TLS is reported by its authority's name, with whom to ask."""
     with listening(intercepting(tmp_path, "Acme Web Gateway")) as port:
         finding = the_failure(look(target_of(office, port)))
 
@@ -93,7 +93,7 @@ def test_an_intercepting_device_is_named(office: Office, tmp_path: Path) -> None
 
 
 def test_a_name_without_an_address(office: Office) -> None:
-    """A name that leads nowhere is told as such, and no port is tried."""
+    """A name that leads nowhere is reported as such, and no port is tried."""
     finding = the_failure(look(target_of(office, 8443, "no-such-host.invalid")))
 
     assert finding.identifier == "D407"
@@ -130,7 +130,7 @@ def test_a_firewall_that_says_nothing(office: Office) -> None:
 
 
 def test_a_program_that_speaks_no_tls(office: Office) -> None:
-    """A web server without TLS, or a device that cuts TLS off, is told apart from a closed port."""
+    """A web server without TLS, or a device that cuts TLS off, is distinguished from a closed port."""
     with listening(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         finding = the_failure(look(target_of(office, port)))
 
@@ -138,7 +138,7 @@ def test_a_program_that_speaks_no_tls(office: Office) -> None:
 
 
 def test_an_expired_coordinator(tmp_path: Path) -> None:
-    """A certificate that ended is told with its day; after `pki renew` all is well."""
+    """A certificate that ended is reported with its day; after `pki renew` all is well."""
     office = Office.found(tmp_path, now=datetime.now(UTC) - timedelta(days=100))
 
     with listening(intercepting_as(office)) as port:
@@ -156,7 +156,7 @@ def test_an_expired_coordinator(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_behind(tmp_path: Path) -> None:
-    """A certificate of the days to come is told with both ends, and the clock that has to be set."""
+    """A certificate of the days to come is reported with both ends, and the clock that has to be set."""
     office = Office.found(tmp_path, now=datetime.now(UTC) + timedelta(days=6))
 
     with listening(intercepting_as(office)) as port:
@@ -168,7 +168,7 @@ def test_a_clock_that_is_behind(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_does_not_answer(office: Office) -> None:
-    """A proxy that is not there is told by its own address, not by the coordinator's."""
+    """A proxy that is not there is reported by its own address, not by the coordinator's."""
     port = free_port()
     finding = the_failure(look(target_of(office, 8443), https_proxy=f"http://127.0.0.1:{port}"))
 
@@ -198,7 +198,7 @@ def test_a_proxy_that_cannot_be_used_is_told(office: Office) -> None:
 
 
 def test_a_name_that_leads_to_ipv6_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is told."""
+    """Where IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is reported."""
     resolve = socket.getaddrinfo
 
     def both(host: str, port: int, *words: object, **names: object) -> object:

@@ -86,7 +86,7 @@ def can_have_hosts_of_its_own() -> bool:
 
 @pytest.mark.skipif(not can_have_hosts_of_its_own(), reason="a hosts file of its own needs root and unshare")
 def test_a_name_with_ipv6_first(scene: Scene, tmp_path: Path) -> None:
-    """Where the name leads to IPv6 first and only IPv4 answers, gRPC still gets there, and the doctor says so."""
+    """Where the name leads to IPv6 first and only IPv4 answers, gRPC still gets there, and the doctor reports it."""
     (tmp_path / "hosts").write_text("::1 localhost\n127.0.0.1 localhost\n")
     doctor = f"{PROGRAMS / 'site-agent'} doctor --side agent --json --config {scene.hospital}"
     words = f"mount --bind {tmp_path / 'hosts'} /etc/hosts && exec {doctor}"

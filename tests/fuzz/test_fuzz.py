@@ -76,7 +76,7 @@ def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
     kept = sorted(FOUND.glob("*/*.hex"))
     assert kept
 
-    for path in kept:  # in hexadecimal, since an editor would mend some of them
+    for path in kept:  # in hexadecimal, since an editor would change some of them
         target = known[path.parent.name]
         try:
             target.decode(bytes.fromhex(path.read_text()))
@@ -184,7 +184,7 @@ def test_calls_that_end_in_mid_write_keep_no_later_one_waiting(monkeypatch: pyte
 
 
 def test_a_server_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that is taken and never ended is told as unanswered."""
+    """A stream that is taken and never ended is reported as unanswered."""
     monkeypatch.setattr("tests.fuzz.calls.LONGEST_SECONDS", 0.3)
 
     told = told_of(never_ends, 20)

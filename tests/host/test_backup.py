@@ -125,7 +125,7 @@ def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
 
 
 def test_an_older_state_gives_way_and_is_kept(tmp_path: Path) -> None:
-    """A backup that goes on where the present logs end is brought back; what was there lies beside it."""
+    """A backup that goes on where the present logs end is restored; what was there lies beside it."""
     state, file = a_state(tmp_path / "state", lines=5), tmp_path / "one.backup"
     written(state, file)
     newer = contents(state)

@@ -141,7 +141,7 @@ def _cosigned(weakened: bool, witness: Side, grown: LogGrowth, without: Weakened
 
 
 def rolled_back_log(weakened: bool) -> bool:
-    """Bring back yesterday's log from a backup, and go on as if nothing had been done since."""
+    """Restore yesterday's log from a backup, and go on as if nothing had been done since."""
 
     def stand(self: LogSession, standing: LogStanding) -> None:
         self._confirmed = 0
@@ -221,7 +221,7 @@ ATTACKS = (
     ),
     Attack(
         name="rolled-back-log",
-        tries="a site brings back an older audit log and goes on from there",
+        tries="a site restores an older audit log and goes on from there",
         without="the comparison with the last cosigned checkpoint, on both sides",
         run=rolled_back_log,
     ),

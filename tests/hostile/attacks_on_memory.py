@@ -45,7 +45,7 @@ from tests.rehearsal.study import offer
 
 
 def ledger_from_a_backup(weakened: bool, loss: str) -> bool:
-    """Bring back yesterday's ledger, or delete it, and repeat a step without d."""
+    """Restore yesterday's ledger, or delete it, and repeat a step without d."""
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:

@@ -52,7 +52,7 @@ def is_spoiled(network: Network) -> bool:
 
 @contextmanager
 def without_check_words() -> Iterator[None]:
-    """The coordinator does not look whether all masks cancelled, and takes any number that comes of it."""
+    """The coordinator does not check whether all masks cancelled, and takes any number that comes of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunningSum, "is_consistent", property(lambda self: True))
         patch.setattr(Run, "_is_in_range", lambda self, sums: True)

@@ -1,4 +1,4 @@
-"""The real engine and real agents in one process, on lines that break when a test says so.
+"""The real engine and real agents in one process, on lines that break when a test requires it.
 
 Nothing waits: the clock is made up. What sites say reaches the engine in an order drawn from a seed.
 """

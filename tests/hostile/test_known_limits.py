@@ -1,4 +1,4 @@
-"""What still succeeds, and where the pages say so. A mend turns one of these red: then it moves to the wall."""
+"""What still succeeds, and where the pages report it. A fix turns one of these red: then it moves to the wall."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(tmp_path: Path, off
 
 
 def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """What an operator can mend is no refusal: the agent ends with 1 and comes back, and nobody is told to stop."""
+    """What an operator can correct is no refusal: the agent ends with 1 and returns, and nobody must stop."""
     failure = Failed(SiteReason.TRAINER_FAILED, 1)
 
     async def offer_a_round(stream: Stream) -> None:

@@ -123,7 +123,7 @@ def expected(plan: Plan) -> Vector:
 
 
 def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path) -> None:
-    """Whatever its trainer hands out, the gate lets nothing but zeros through, and says so."""
+    """Whatever its trainer hands out, the gate lets nothing but zeros through, and reports it."""
     plan = evaluating_plan()
 
     async def scene(network: Network) -> None:

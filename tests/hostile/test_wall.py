@@ -1,4 +1,4 @@
-"""Every attack is refused by the real programs and succeeds against its weakened copy; the wall says so."""
+"""Every attack is refused by the real programs and succeeds against its weakened copy; the wall reports both."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Federation:
         assert self.identities.setdefault(machine.name, told) == told
 
     def _await(self, machine: Machine, event: str, typed: str) -> str:
-        """A person looks into the journal before typing; the line that says so."""
+        """A person looks into the journal before typing; the line that reports it."""
         unit = f"site-gate@{REGISTRY}" if REGISTRY in typed else "site-gate"
         words = ("journalctl", "--no-pager", "--output", "cat", "--grep", event)
 

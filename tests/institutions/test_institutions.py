@@ -203,7 +203,7 @@ def test_killed_services_come_back_and_the_study_goes_on(under_way: Federation) 
 
 
 def test_services_that_hang_are_started_again(under_way: Federation) -> None:
-    """All three stopped at once: each one's watchdog ends it, its journal says so, and further rounds are made."""
+    """All three stopped at once: each one's watchdog ends it, its journal reports it, and further rounds are made."""
     before = main_processes(under_way)
 
     for name, unit in SERVICES:
@@ -271,7 +271,7 @@ def test_a_hospitals_computer_is_lost_and_the_study_goes_on_with_another(under_w
 
 
 def test_the_coordinator_moves_to_another_computer(under_way: Federation) -> None:
-    """As the runbook moves it: the study goes on at the new computer, and no site is told anything."""
+    """As the runbook moves it: the study goes on at the new computer, and no site receives a message."""
     processes = [machine.property("site-agent", "MainPID") for machine in under_way.hospitals]
     old = under_way.office
     under_way.institutions.boot(NEW_OFFICE)

@@ -1,4 +1,4 @@
-"""What holds for every method at a site: what leaves it, what repeats, what a saved state brings back."""
+"""What holds for every method at a site: what leaves it, what repeats, what a saved state restores."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from site_agent.trainer.worker import Worker, begin_study
 from site_agent.trainer_socket import Check, Conclude, Failed, Message, Prepare, Trained, _frame
 from tests.laws.catalogue import NAMES, catalogue_plan
 from tests.rehearsal.gates import NOON, gate_for, policy_with
-from tests.site_agent.trainer.asked import Hatch, as_bytes, question
+from tests.site_agent.trainer.asked import ScriptedSocket, as_bytes, question
 
 CANARY = "canary"
 OWN_COLUMN = f"{CANARY}-marker"
@@ -44,7 +44,7 @@ by_method = pytest.mark.parametrize(
 
 
 def hospital_for(folder: Path, plan: Plan) -> Hospital:
-    """A site whose every cell, label, identifier and name can be told from anything else."""
+    """A site whose every cell, label, identifier and name can be distinguished from anything else."""
     place = folder / f"{CANARY}-folder"
     place.mkdir()
     generator = np.random.default_rng(5)
@@ -83,7 +83,7 @@ def hospital_for(folder: Path, plan: Plan) -> Hospital:
     return hospital
 
 
-class Watched(Hatch):
+class Watched(ScriptedSocket):
     """An agent that drives one run through a real gate; `frames` is all that came to it, `released` all that left."""
 
     def __init__(self, plan: Plan, hospital: Hospital) -> None:

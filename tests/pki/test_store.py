@@ -29,7 +29,7 @@ def test_a_secret_is_private_whatever_the_umask(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
 def test_an_open_secret_is_not_used(tmp_path: Path, mode: int) -> None:
-    """A secret that the group or everybody may use is refused with the command that mends it."""
+    """A secret that the group or everybody may use is refused with the command that corrects it."""
     path = tmp_path / "key"
     store.write_secret(path, b"s", replace=False)
     path.chmod(mode)

@@ -59,6 +59,6 @@ def test_numbers_pack_injectively(one: int, other: int) -> None:
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64])
 def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
-    """A number that does not fit is never cut short."""
+    """A number that does not fit is never shortened."""
     with pytest.raises(struct.error):
         pack("n", number)

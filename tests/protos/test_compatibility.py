@@ -60,9 +60,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "so there is no prefix",
     ),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
-    "private normalisations where there are none": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
+    "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
     "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor known as a normalisation"),
-    "private lower layers where there are none": (of("lg-fedavg"), LOGISTIC, "nothing would stay private"),
+    "private lower layers without any": (of("lg-fedavg"), LOGISTIC, "nothing would stay private"),
     "private epochs after single batches": (
         of("fedrep"),
         {"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}},

@@ -1,4 +1,4 @@
-"""What people write: every mistake is told where it stands, and no file does anything else."""
+"""What people write: every mistake is reported where it stands, and no file does anything else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parse(text: str | bytes) -> Household:
 
 
 def mistakes(text: str | bytes) -> list[str]:
-    """The lines in which a refused file's mistakes are told."""
+    """The lines in which a refused file's mistakes are reported."""
     with pytest.raises(ConfigurationError) as refusal:
         parse(text)
     return re.findall(r"^    house\.yaml:(.*)$", refusal.value.what, re.MULTILINE)
@@ -243,7 +243,7 @@ def test_a_huge_file_is_refused_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("digits", [4301, 100_000])
 def test_a_number_of_thousands_of_digits_is_a_mistake(digits: int) -> None:
-    """A number too long to be read is told like any other mistake."""
+    """A number too long to be read is reported like any other mistake."""
     told = mistakes("number: " + "9" * digits)
 
     assert told == ["1:9: this number cannot be read"]

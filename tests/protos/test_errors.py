@@ -29,23 +29,23 @@ from protos.errors import (
 )
 def test_each_kind_ends_a_program_with_its_own_status(kind: type[OperatorError], status: int) -> None:
     """A service is restarted after 1 and never after 77 and 78, so the numbers are fixed."""
-    error = kind(what="It broke.", consequence="Nothing left.", remedy="Mend it.")
+    error = kind(what="It broke.", consequence="Nothing left.", remedy="Correct it.")
 
     assert error.exit_status == status
 
 
 def test_an_operator_reads_program_and_three_sentences() -> None:
     """What happened stands behind the program's name, then what it means, then what to do."""
-    error = OperatorError(what="It broke.", consequence="Nothing left.", remedy="Mend it.")
+    error = OperatorError(what="It broke.", consequence="Nothing left.", remedy="Correct it.")
 
-    assert error.lines("site-agent") == "site-agent: It broke. [E001]\n  Nothing left.\n  Mend it."
-    assert str(error) == "It broke. Nothing left. Mend it."
+    assert error.lines("site-agent") == "site-agent: It broke. [E001]\n  Nothing left.\n  Correct it."
+    assert str(error) == "It broke. Nothing left. Correct it."
 
 
 @pytest.mark.parametrize("missing", ["what", "consequence", "remedy"])
 def test_no_sentence_can_be_left_out(missing: str) -> None:
     """An error without one of its sentences cannot be raised."""
-    sentences = {"what": "It broke.", "consequence": "Nothing left.", "remedy": "Mend it."}
+    sentences = {"what": "It broke.", "consequence": "Nothing left.", "remedy": "Correct it."}
     del sentences[missing]
 
     with pytest.raises(TypeError):

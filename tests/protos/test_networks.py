@@ -198,7 +198,7 @@ def test_common_columns_are_some_of_the_columns(common: int) -> None:
 
 
 def test_a_listed_tensors_layer_is_its_name_up_to_the_last_dot() -> None:
-    """A hospital's own layers are told by their tensors' names."""
+    """A hospital's own layers are reported by their tensors' names."""
     names = ("encoder.0.weight", "encoder.0.bias", "scale")
     listed = NamedTensors(
         name="named-tensors", tensors=tuple(NamedTensor(name=name, shape=(1,), bound=0.0) for name in names)

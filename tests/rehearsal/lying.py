@@ -237,7 +237,7 @@ def evidence_of(
     """Run the agent of site a against a lying coordinator until it stops, and collect the evidence.
 
     An agent that goes on for `seconds` after `counted_from` has come true is stopped, and `is_waiting`
-    says so.
+    reports it.
     """
     hospital = hospital or hospital_for(folder)
     for plan in approved:

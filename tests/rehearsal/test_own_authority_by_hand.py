@@ -142,7 +142,7 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_one_that_has_ended_is_renewed_by_people_and_never_by_the_federation(tmp_path: Path) -> None:
-    """At the enrolment port its site is told who issues its certificates, and the way to the next one."""
+    """At the enrolment port its site is informed who issues its certificates, and the way to the next one."""
     office, _ = changed_over(tmp_path, utc_now() - timedelta(days=1), 300)
 
     with pytest.raises(RefusedError, match="has an authority of its own") as told:

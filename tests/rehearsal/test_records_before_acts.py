@@ -26,7 +26,7 @@ from tests.rehearsal.study import plan_with
 
 def no_room(*_: object, **__: object) -> None:
     """A log on a full disk."""
-    raise AuditError(what="There is no room.", consequence="Nothing was done.", remedy="Make room.")
+    raise AuditError(what="There is no space.", consequence="Nothing was done.", remedy="Free space.")
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_again(tmp_
 
 
 def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_path: Path, office: Office) -> None:
-    """A site that shows other leaves than those of its log is told so and cut off; the coordinator has it on record."""
+    """A site that shows other leaves than those of its log is disconnected with the reason, and the record has it."""
     site = Site.of(office, "a", tmp_path / "a")
     site.audit.write("plan_approved", by="A. Jones")
 
@@ -363,7 +363,7 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
 
 
 def test_the_enrolment_port_answers_a_stranger_only_so_often(tmp_path: Path) -> None:
-    """Of hundreds of requests at once a few dozen are answered, and the rest are told to come later."""
+    """Of hundreds of requests at once a few dozen are answered, and the rest must come later."""
     office = Office.found(tmp_path / "office")
 
     async def scene() -> list[grpc.StatusCode]:

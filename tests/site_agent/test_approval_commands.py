@@ -104,7 +104,7 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
 
 
 def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
-    """A missing plan and a missing folder for the page are told by their paths."""
+    """A missing plan and a missing folder for the page are reported by their paths."""
     missing = site.folder / "missing" / "review.html"
 
     assert site("review") == 78
@@ -116,7 +116,7 @@ def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
 
 @pytest.mark.parametrize(("rows", "status"), [(None, 0), (9, 0), (4, 78), (2, 78)])
 def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | None, status: int) -> None:
-    """With fewer training rows than batches or than the policy wants review ends with 78; uncounted, it says so."""
+    """With fewer training rows than batches or than the policy allows, review ends with 78; uncounted, it warns."""
     site.plan(schedule={"aggregate": "every-epoch", "epochs": 1, "batches_per_epoch": 3})
     site.allow(smallest_training_rows=5)
     if rows is not None:
@@ -189,7 +189,7 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
 
 
 def test_four_eyes_see_when_they_are_four(site: Site) -> None:
-    """After the first person nothing trains yet, and the command says so; the second one completes it."""
+    """After the first person nothing trains yet, and the command reports that; the second one completes it."""
     plan = site.plan()
     site.allow(approvers=2)
 

@@ -1,4 +1,4 @@
-"""Approvals that a service could have written count as nobody's; each refusal has the command that mends it."""
+"""Approvals that a service could have written count as nobody's; each refusal has the command that corrects it."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_random_bytes_are_no_configuration(site_agent: Terminal, folder: Path, s
     ],
 )
 def test_wrong_usage_ends_with_2(site_agent: Terminal, words: list[str]) -> None:
-    """A command called with words that do not fit says so, whatever files there are."""
+    """A command with wrong arguments reports them, whatever files there are."""
     assert site_agent(*words) == 2
     assert site_agent.err != ""
 
@@ -251,7 +251,7 @@ def test_a_file_that_is_not_there_is_told(site_agent: Terminal, tmp_path: Path, 
 
 
 def test_a_directory_is_no_configuration(site_agent: Terminal, tmp_path: Path) -> None:
-    """A path that names a directory is told as such."""
+    """A path that names a directory is reported as such."""
     assert site_agent("check", "--config", tmp_path) == 78
     assert_three_sentences(site_agent.err)
 
@@ -325,7 +325,7 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
     ],
 )
 def test_a_wrong_plan_is_not_approved(site_agent: Terminal, folder: Path, keys: dict[str, Any], finding: str) -> None:
-    """A plan that breaks a rule is told with file, line and column, and no approval is written."""
+    """A plan that breaks a rule is reported with file, line and column, and no approval is written."""
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(made_up_identities()) | keys))
 
     assert (

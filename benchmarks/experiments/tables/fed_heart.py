@@ -2,7 +2,7 @@
 
 Source: Tavakoli et al. 2024 (FENDA-FL), tables 2 and 5. 15 rounds
 of 100 steps with batches of 4, AdamW (SCAFFOLD: plain SGD), sites weighed by rows on the public grid
-(SCAFFOLD: equally, because its rule says so), dropout 0.3 before the head of every network that has one.
+(SCAFFOLD: equally, because its rule requires it), dropout 0.3 before the head of every network that has one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A study of no paper. Every setting is run three ways by the same recipe at equal epochs: federated; alone, the
 same network at each site; and placebo, each site among copies of itself, so that what averaging does alone is
-told apart from what other sites bring. Federated minus placebo is what the others are worth.
+distinguished from what other sites bring. Federated minus placebo is what the others are worth.
 
 The recipe is a small one: Global Layers' network without
 entities and transformer, latent 32, dropout 0.3 (inputs 0.2), AdamW at 0.001, 20 epochs of 5 batches. Where all

@@ -131,7 +131,7 @@ def _check_names(names: list[str]) -> None:
     else:
         has_twice = False
     if has_twice:
-        refuse(["the header has a name twice, small and capital letters not told apart"])
+        refuse(["the header has a name twice, small and capital letters not distinguished"])
 
 
 def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:

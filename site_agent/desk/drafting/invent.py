@@ -46,7 +46,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
     Args:
         contract: what the table is to satisfy.
         rows: how many, without the names; at least twenty, and one per class.
-        seed: of all draws.
+        seed: of the random generator.
 
     Raises:
         UsageError: too few rows, or a name or code that a spreadsheet would take for a formula.

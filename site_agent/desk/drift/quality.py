@@ -127,7 +127,7 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """By outcome; where nothing has changed, one of them is told in 1 of 100 tables, however many there are."""
+    """By outcome; where nothing has changed, one of them is reported in 1 of 100 tables, however many there are."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     deviate, is_number = NormalDist().inv_cdf(1 - LEVEL / 2 / len(outcomes)), new.task == "regression"

@@ -50,7 +50,7 @@ def verdict(examination: Examination, accepted_by: str | None) -> str:
     if examination.patients is not None:
         size += f" of {examination.patients} patients"
     if errors:
-        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before it is mended."
+        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before it is corrected."
     if warnings and accepted_by is None:
         return f"{size}. {counted(warnings, 'warning')}: a person has to agree before anything is trained."
     if warnings:

@@ -25,7 +25,7 @@ class Layers:
     tensors: Mapping[str, Values]
 
     def linear(self, value: str, name: str) -> str:
-        """W·x + b over the last axis, without b where there is none."""
+        """W·x + b over the last axis, without b if there is none."""
         mapped = self.graph.apply("matmul", value, self.graph.constant(self.tensors[f"{name}.weight"].T))
         bias = self.tensors.get(f"{name}.bias")
         return mapped if bias is None else self.graph.apply("add", mapped, self.graph.constant(bias))

@@ -49,7 +49,7 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
 
 
 def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) -> npt.NDArray[np.float64]:
-    """Intercept and slope of each resample, shape (resamples, 2); NaN where there is none."""
+    """Intercept and slope of each resample, shape (resamples, 2); NaN if there is none."""
     line = np.tile([0.0, 1.0], (len(counts), 1))
     with np.errstate(all="ignore"):
         for _ in range(_STEPS):

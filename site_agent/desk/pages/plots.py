@@ -104,7 +104,7 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
     Args:
         about: what the plot shows, in one sentence.
         label: of the axis.
-        rows: from top to bottom; one without a value says so.
+        rows: from top to bottom; one without a value shows that it has none.
         reference: where the line stands.
     """
     shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]

@@ -38,7 +38,7 @@ class LeftOut:
         column: its name.
         flaw: what is wrong.
         places: int64, the rows, counted from 0, rising.
-        values: of each of these rows the value, as a person is shown it; empty where there is none.
+        values: of each of these rows the value, as a person is shown it; empty if there is none.
     """
 
     column: str

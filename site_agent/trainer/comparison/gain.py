@@ -67,7 +67,7 @@ class Gain:
     Attributes:
         metric: auroc, or rmse, of which less is better.
         federated, siloed: None where undefined, or where there is no such model.
-        best_local: the name of the best local model; None where there is none.
+        best_local: the name of the best local model; None if there is none.
         difference: federated minus the best local model with its paired interval.
         placebo: federated minus the placebo, where there was one.
         verdict: one of five.
@@ -108,7 +108,7 @@ class Gain:
 
 
 def headline_metric(task: Task) -> str:
-    """The metric in which gain is told."""
+    """The metric in which gain is reported."""
     return "rmse" if task == "regression" else "auroc"
 
 

@@ -227,7 +227,7 @@ def reason(column: str, flaw: Flaw, cell: object) -> str:
 
 
 def joined(reasons: Sequence[str]) -> str:
-    """The first reasons of a row as one text; empty where there is none."""
+    """The first reasons of a row as one text; empty if there is none."""
     others = len(reasons) - MOST_REASONS
     return "; ".join([*reasons[:MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
 
@@ -306,7 +306,7 @@ class RowReader:
             )
             other = interval["day"] if interval["other"] is None else cells[interval["other"]]
             if isinstance(other, Flaw):
-                return None, math.nan  # the flaw is told where it is
+                return None, math.nan  # the flaw is reported where it is
             value = rule.length(value, other)
             if rule.is_outside(value):
                 return rule.outside, value

@@ -275,7 +275,7 @@ class _NumberColumn:
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
-    """One block of two parts: the cells of the first are those where `is_first` says so."""
+    """One block of two parts: the cells of the first are those for which `is_first` is true."""
     values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
     for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
         values[places] = part.values

@@ -218,7 +218,7 @@ class Contract(Document):
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:
-        """The columns by which results are told apart, features with `group: true` among them."""
+        """The columns by which results are distinguished, features with `group: true` among them."""
         return tuple(
             column
             for column in self.columns

@@ -70,7 +70,7 @@ class MeasuredFeature(Document):
     """What every number has; see NumericFeature and DateFeature.
 
     Where a value is missing it is refused, or filled with the training rows' median, with or without a column that
-    says so. `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows'
+    reports it. `standard` gives one z-scored column; `quantile` one column of normal scores by the training rows'
     quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
     """
 
@@ -146,7 +146,7 @@ class CategoricalFeature(Document):
     unknown; `one-hot` one column of 0 and 1 per code and one for unknown; `embedding` `width` columns, in which
     codes lie near each other when their training rows are alike in the other features. A code with fewer than
     `fewest_rows` training rows counts as unknown. `missing` says what unknown becomes: a value of its own, the most
-    common code with or without a column that says so, or an error. `concept` names the concept of a plan that this
+    common code with or without a column that marks it, or an error. `concept` names the concept of a plan that this
     column records, `concept_codes` the concept's code for each own code where they are written differently.
     """
 
@@ -211,7 +211,7 @@ class PatientColumn(Document):
 
 
 class GroupColumn(Document):
-    """A column by which results are told apart, such as the ward; the model does not read it.
+    """A column by which results are distinguished, such as the ward; the model does not read it.
 
     A feature that is a group as well has `group: true` instead.
     """

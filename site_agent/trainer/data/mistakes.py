@@ -62,7 +62,7 @@ class Mistakes:
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
     def add_hint(self, hint: str | None) -> None:
-        """Note in one sentence what mends these mistakes, if that is known."""
+        """Note in one sentence what corrects these mistakes, if that is known."""
         if hint is not None:
             self.add(hint.removesuffix("."))
 
@@ -81,7 +81,7 @@ class Mistakes:
 
 
 def where(rows: Sequence[int], count: int) -> str:
-    """The first rows in words, and how many more there are; empty where there is none."""
+    """The first rows in words, and how many more there are; empty if there is none."""
     shown = rows[:_SHOWN_ROWS]
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)

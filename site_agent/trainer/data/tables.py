@@ -3,7 +3,7 @@
 Everything is read as text and parsed as the contract declares, so one site's `63.0` and another
 site's `63` are the same. The rules:
 
-* all mistakes are told at once, each with its column and at most five rows;
+* all mistakes are reported at once, each with its column and at most five rows;
 * no cell reaches an error. Not even a header the contract does not know is repeated, as a file
   without a header would show its first patient there;
 * a row's number is the one a spreadsheet shows: counted from 1, the header included;
@@ -142,7 +142,7 @@ def read_table(path: Path, contract: Contract, *, today: date | None = None) -> 
         today: after which a date lies in the future; None asks the clock.
 
     Raises:
-        DataError: the file cannot be read, or does not fit; all that was found is told.
+        DataError: the file cannot be read, or does not fit; all that was found is reported.
     """
     reading = _Reading(contract, today=today)
     table = reading.run(path)

@@ -53,7 +53,7 @@ def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
 
 
 def check_admitted(hospital: Hospital, examination: Examination) -> None:
-    """Raises DataError where a table may not be used for training; the log is told how many warnings it has."""
+    """Raises DataError where a table may not be used for training; the log records how many warnings it has."""
     check_errors(examination)
     warnings, accepted = examination.warnings, is_accepted(hospital, examination)
     if not accepted and hospital.data.unaccepted_warnings == "stop":

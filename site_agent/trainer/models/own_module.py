@@ -172,7 +172,7 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 
 
 def _check_federated(path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec]) -> None:
-    """Refuse a module that lacks tensors of the plan or has them in another shape; the federation is told the first."""
+    """Refuse a module that lacks tensors of the plan or changes a shape; the federation receives the first."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:

@@ -157,7 +157,7 @@ def _block(
 ) -> tuple[Tensor, _Kept]:
     """n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
 
-    f and t are dropout's factor and shift, 1 and 0 where there is none.
+    f and t are dropout's factor and shift, 1 and 0 if there is none.
     """
     shape, stack = tokens.shape, tokens.shape[:-3]
     flat = (*shape[:-2], -1)

@@ -2,7 +2,7 @@
 
 The site's own intercept never leaves: it is solved at the site for every coefficients that come down, and H and g are
 those of the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). Of several classes each one
-is told apart from all others by a regression of its own.
+is distinguished from all others by a regression of its own.
 
 The rules against a coordinator that chooses coefficients (attacks: test_profiled_regression.py, test_prior_study.py):
 

@@ -44,7 +44,7 @@ def check_batches(schedule: Schedule, rows: int) -> None:
     """Refuse a plan whose batches this site's training rows cannot fill.
 
     Raises:
-        DataError: the rows are too few; both numbers are told.
+        DataError: the rows are too few; both numbers are reported.
     """
     asked = too_few_rows(schedule, rows)
     if asked is None:

@@ -55,7 +55,7 @@ def through(proxy: Proxy, folder: Path, *, parameters: int, rounds: int) -> Abst
 
 
 def assert_resumed(made: Federation, uploaded: list[int]) -> None:
-    """Behind a line that broke only the missing chunks of the round were sent: the log says so, the proxy counted."""
+    """After a broken line only the missing chunks of the round are sent, by the log and by the proxy's count."""
     parameters = made.setting.parameters
     total = 4 * parameters + 8 * (parameters // CHUNK_PARAMETERS)
     released = made.happened(FAR, "contribution_released")

@@ -133,12 +133,12 @@ def test_a_recalibration_mends_what_was_bent(kind: str) -> None:
     rows = HeldOutRows(task="binary", targets=happened[:3000], classes=("no", "yes"))
 
     made = fit_recalibration(kind, rows, bent[:3000])  # type: ignore[arg-type]
-    mended = made.apply(bent[3000:])
+    corrected = made.apply(bent[3000:])
 
-    line = recalibration(happened[3000:], mended.clip(0.001, 0.999))
+    line = recalibration(happened[3000:], corrected.clip(0.001, 0.999))
     assert line is not None
     assert line[1] == pytest.approx(1.0, abs=0.15)
-    assert (np.diff(mended[np.argsort(bent[3000:])]) >= -1e-12).all()
+    assert (np.diff(corrected[np.argsort(bent[3000:])]) >= -1e-12).all()
 
 
 def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_stability_index_by_hand() -> None:
 
 
 def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
-    """A column that all rows have larger is told by name; the others are as they were; page and metrics say it too."""
+    """A column that is larger in all rows is reported by name, on page and metrics too; the others are unchanged."""
     with Path(hospital.data.table).open(newline="") as file:
         rows = list(csv.DictReader(file))
     larger = {(place, "mean_texture"): str(float(row["mean_texture"]) * 1.3) for place, row in enumerate(rows)}
@@ -251,7 +251,7 @@ def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Pa
 
 
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
-    """A table without the target has no quality, and the terminal says so."""
+    """A table without the target has no quality, and the terminal reports it."""
     new = new_rows(hospital, tmp_path / "a.csv", {}, without="outcome")
 
     found = monitor_table(hospital, new, None)
@@ -275,7 +275,7 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
 
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:
-    """The head is that of the last record over all files, also where the newest is still empty; damage is told."""
+    """The head is that of the last record over all files, also where the newest is still empty; damage is reported."""
     path, now = audit_log_path(hospital.state_path), datetime(2026, 1, 1, tzinfo=UTC)
     key, limits = Ed25519PrivateKey.generate(), Limits(largest_bytes=1)
     model = model_in_use(hospital.state_path, RUN)
@@ -303,7 +303,7 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
 
 
 def test_a_card_tells_with_what_the_model_was_trained(hospital: Hospital) -> None:
-    """The versions of then are kept with the report; where today's differ both are told."""
+    """The versions of then are kept with the report; where today's differ both are reported."""
     facts = card_facts(hospital, model_in_use(hospital.state_path, RUN))
 
     text = card_markdown({**facts, "trained_with": {**facts["trained_with"], "torch": "1.0"}})  # type: ignore[dict-item]

@@ -323,7 +323,7 @@ def _in_another_unit(text: str) -> bytes:
 def test_a_table_that_is_written_otherwise_is_told_the_one_step(
     run: Run, tmp_path: Path, written: Callable[[str], bytes], words: str
 ) -> None:
-    """The command ends with 78, names the cause and the key or column that mends it, once, and no patient."""
+    """The command ends with 78, names the cause and the key or column that corrects it, once, and no patient."""
     table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
     run("data", "describe", table, "--output", contract)
     contract.write_text(re.sub(r"(name: age, [^}]*?), range: \[[^]]*\]", r"\1", contract.read_text()))

@@ -98,5 +98,5 @@ def test_contract_and_plan_agree_about_the_outcome_or_nothing_runs(site: str, an
 
 
 def test_without_a_contract_the_page_says_so() -> None:
-    """A reviewer who cannot read the contract is told that nothing was compared."""
+    """A reviewer who cannot read the contract is informed that nothing was compared."""
     assert any("cannot read the contract" in line for line in as_lines(concept_sections(_plan(), None, "ahus")))

@@ -239,7 +239,7 @@ def test_whatever_a_plan_says_is_text_on_the_page(text: str) -> None:
 
 
 def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
-    """A changed schedule, one more site and another method are told key by key, with the tensors that they bring."""
+    """A changed schedule, a further site and another method are reported key by key, with their tensors."""
     before = plan_of_method({"name": "fedper"}, weighting={"name": "equal"})
     assert plan_differences(before, before) == ()
 

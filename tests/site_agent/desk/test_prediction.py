@@ -297,7 +297,7 @@ def test_columns_that_nobody_reads_come_back_as_they_are(tmp_path: Path, seed: i
 
 
 def test_a_column_that_is_called_like_a_prediction_is_refused(tmp_path: Path) -> None:
-    """Two columns of one name would be told apart by nobody."""
+    """Nobody could distinguish two columns of one name."""
     trained = _trained(tmp_path)
     new = tmp_path / "new.csv"
     lines = _copy(tmp_path).read_text().splitlines()

@@ -174,7 +174,7 @@ def tampered_flip(content: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("tamper", [tampered_flip, lambda content: content[1:]], ids=["flip", "delete"])
 def test_a_log_that_was_changed_is_not_opened(path: Path, tamper: Callable[[list[bytes]], list[bytes]]) -> None:
-    """The agent does not start on a broken chain; it does not mend it either."""
+    """The agent does not start on a broken chain; it does not correct it either."""
     path.write_bytes(b"".join(tamper(lines(path))))
     before = path.read_bytes()
 

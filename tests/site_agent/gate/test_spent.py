@@ -1,4 +1,4 @@
-"""What has left in a run and that it was finished hold also where the audit log no longer says so."""
+"""What has left in a run and that it was finished stay valid even if the audit log no longer has it."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def conclude(number: int, payload: bytes | memoryview) -> Conclude:
     return Conclude(number, "", -1, payload)
 
 
-class Hatch:
-    """An agent that asks from a list and keeps what it is told."""
+class ScriptedSocket:
+    """An agent that asks from a list and keeps what it receives."""
 
     def __init__(self, *questions: Message) -> None:
         self._questions, self.answers = iter(questions), list[Message]()

@@ -87,7 +87,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """A failure before the rename is told, and what was there is still there, alone."""
+    """A failure before the rename is reported, and what was there is still there, alone."""
     save(tmp_path, "local", {"a": np.ones(2)}, {"round": 1})
 
     def full(*_: object, **__: object) -> None:

@@ -33,7 +33,7 @@ def _considered(rule: Rule, losses: list[float]) -> Choice:
 
 
 def _restored(choice: Choice) -> float | None:
-    """The number in the chosen model; None where there is none."""
+    """The number in the chosen model; None if there is none."""
     flat = _flat(-1.0)
     is_there = choice.restore_chosen(flat)
     assert torch.equal(flat.private.data, -flat.federated.data[:1])
@@ -61,7 +61,7 @@ def test_the_own_best_is_the_first_minimum(seed: int) -> None:
 
 
 def test_the_latest_is_the_last_measured() -> None:
-    """Whatever its loss: that it is no number is told by the test that follows."""
+    """Whatever its loss: that it is no number is reported by the test that follows."""
     assert _restored(_considered("latest", [0.1, 0.5, 0.9])) == 2
     assert _restored(_considered("latest", [0.1, NAN])) == 1
     assert _restored(Choice("latest")) is None

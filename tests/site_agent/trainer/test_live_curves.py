@@ -122,7 +122,7 @@ def test_the_page_shows_the_newest_run_and_asks_nobody(tmp_path: Path) -> None:
 
 
 def test_nobody_else_is_answered(tmp_path: Path) -> None:
-    """Another host's name, another method and other paths get nothing of it; without a study the page says so."""
+    """Another host's name, another method and other paths get nothing of it; without a study the page reports it."""
     page = LivePage("st-mary", tmp_path)
 
     assert b"No study has trained here yet" in asked(page)

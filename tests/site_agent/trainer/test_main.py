@@ -38,7 +38,7 @@ def trainer(path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("place", ["patients.csv", "folder"])
 def test_only_a_socket_makes_room_for_the_trainers_socket(tmp_path: Path, place: str) -> None:
-    """A trainer_socket that names the table, or a folder, removes neither; three sentences say so."""
+    """A trainer_socket that names the table, or a folder, removes neither; three sentences report it."""
     table = tmp_path / "patients.csv"
     table.write_text("age\n63\n")
     (tmp_path / "folder").mkdir()

@@ -88,7 +88,7 @@ def test_a_cell_that_is_too_small_is_zero(
 
 
 def test_a_column_that_is_not_there_is_zero(tmp_path: Path) -> None:
-    """Absent columns, and columns of another kind, are not told apart from few rows."""
+    """Absent columns, and columns of another kind, are not distinguished from few rows."""
     asked = asking(
         {"name": "bmi", "low": 0.0, "high": 1.0},
         {"name": "sex", "low": 0.0, "high": 1.0},

@@ -17,7 +17,7 @@ from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
-from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train, trainer
+from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train, trainer
 from tests.site_agent.trainer.sites import approve_plan, change_of, make_plan, make_site, make_study, prepare, values_of
 
 REPOSITORY = Path(__file__).parents[3]
@@ -65,7 +65,7 @@ def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
 
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
-    trainer_socket = Hatch(*questions)
+    trainer_socket = ScriptedSocket(*questions)
     status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
     *_, answer = trainer_socket.answers
     assert len(trainer_socket.answers) == len(questions)
@@ -271,7 +271,7 @@ def test_a_defect_is_told_without_its_words(
         raise KeyError(f"{CANARY} 63 years old")
 
     monkeypatch.setattr(worker_module, "begin_study", defective)
-    trainer_socket = Hatch(Prepare("law-1", plan.canonical))
+    trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
     status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr()
@@ -291,7 +291,7 @@ def test_a_network_that_was_not_approved_is_refused(
     _, study, preprocessing = prepare(config, other)
     monkeypatch.setattr(worker_module, "begin_study", lambda *_: (study, preprocessing))
 
-    trainer_socket = Hatch(Prepare("law-1", plan.canonical))
+    trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
     status = Worker(read_hospital(config), trainer_socket).serve()  # type: ignore[arg-type]
 
     assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
@@ -302,7 +302,7 @@ def test_a_network_that_was_not_approved_is_refused(
 def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -> None:
     """The trainer ends quietly; a failure of its own keeps its exit status."""
 
-    class Gone(Hatch):
+    class Gone(ScriptedSocket):
         def send(self, message: Message) -> None:
             raise BrokenPipeError
 

@@ -19,11 +19,11 @@ from site_agent.gate.door import Builder, payload_bytes
 from site_agent.hospital import read_hospital
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Trained
-from tests.site_agent.trainer.asked import NOTHING, Hatch, as_bytes, conclude, question, train
+from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
 
-class _Coordinated(Hatch):
+class _Coordinated(ScriptedSocket):
     """An agent that asks for every round that a coordinator with this one site offers, and keeps what it asked."""
 
     def __init__(self, plan: Plan) -> None:
@@ -90,7 +90,7 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     approve_plan(config, plan)
     rounds = range(plan.schedule.rounds)
 
-    trainer_socket = Hatch(
+    trainer_socket = ScriptedSocket(
         Prepare("law-1", plan.canonical),
         *(train(number, NOTHING) for number in rounds),
         conclude(len(rounds), NOTHING),

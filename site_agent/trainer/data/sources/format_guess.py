@@ -49,7 +49,7 @@ def format_hint(path: Path, declared: Format) -> str | None:
             seems = guess_text(file.read(_LOOKED_AT))
     except (OSError, csv.Error):  # damaged in another way, which the reader itself reports
         return None
-    # Every file is text in the two encodings of one byte, so a guess says nothing against one that is declared.
+    # Every file is text in the two encodings of one byte, so a guess is no reason against one that is declared.
     is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
     is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
     wrong = {

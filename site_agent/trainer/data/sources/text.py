@@ -2,7 +2,7 @@
 
 The file is read some megabytes at a time. A piece without anything unusual becomes columns at once (plain.py); any
 other goes line by line through Python's own reader, to the same result. Undecodable bytes come through as marked
-characters, so that their line can be told and no decoding error, which carries the file's bytes, ever exists.
+characters, so that their line can be reported and no decoding error, which carries the file's bytes, ever exists.
 """
 
 from __future__ import annotations

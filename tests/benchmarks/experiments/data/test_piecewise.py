@@ -100,6 +100,6 @@ def test_quantile_bins_hold_a_tenth_each() -> None:
 
 
 def test_a_strange_column_is_refused() -> None:
-    """A misspelt name is told."""
+    """A misspelt name is reported."""
     with pytest.raises(ValueError, match="no such columns: weight"):
         piecewise_linear(breast_cancer(0)["ahus"], ["weight"])

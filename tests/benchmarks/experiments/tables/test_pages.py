@@ -79,7 +79,7 @@ def test_the_same_rows_make_the_same_page(table: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", sorted(TABLES))
 def test_a_table_without_rows_has_a_page(table: str, tmp_path: Path) -> None:
-    """Where nothing was run yet the page says so little, and nothing fails."""
+    """If nothing was run yet, the page shows as little, and nothing fails."""
     TABLES[table].render([], tmp_path / "empty.md")
 
     assert (tmp_path / "empty.md").read_text().startswith("# ")

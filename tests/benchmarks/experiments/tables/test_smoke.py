@@ -91,7 +91,7 @@ def test_seeds_of_a_setting_can_be_stacked() -> None:
 
 
 def test_an_absent_class_counts_half_for_the_authors() -> None:
-    """Two of three classes present and told apart: (1 + 1 + 0.5) / 3, and (1 + 1 + 0) / 3 for the AUPRC."""
+    """Two of three classes present and distinguished: (1 + 1 + 0.5) / 3, and (1 + 1 + 0) / 3 for the AUPRC."""
     logits = np.array([[3, 1, 0], [2, 1, 0], [0, 5, 0]], np.float32)
 
     auroc, auprc = as_the_authors(np.array([0, 0, 1]), logits)

@@ -212,7 +212,7 @@ def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: by
 
 
 def test_a_draft_has_a_range_that_holds_one_unit(tmp_path: Path) -> None:
-    """A third of the values in another unit: the draft says so, and the check of the table names the rows."""
+    """A third of the values in another unit: the draft reports it, and the check of the table names the rows."""
     generator = np.random.default_rng(3)
     chol = np.round(generator.normal(220, 35, 300))
     cells = [f"{value / 38.67:.2f}" if row % 3 == 0 else f"{value:g}" for row, value in enumerate(chol)]

@@ -134,7 +134,7 @@ def test_a_changed_table_is_noticed(hospital: Hospital, tmp_path: Path) -> None:
 
 
 def test_a_table_that_may_not_train_is_not_reported(hospital: Hospital, tmp_path: Path) -> None:
-    """Where warnings stop training and nobody has accepted them, subgroups stay away; told of, they are told here."""
+    """Where warnings stop training and nobody has accepted them, subgroups stay away; once accepted, they are shown."""
     strict = hospital.data.model_copy(update={"unaccepted_warnings": "stop"})
 
     told = site_facts(hospital, None)["warnings"]

@@ -116,7 +116,7 @@ def test_utf_16_is_read_where_it_is_declared_and_told_where_not(tmp_path: Path, 
     ids=["odd length", "no mark", "bytes", "lone surrogates"],
 )
 def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, small_contract: Contract, content: bytes) -> None:
-    """Whatever the decoder says, only a line's number is told."""
+    """Whatever the decoder says, only a line's number is reported."""
     path = tmp_path / "damaged.csv"
     path.write_bytes(content)
     declared = small_contract.model_copy(
@@ -129,7 +129,7 @@ def test_damaged_utf_16_is_refused_without_its_bytes(tmp_path: Path, small_contr
 def test_a_line_without_an_end_is_refused(
     tmp_path: Path, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is one long line is told after the longest line that may be, not when memory is full."""
+    """A file that is one long line is reported after the longest line that may be, not when memory is full."""
     monkeypatch.setattr("site_agent.trainer.data.sources.text.LONGEST_LINE", 1000)
     path = tmp_path / "line.csv"
     path.write_text(",".join(SMALL_HEADER) + "\n" + "Zebra" * 1000)

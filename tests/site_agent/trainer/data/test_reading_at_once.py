@@ -115,7 +115,7 @@ def _assert_same(path: Path, contract: Contract) -> None:
     if wanted.refused:
         with pytest.raises(DataError) as error:
             survey_table(path, contract, today=TODAY)
-        # A damaged header is told before what is behind it.
+        # A damaged header is reported before what is behind it.
         assert error.value.what == wanted.refused or "declared" in error.value.what or "missing" in error.value.what
         return
     found = survey_table(path, contract, today=TODAY)

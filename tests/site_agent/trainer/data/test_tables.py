@@ -1,4 +1,4 @@
-"""A table is read as declared, or every mistake is told without a value of any patient."""
+"""A table is read as declared, or every mistake is reported without a value of any patient."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_all_mistakes_are_told_at_once(write: Write, small_contract: Contract) -
 def test_a_wrong_header_is_told_without_repeating_it(
     write: Write, small_contract: Contract, header: list[str] | None, words: list[str]
 ) -> None:
-    """What stands where a header should be may be a patient, so it is told by place."""
+    """What stands where a header should be may be a patient, so it is reported by place."""
     what = _refused(write(SMALL_ROWS, header), small_contract)
 
     assert all(part in what for part in words)
@@ -158,7 +158,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, small_contract: Contract, con
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, small_contract: Contract) -> None:
-    """The reason of the operating system is told."""
+    """The reason of the operating system is reported."""
     assert "No such file" in _refused(tmp_path / "absent.csv", small_contract)
 
 
@@ -179,7 +179,7 @@ def test_the_size_of_a_block_changes_nothing(
 
 
 def test_an_empty_class_is_refused(write: Write) -> None:
-    """A declared class without rows is told by its declared name."""
+    """A declared class without rows is reported by its declared name."""
     contract = contract_from(
         SMALL.replace("task: binary, positive: [1, 2], negative: [0]", "task: multi-class, codes: [0, 1, 2, 7]")
     )

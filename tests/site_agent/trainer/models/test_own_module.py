@@ -131,7 +131,7 @@ def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: 
 def test_a_module_that_would_not_train_what_is_shared_is_refused(
     tmp_path: Path, before: str, after: str, words: str
 ) -> None:
-    """A layer that the result does not depend on, numbers that are none, and a result without gradients are told."""
+    """An unused layer, numbers that are not finite, and a result without gradients are reported."""
     path = written(tmp_path, GOOD.replace(before, after))
     network = build_own_module(path, 3, 2, federated(), 0)
 
