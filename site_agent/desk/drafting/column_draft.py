@@ -100,7 +100,7 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         return _date(column, late)
     if column.has_clashing_dates:
         words = (
-            "suspicious: dates with the day first and dates with the month first cannot be told apart: mend the table"
+            "suspicious: dates with the day first and with the month first cannot be distinguished: correct the table"
         )
         return _line(column, "ignore", (), (words,))
     if is_coded(column):

@@ -265,7 +265,7 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     (tmp_path / "either").mkdir()
     contract, text = _of_dates(tmp_path / "clashing", clashing)
     assert [feature.name for feature in contract.features] == ["age"]
-    assert "cannot be told apart" in text
+    assert "cannot be distinguished" in text
     contract, text = _of_dates(tmp_path / "either", either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
