@@ -71,7 +71,7 @@ def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked
 
 async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetime, audit: AuditLog) -> None:
     """The authority is changing: trust the root that the trusted one vouches for, once that is on record."""
-    if _record_roots(certificates.shown.roots, roots, now, audit):
+    if _record_roots(certificates, roots, now, audit):
         await certificates.trust(roots)
 
 
@@ -90,15 +90,17 @@ async def install_renewed(
     after = trusted_after(shown.roots, answer.roots, now)
     if not is_own:
         checked_leaf(answer.chain, after, message.signing_request, site=name, federation=federation, now=now)
-    _record_roots(shown.roots, answer.roots, now, audit)
+    _record_roots(certificates, answer.roots, now, audit)
     audit.write("certificate_renewed", certificate_sha256=sha256_of_chain(answer.chain))
     key = "own" if is_own else "next"
     await certificates.install(key, answer.chain, answer.roots, site=site, federation=federation)
 
 
-def _record_roots(trusted: bytes, told: bytes, now: datetime, audit: AuditLog) -> bool:
-    after = trusted_after(trusted, told, now)
-    if after == trusted:
+def _record_roots(certificates: SiteCertificates, told: bytes, now: datetime, audit: AuditLog) -> bool:
+    shown = certificates.shown
+    after = trusted_after(shown.roots, told, now)
+    if after == shown.roots:
         return False
     audit.write("trusted_roots_changed", roots=[certificate_sha256(root) for root in certificates_in(after)])
+    certificates.remember(shown.federation(), after)
     return True

@@ -69,6 +69,7 @@ async def _enrol(
 ) -> None:
     """Ask for a certificate until a person at the federation office has approved it."""
     invitation = _invitation(hospital)
+    certificates.check(invitation.federation, invitation.root_pem)
     signing_request = await certificates.make("first")
     made = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
     request = EnrolmentRequest(made.token, made.signing_request, made.identity_public_key, made.signature)
@@ -80,6 +81,7 @@ async def _enrol(
     addresses = (str(invitation.coordinator), str(invitation.enrolment))
     sha256 = sha256_of_chain(reply.chain)
     audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
+    certificates.remember(federation, invitation.root_pem)
     named = {"site": hospital.site, "federation": federation}
     await certificates.install("first", reply.chain, invitation.root_pem, addresses=addresses, **named)
     structlog.get_logger().info("enrolled", federation=federation, identity=identity)

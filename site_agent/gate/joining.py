@@ -69,7 +69,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink(neighbours.agent)
-        certificates = SiteCertificates(link.ask)
+        certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
         watch(standing)
         stopped = "The site agent did not start; nothing left this site."
@@ -182,7 +182,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     try:
         async with neighbours_of(alone, path) as neighbours:
             link = AgentLink(neighbours.agent)
-            certificates = SiteCertificates(link.ask)
+            certificates = SiteCertificates(link.ask, gate_folder(state))
             try:
                 if not (await certificates.look()).is_enrolled:
                     raise _no_certificate()

@@ -1,17 +1,26 @@
 """This site's certificates as the gate sees and orders them; key and files are the agent's.
 
 The gate verifies a certificate and records it before it orders it to be put in force. The agent checks it once more.
+
+The gate remembers its federation in a file of its own: the name, and the roots that it trusted before and trusts now.
+It signs nothing for another federation, whatever an invitation or the agent shows. A site with its identity key, its
+ledger and its approvals belongs to one federation for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeAlias
 
+from host.durable import replace_file
+from pki.certificate_chain import certificates_in
+from pki.certificates import certificate_sha256
 from pki.names import Address
 from pki.shown_certificates import ShownCertificates
-from protos.errors import OperatorError, ProtocolError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError, ProtocolError, UnavailableError
+from protos.plan.documents import Document
 from site_agent.framed_messages import packed
 from site_agent.gate.mishaps import of_certificate
 from site_agent.gate_socket import (
@@ -44,14 +53,57 @@ class AgentUnable(OperatorError):
         self.exit_status = unable.exit_status
 
 
+class _Federation(Document):
+    """A federation's name, and the SHA-256 of the roots of its authority."""
+
+    name: str
+    roots: frozenset[str]
+
+
 class SiteCertificates:
     """What the agent shows and trusts, and the orders that change it."""
 
-    def __init__(self, ask: Ask) -> None:
-        """`ask` has the agent carry out an order."""
-        self._ask = ask
+    def __init__(self, ask: Ask, folder: Path) -> None:
+        """`ask` has the agent carry out an order; `folder` is the gate's own, which remembers the federation."""
+        self._ask, self._memory = ask, folder / "pinned-federation.json"
         self.shown = ShownCertificates(chain=b"", roots=b"")
         self.coordinator = self.enrolment = ""  # addresses that came with enrolment
+
+    def check(self, federation: str, roots: bytes) -> None:
+        """Compare a federation with the one that this site belongs to, if it belongs to one.
+
+        Raises:
+            ConfigurationError: it is another one, or the file that remembers it cannot be read.
+        """
+        known, shown = self._remembered(), _Federation(name=federation, roots=_fingerprints(roots))
+        if known is None or (shown.name == known.name and shown.roots <= known.roots):
+            return
+        other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
+        raise ConfigurationError(
+            what=f"This site belongs to the federation {known.name}, and was shown {other}.",
+            consequence="Nothing was sent or signed for it. The keys and certificates of this site are unchanged.",
+            remedy=f"Ask the federation office of {known.name} for an invitation, or install a second site with a "
+            "`state` folder of its own for the other federation.",
+        )
+
+    def remember(self, federation: str, roots: bytes) -> None:
+        """Belong to this federation from now on, and trust these roots beside those that are trusted at present."""
+        known = _fingerprints(self.shown.roots) if self.shown.roots else frozenset()
+        kept = _Federation(name=federation, roots=_fingerprints(roots) | known)
+        if kept != self._remembered():
+            replace_file(self._memory, kept.model_dump_json().encode())
+
+    def _remembered(self) -> _Federation | None:
+        try:
+            return _Federation.model_validate_json(self._memory.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as cause:
+            raise ConfigurationError(
+                what=f"The file {self._memory}, which names this site's federation, cannot be read.",
+                consequence="Nothing was sent or signed.",
+                remedy="Restore the state from a backup, and tell the security officer.",
+            ) from cause
 
     async def look(self) -> ShownCertificates:
         """What is shown and trusted at this moment.
@@ -116,10 +168,19 @@ class SiteCertificates:
             raise _failed(answer)
         chain, roots, previous, staged_chain, staged_request = answer.parts
         self.coordinator, self.enrolment = answer.coordinator, answer.enrolment
-        self.shown = ShownCertificates(
+        shown = ShownCertificates(
             chain=chain, roots=roots, previous=previous, staged_chain=staged_chain, staged_request=staged_request
         )
+        if shown.is_enrolled:
+            self.check(shown.federation(), shown.roots)
+        self.shown = shown
+        if shown.is_enrolled and self._remembered() is None:  # enrolled by an earlier version
+            self.remember(shown.federation(), shown.roots)
         return self.shown
+
+
+def _fingerprints(roots: bytes) -> frozenset[str]:
+    return frozenset(certificate_sha256(root) for root in certificates_in(roots))
 
 
 def _failed(answer: Answer) -> OperatorError:

@@ -170,6 +170,20 @@ def test_only_the_agent_has_a_network() -> None:
     assert without == ["site-directories@", "site-gate", "site-gate@", "site-trainer", "site-trainer@"]
 
 
+def test_no_service_but_the_gate_may_write_the_audit_log() -> None:
+    """The log lies in the gate's folder, which no other service of a site may write, and most cannot see."""
+    for unit in (unit for unit in SERVICES if unit.stem.startswith("site-")):
+        lines = unit.read_text().splitlines()
+        writable, hidden = (
+            [place.lstrip("-") for line in lines if line.startswith(key) for place in line.split("=", 1)[1].split()]
+            for key in ("ReadWritePaths=", "InaccessiblePaths=")
+        )
+        is_gate = unit.stem.startswith("site-gate")
+        assert any(place.endswith("/gate") for place in writable) is is_gate, unit.stem
+        assert any(place.endswith("/gate") for place in hidden) is not is_gate, unit.stem
+        assert all(place.count("/") > 4 for place in writable), unit.stem  # never a folder above
+
+
 def test_the_users_of_the_units_are_made() -> None:
     """Each unit's user and group stand in sysusers.d."""
     lines = [line for file in (DEPLOY / "systemd/sysusers.d").iterdir() for line in file.read_text().splitlines()]

@@ -101,9 +101,8 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
     key, link, trainer = identity_key(name), AgentLink(start), MadeUpTrainer(name)
     audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW, identity_key=key)
     witness = folder / "witness"
-    upkeep = SiteUpkeep(
-        site=name, identity_key=key, certificates=SiteCertificates(link.ask), audit=audit, witness=witness, now=now
-    )
+    certificates = SiteCertificates(link.ask, folder)
+    upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, witness=witness, now=now)
     own = SiteGate(
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
         connect=lambda: link.stream(lambda: "", accepted), upkeep=upkeep,

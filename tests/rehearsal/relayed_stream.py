@@ -83,7 +83,7 @@ def certificates_in_process(
     async def ask(order: Order) -> Answer:
         return await answer_of(KeptCertificates(keys.directory, now), order)  # type: ignore[arg-type]
 
-    return SiteCertificates(ask)
+    return SiteCertificates(ask, keys.directory)
 
 
 def asked_for_renewal(keys: SiteKeys, site: str) -> RenewalAsked:

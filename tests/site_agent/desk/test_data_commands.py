@@ -263,6 +263,18 @@ def test_an_error_stops_whatever_was_accepted(hospital: Hospital) -> None:
         admit(hospital)
 
 
+def test_nothing_is_accepted_that_the_audit_log_does_not_take(hospital: Hospital, run: Run, tmp_path: Path) -> None:
+    """A user who may not write the log, as the trainer's, records no acceptance; here a folder lies in its place."""
+    (hospital.state_path / "gate" / "audit.log").mkdir(parents=True)
+    digest = examined(hospital).digest
+
+    refused = run("data", "accept", "--config", tmp_path / "hospital.yaml", "--by", "A. Jones", "--digest", digest)
+
+    assert refused.returncode != 0
+    assert "audit log" in refused.stderr
+    assert find_acceptance(hospital.state_path, digest) is None
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"digest": "other"}'])
 def test_a_damaged_acceptance_is_told(hospital: Hospital, content: str) -> None:
     """What cannot be read is no yes."""

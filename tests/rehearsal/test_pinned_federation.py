@@ -1,0 +1,112 @@
+"""A gate belongs to one federation for good: to its name and its authority, whatever invitation or agent show."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pki import rotation
+from pki.enrolment_decisions import invite_site
+from pki.identity_key import make_identity_key
+from pki.names import SiteName
+from pki.register import Register
+from protos.errors import ConfigurationError
+from site_agent.framed_messages import packed
+from site_agent.gate.enrolling import enrol_where_needed
+from site_agent.gate.joining import renew_now
+from site_agent.gate.site_certificates import SiteCertificates
+from site_agent.gate.site_log import AuditLog
+from site_agent.gate_socket import Answer, Order, Shown
+from tests.pki.whole_site import SiteKeys
+from tests.rehearsal.federation import Office, utc_now
+from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port
+from tests.rehearsal.test_upkeep import enrolling
+
+
+class Agent:
+    """What the agent shows; `orders` is all that it was asked to do."""
+
+    def __init__(self, keys: SiteKeys | None) -> None:
+        self.keys, self.orders = keys, list[Order]()
+
+    async def __call__(self, order: Order) -> Answer:
+        """Show what the agent has, whatever is ordered."""
+        self.orders.append(order)
+        parts = [b"", b""]
+        if self.keys is not None:
+            parts = [self.keys.certificate_path.read_bytes(), self.keys.root_certificate_path.read_bytes()]
+        return Shown("localhost:1", "localhost:1", packed((*parts, b"", b"", b"")))
+
+
+def pin(folder: Path, office: Office) -> None:
+    """Let a gate with this folder see the certificate of a site of this office."""
+    asyncio.run(SiteCertificates(Agent(office.enrol("a")), folder).look())
+
+
+@pytest.mark.parametrize("name", ["liver", "heart"])
+def test_another_federation_is_refused_whatever_the_agent_shows(tmp_path: Path, name: str) -> None:
+    """Also one of the same name, if its authority is another one; a restart of the gate changes nothing."""
+    pin(tmp_path, Office.found(tmp_path / "office"))
+    other = Office.found(tmp_path / "other", name)
+
+    with pytest.raises(ConfigurationError, match="belongs to the federation heart") as refused:
+        asyncio.run(SiteCertificates(Agent(other.enrol("a")), tmp_path).look())
+
+    assert "Nothing was sent or signed" in refused.value.consequence
+    assert "Ask the federation office of heart" in refused.value.remedy
+
+
+def test_an_invitation_to_another_federation_is_refused_before_anything_is_made_or_sent(tmp_path: Path) -> None:
+    """The agent has lost its certificates; the gate remembers, and orders neither a key nor a call."""
+    office, other = Office.found(tmp_path / "office"), Office.found(tmp_path / "other", "liver")
+    hospital = hospital_of(office, tmp_path)
+    folder = tmp_path / "state" / "gate"
+    asyncio.run(SiteCertificates(Agent(SiteKeys(tmp_path / "state" / "agent")), folder).look())
+    with Register(other.authority.register_path) as register:
+        invitation = invite_site(
+            other.authority, register, SiteName("a"), valid_for=timedelta(hours=1), is_pre_approved=True, now=utc_now()
+        )
+    invitation.save(tmp_path / "invitation.yaml")
+    invited = hospital.model_copy(update={"invitation": str(tmp_path / "invitation.yaml")})
+    agent, audit = Agent(None), AuditLog(tmp_path / "audit.log", site="a", now=utc_now)
+    key = make_identity_key(tmp_path / "key")
+
+    with pytest.raises(ConfigurationError, match="was shown the federation liver"):
+        asyncio.run(enrol_where_needed(invited, SiteCertificates(agent, folder), key, audit))
+
+    assert len(agent.orders) == 1  # to look
+    audit.close()
+
+
+def test_an_authority_that_the_trusted_one_vouches_for_is_remembered(tmp_path: Path) -> None:
+    """After a renewal that brings the next root, this root and the one before are the federation's."""
+    office = Office.found(tmp_path / "office")
+    hospital = hospital_of(office, tmp_path)
+
+    async def scene() -> None:
+        async with enrolling(office) as address:
+            tell_port(tmp_path, address)
+            rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
+            await renew_now(hospital, tmp_path / "hospital.yaml")
+            rotation.complete(office.authority, utc_now())
+            await renew_now(hospital, tmp_path / "hospital.yaml")
+
+    asyncio.run(scene())
+
+    assert "trusted_roots_changed" in events(tmp_path)
+    gate = SiteCertificates(Agent(None), tmp_path / "state" / "gate")
+    gate.check("heart", office.authority.root_pem())
+    with pytest.raises(ConfigurationError, match="another authority of that name"):
+        gate.check("heart", Office.found(tmp_path / "other").authority.root_pem())
+
+
+def test_a_damaged_file_stops_the_gate(tmp_path: Path) -> None:
+    """It is not taken for a first enrolment."""
+    pin(tmp_path, Office.found(tmp_path / "office"))
+    (tmp_path / "pinned-federation.json").write_text("{}")
+
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        asyncio.run(SiteCertificates(Agent(SiteKeys(tmp_path / "office" / "a")), tmp_path).look())
