@@ -103,7 +103,7 @@ class SiteGate:
         self._unheard: Farewell | None = None  # came while this site was at work, and then the stream ended
         self._connection: Stream | None = None
         self._rounds: Rounds | None = None
-        self._run = ""
+        self._run, self._tensors = "", frozenset[str]()  # of the announced plan: its run and its tensors' names
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -283,6 +283,7 @@ class SiteGate:
 
     async def _prepare(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan)
+        self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         policy, state = self._hospital.policy, self._hospital.state_path
         consent = Consent(
@@ -367,7 +368,9 @@ class SiteGate:
             case ConsentEnded(because=because):
                 await self._refuse(SiteReason.WITHDRAWN, "", because=because)
             case TrainerFailed(is_mendable=False, failed=failed):
-                await self._refuse(SiteReason(failed.reason), failed.tensor)
+                # A name that the plan does not have could be anything, a patient's too.
+                named = failed.tensor if failed.tensor in self._tensors else ""
+                await self._refuse(SiteReason(failed.reason), named)
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
         facts = {"because": because} if because else {}

@@ -206,9 +206,12 @@ def test_a_change_that_must_not_leave_stops_the_site(
     assert (record["reason"], record["tensor"]) == (reason.name.lower(), tensor)
 
 
-def test_a_trainer_that_fails_stops_the_site_with_its_reason(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """A failure of the trainer becomes a refusal from the closed list, a record and an error, and no chunk."""
-    failure = Failed(SiteReason.DATA_UNFIT, 78)
+@pytest.mark.parametrize(("tensor", "named"), [("", ""), ("second", "second"), ("patient 4711 Jane Doe", "")])
+def test_a_trainer_that_fails_stops_the_site_with_its_reason(
+    tmp_path: Path, office: Office, plan: Plan, tensor: str, named: str
+) -> None:
+    """A failure of the trainer becomes a refusal with a reason of a closed list and at most the name of a tensor."""
+    failure = Failed(SiteReason.DATA_UNFIT, 78, tensor)
 
     async def offer_a_round(stream: Stream) -> None:
         await stream.joined(plan)
@@ -217,7 +220,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(tmp_path: Path, off
     evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=lambda: failure)
 
     assert_nothing_left(evidence)
-    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, "")
+    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, named)
     assert evidence.error is not None
 
 
