@@ -78,8 +78,10 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
     os.fsync(folder)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder of mode 0700 with those above it, their names synced; the administrator's is the owner's above.
+def make_folder(folder: Path, *, mode: int = 0o700) -> None:
+    """Make a folder with those above it, their names synced; the administrator's is the owner's above.
+
+    `mode` is this folder's own, whatever the process's mask. The folders above it get mode 0700.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -96,6 +98,7 @@ def make_folder(folder: Path) -> None:
         descriptor = os.open(folder.name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
         try:
             give_to_owner(descriptor, above)
+            os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
         os.fsync(above)

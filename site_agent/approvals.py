@@ -84,7 +84,9 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
             version=plan.version,
             signatures=(*others, signature),
         )
-        _write(approvals_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
+        plans = approvals_folder(state) / "plans"
+        make_folder(plans, mode=0o750)  # as a service the gate is another user of its group, and reads plans there
+        _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
         _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 

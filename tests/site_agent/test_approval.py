@@ -156,7 +156,7 @@ def test_an_approval_that_cannot_be_read_is_refused_aloud(tmp_path: Path, conten
 
 
 def test_a_trainer_of_the_same_group_can_read_what_was_said(tmp_path: Path) -> None:
-    """As a service the trainer is another user: whatever mask the agent runs with, the group may read and no other."""
+    """As services gate and trainer are other users: whatever the command's mask, their group may read and no other."""
     before = os.umask(0o077)
     try:
         approve(tmp_path, PLAN, by="A. Jones", at=AT)
@@ -164,7 +164,10 @@ def test_a_trainer_of_the_same_group_can_read_what_was_said(tmp_path: Path) -> N
     finally:
         os.umask(before)
 
-    assert stat.S_IMODE(approval_path(tmp_path, PLAN).stat().st_mode) == 0o640
+    approval = approval_path(tmp_path, PLAN)
+    assert stat.S_IMODE(approval.stat().st_mode) == 0o640
+    assert stat.S_IMODE((approval.parent / "plans" / approval.name).stat().st_mode) == 0o640
+    assert stat.S_IMODE((approval.parent / "plans").stat().st_mode) == 0o750
 
 
 def test_no_unfinished_file_is_left(tmp_path: Path) -> None:

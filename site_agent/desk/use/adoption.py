@@ -41,8 +41,8 @@ class Adoption(Document):
 def keep_adoption(state: Path, adoption: Adoption) -> None:
     """Put a model in use, in the place of the one before; the audit log has recorded it already."""
     path = _path(state)
-    make_folder(path.parent)
     # As services predictions are another user of the folder's group, and read the decision there.
+    make_folder(path.parent, mode=0o750)
     replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
 
 
