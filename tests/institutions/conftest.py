@@ -26,7 +26,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "deploy"))
 
 from tests.institutions.federation import HOSPITALS, HURRIED, OFFICE, OFFICE_NAME, Federation
-from tests.institutions.machines import Institutions, why_not
+from tests.institutions.machines import Institutions, wait_until, why_not
 
 ROOT: Final = Path(__file__).parents[2]
 DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
@@ -177,10 +177,19 @@ def federation(
 
 
 @pytest.fixture(scope="session")
-def under_way(federation: Federation) -> Federation:
-    """The federation with a long study under way, after its first one."""
-    federation.begin_long_study("long")
+def founded(federation: Federation) -> Federation:
+    """The federation after its first study, which the runbook's words have brought about."""
+    federation.follow("Install", only="each hospital", at=[HURRIED])
+    federation.follow("First federation", everywhere=True)
+    wait_until(lambda: federation.office.property("coordinator", "ActiveState") == "inactive", "the study is over")
     return federation
+
+
+@pytest.fixture(scope="session")
+def under_way(founded: Federation) -> Federation:
+    """The federation with a long study under way, after its first one."""
+    founded.begin_long_study("long")
+    return founded
 
 
 def _prepare(root: Path, name: str) -> None:

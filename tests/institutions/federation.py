@@ -138,22 +138,28 @@ class Federation:
 
     def begin_long_study(self, name: str) -> None:
         """A further study that goes on for as long as the tests disturb it."""
+        self.begin_study(name, approved_at=HOSPITALS)
+        self.goes_on(by=1)
+
+    def begin_study(self, name: str, *, approved_at: Sequence[str]) -> None:
+        """Announce a further long study, which these hospitals have approved."""
         self.study = name
+        self.office.place(f"/etc/global-layers/{name}.yaml", self._further_plan(name))
+        together(lambda hospital: self.approve(hospital, name), [self.machines[each] for each in approved_at])
+        self.office.run("sed", "-i", f"s/^plans: .*/plans: [{name}.yaml]/", COORDINATOR_FILE)
+        self.follow("Another study")
+
+    def approve(self, hospital: Machine, name: str) -> None:
+        """A person at a hospital approves a further long study; nobody has announced it yet."""
+        hospital.place(f"/srv/{name}.yaml", self._further_plan(name))
+        words = ("approve", "--config", HOSPITAL_FILE, "--plan", f"/srv/{name}.yaml", "--by", "A. Jones")
+        hospital.run("site-agent", *words)
+
+    def _further_plan(self, name: str) -> bytes:
         plan = yaml.safe_load(self.office.run("cat", "/etc/global-layers/plan.yaml"))
         plan |= {"study": name, "snapshots": {"every_rounds": 5, "every_seconds": None}}
         plan["schedule"] |= {"epochs": 20_000}
-        content = yaml.safe_dump(plan, sort_keys=False).encode()
-        self.office.place(f"/etc/global-layers/{name}.yaml", content)
-        words = ("approve", "--config", HOSPITAL_FILE, "--plan", "/srv/further.yaml", "--by", "A. Jones")
-
-        def approve(hospital: Machine) -> None:
-            hospital.place("/srv/further.yaml", content)
-            hospital.run("site-agent", *words)
-
-        together(approve, self.hospitals)
-        self.office.run("sed", "-i", f"s/^plans: .*/plans: [{name}.yaml]/", COORDINATOR_FILE)
-        self.follow("Another study")
-        self.goes_on(by=1)
+        return yaml.safe_dump(plan, sort_keys=False).encode()
 
     def _at(self, where: str, *, everywhere: bool) -> list[Machine]:
         if where == "the office":
@@ -179,7 +185,7 @@ class Federation:
                 self._listen(self.machines[line.split()[6]], line)
             words = self._filled(line, machine)
             if re.search("(^| )site-agent (approve|review) ", words):
-                self._await(machine, "approval_awaited", words)
+                self.await_event(machine, "approval_awaited", words)
             folder = "/srv/packages" if ".deb" in words else "/srv"
             said.append(machine.run("sh", "-c", f"cd {folder} && {words}", may_fail=step.how in MAY_FAIL, seconds=600))
             self._afterwards(words, said[-1], machine)
@@ -203,10 +209,10 @@ class Federation:
 
     def _listen(self, machine: Machine, words: str) -> None:
         """A hospital reads its fingerprint, which its journal tells, over the telephone."""
-        told = json.loads(self._await(machine, "enrolment_awaits_approval", words))["identity"]
+        told = json.loads(self.await_event(machine, "enrolment_awaits_approval", words))["identity"]
         assert self.identities.setdefault(machine.name, told) == told
 
-    def _await(self, machine: Machine, event: str, typed: str) -> str:
+    def await_event(self, machine: Machine, event: str, typed: str = "") -> str:
         """A person looks into the journal before typing; the line that reports it."""
         unit = f"site-gate@{REGISTRY}" if REGISTRY in typed else "site-gate"
         words = ("journalctl", "--no-pager", "--output", "cat", "--grep", event)

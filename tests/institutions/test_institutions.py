@@ -1,14 +1,13 @@
 """A federation across booted institutions: real systemd, the built packages, and everything that goes wrong.
 
-The tests stand in the order of a federation's life and share it; each leaves it under way for the next one.
-Run them with `tests/run.sh -m slow tests/institutions`, as root.
+The tests stand in the order of a federation's life and share it; each leaves it under way for the next one. They come
+after its beginning and the break-ins (test_beginning.py, test_break_ins.py).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from tests.institutions.federation import (
     COORDINATOR_FILE,
     HOSPITAL_FILE,
     HOSPITALS,
-    HURRIED,
     NEW_OFFICE,
     OFFICE,
     REGISTRY,
@@ -30,9 +28,6 @@ from tests.institutions.runbook import Commands, steps
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 
 RUNS = "/var/lib/global-layers/coordinator/state/runs"
-TAKEN_OVER = Path(__file__).with_name("taken_over_agent.py")
-PYTHON = "/usr/lib/global-layers/site/bin/python"
-AS_AGENT = ("setpriv", "--reuid=site-agent", "--regid=site-agent", "--groups=site-gate-socket")
 SERVICES = [
     (OFFICE, "coordinator"),
     (HOSPITALS[1], "site-agent"),
@@ -57,52 +52,6 @@ def are_back(federation: Federation, before: dict[str, str]) -> None:
     for name, unit in SERVICES:
         machine = federation.machines[name]
         wait_until(lambda: restarted(machine, unit, before[unit]), f"{unit} is back")  # noqa: B023
-
-
-def test_the_runbooks_first_federation_trains_masked_to_the_end(federation: Federation) -> None:
-    """Word for word, the runbook leads from packages to models and reports at every hospital.
-
-    One of them began with a bare Debian, and has typed five commands and edited one file.
-    """
-    federation.follow("Install", only="each hospital", at=[HURRIED])
-    federation.follow("First federation", everywhere=True)
-
-    assert (federation.typed[HURRIED], federation.edited[HURRIED]) == (5, 1)
-    wait_until(
-        lambda: federation.office.property("coordinator", "ActiveState") == "inactive",
-        "the study is over",
-    )
-    (run,) = federation.office.run("ls", RUNS).split()
-    record = json.loads(federation.office.run("cat", f"{RUNS}/{run}/record.json"))
-    assert record["is_complete"]
-    assert record["masked"]
-    for name in HOSPITALS:
-        hospital = federation.machines[name]
-        wait_until(lambda: hospital.property("site-gate", "ActiveState") == "inactive", "it ends")  # noqa: B023
-        assert hospital.property("site-gate", "ExecMainStatus") == "0"
-        assert f"{run}.json" in hospital.run("ls", f"{SITE}/reports", user="site-trainer")
-        assert run in hospital.run("ls", f"{SITE}/models", user="site-trainer")
-
-
-def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(federation: Federation) -> None:
-    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
-    federation.begin_long_study("tampered")
-    hospital = federation.machines[HOSPITALS[1]]
-    hospital.place("/srv/taken_over_agent.py", TAKEN_OVER.read_bytes())
-    hospital.run("systemctl", "stop", "site-agent")
-
-    told = hospital.run(*AS_AGENT, PYTHON, "-P", "/srv/taken_over_agent.py", "40", "1", seconds=180)
-
-    facts = json.loads(told.splitlines()[-1])
-    print(facts)
-    log = [json.loads(line) for line in hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()]
-    released = {each["facts"]["round"] for each in log if each["facts"]["event"] == "contribution_released"}
-    assert facts["rounds"]
-    assert set(facts["rounds"]) <= released
-    assert facts["done"].keys() & {"repeated", "replayed", "altered"}
-    assert "Traceback" not in hospital.journal("site-gate")
-    for machine in federation.hospitals:
-        machine.run("systemctl", "reset-failed", "site-gate", "site-trainer", "site-agent", may_fail=True)
 
 
 def test_hospitals_listen_nowhere_and_drop_what_comes_in(under_way: Federation) -> None:

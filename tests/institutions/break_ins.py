@@ -1,0 +1,103 @@
+"""Services of a booted hospital that were taken over: another program in the unit, or beside it.
+
+The unit's user, groups, files, sockets and sandbox stay. What is changed lies in /run and is taken back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.institutions.machines import Machine
+
+PYTHON: Final = "/usr/lib/global-layers/site/bin/python"
+PROGRAMS: Final = Path(__file__).parent
+AS_AGENT: Final = ("setpriv", "--reuid=site-agent", "--regid=site-agent", "--groups=site-gate-socket")
+KINDS: Final = ("agent", "gate", "trainer")
+# A service that ends is started again at once, whatever its exit status says, and without a look before.
+_IMPATIENT: Final = """[Unit]
+StartLimitIntervalSec=0
+[Service]
+ExecStartPre=
+RestartSec=100ms
+RestartPreventExitStatus=
+"""
+_ANOTHER: Final = """[Unit]
+StartLimitIntervalSec=0
+[Service]
+ExecStartPre=
+ExecStart=
+ExecStart={command}
+WatchdogSec=0
+"""
+# A program that ends by itself; starting it starts no other service.
+_ONCE: Final = "Type=oneshot\nRestart=no\nTimeoutStartSec=300\n"
+
+
+def program(machine: Machine, name: str) -> str:
+    """Bring a program into a machine; the command that runs it."""
+    machine.place(f"/srv/{name}", (PROGRAMS / name).read_bytes())
+    return f"{PYTHON} -P /srv/{name}"
+
+
+@contextmanager
+def changed(machine: Machine, kind: str, drop_in: str) -> Iterator[None]:
+    """A unit with a drop-in, which is taken away with the block."""
+    folder = f"/run/systemd/system/site-{kind}.service.d"
+    machine.place(f"{folder}/zz-break-in.conf", drop_in.encode())
+    machine.run("systemctl", "daemon-reload")
+    try:
+        yield
+    finally:
+        machine.run("rm", "-rf", folder)
+        machine.run("systemctl", "daemon-reload")
+
+
+@contextmanager
+def impatient(machine: Machine, *kinds: str) -> Iterator[None]:
+    """Services of which each end is followed by another start at once."""
+    if not kinds:
+        yield
+        return
+    with changed(machine, kinds[0], _IMPATIENT), impatient(machine, *kinds[1:]):
+        yield
+
+
+@contextmanager
+def taken_over(machine: Machine, kind: str, command: str) -> Iterator[None]:
+    """The unit with another program in it, started again each time it ends; its neighbours stay."""
+    with changed(machine, kind, _ANOTHER.format(command=command) + "RestartSec=100ms\nRestartPreventExitStatus=\n"):
+        machine.run("systemctl", "restart", "--no-block", f"site-{kind}")
+        yield
+        machine.run("systemctl", "stop", f"site-{kind}")
+
+
+@contextmanager
+def agent_left_out(machine: Machine) -> Iterator[None]:
+    """The unit of the agent is stopped and cannot be started, so that another program has the gate's socket."""
+    machine.run("systemctl", "mask", "--runtime", "--now", "site-agent")
+    try:
+        yield
+    finally:
+        machine.run("systemctl", "unmask", "--runtime", "site-agent")
+
+
+def once(machine: Machine, kind: str, command: str) -> Any:
+    """Run a program to its end in the place of a service's own; the last line that it printed, from JSON."""
+    unit = f"site-{kind}"
+    with changed(machine, kind, _ANOTHER.format(command=command) + _ONCE):
+        machine.run("systemctl", "stop", unit)
+        machine.run("systemctl", "reset-failed", unit, may_fail=True)
+        machine.run("systemctl", "start", "--job-mode=ignore-dependencies", unit, seconds=330)
+        lines = machine.journal(unit).splitlines()
+    return json.loads(next(line for line in reversed(lines) if line.startswith(("[", "{"))))
+
+
+def put_back(machine: Machine) -> None:
+    """Let all three services be started again as they were."""
+    units = [f"site-{kind}" for kind in KINDS]
+    machine.run("systemctl", "stop", *units)
+    machine.run("systemctl", "reset-failed", *units, may_fail=True)

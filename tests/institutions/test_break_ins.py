@@ -1,0 +1,174 @@
+"""Somebody owns one service of a booted hospital: its user, files, sockets and sandbox, with another program in it.
+
+Each test has a study of its own and takes back what it has changed. The drivers are the programs taken_over_*.py and
+reaching_out.py, which run inside the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.institutions.break_ins import (
+    AS_AGENT,
+    KINDS,
+    agent_left_out,
+    impatient,
+    once,
+    program,
+    put_back,
+    taken_over,
+)
+from tests.institutions.federation import HOSPITAL_FILE, HOSPITALS, HURRIED, SITE, Federation
+from tests.institutions.machines import Machine, wait_until
+from tests.institutions.reaching_out import tries
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
+
+# All that each service may do on the computer of what `reaching_out.py` tries.
+POWERS = {
+    "agent": {"read the TLS key", "call the coordinator", "send a datagram"},
+    "gate": {"read the identity key", "write the audit log", "read an approval", "read an approved plan"},
+    "trainer": {"read the table", "read a model", "read a report", "read an approval", "read an approved plan"},
+}
+# What a site that makes rounds sends.
+SENT = {
+    *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
+    *("LogStanding", "LogGrowth", "LogCosignature"),
+}
+LARGEST_IDLE_MIB = 190
+
+
+def recorded(hospital: Machine, event: str) -> list[dict[str, Any]]:
+    """The facts of each record of one kind in the audit log."""
+    lines = hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()
+    return [facts for line in lines if (facts := json.loads(line)["facts"])["event"] == event]
+
+
+def relayed(hospital: Machine, *words: str, seconds: int) -> dict[str, Any]:
+    """What an agent of another kind says at its end; the gate's own agent is left out meanwhile."""
+    command = program(hospital, "taken_over_agent.py").split()
+    told = hospital.run(*AS_AGENT, *command, str(seconds), *words, seconds=seconds + 120)
+    facts: dict[str, Any] = json.loads(told.splitlines()[-1])
+    print(facts)
+    return facts
+
+
+def idle_memory(hospital: Machine) -> dict[str, float]:
+    """The memory of each service in MiB; what several processes share counts in parts (PSS)."""
+    found = {}
+    for kind in KINDS:
+        process = hospital.property(f"site-{kind}", "MainPID")
+        (kib,) = re.findall(r"^Pss: +(\d+) kB", hospital.run("cat", f"/proc/{process}/smaps_rollup"), re.MULTILINE)
+        found[kind] = int(kib) / 1024
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whoever_owns_a_service_has_its_power_and_no_other(founded: Federation, kind: str) -> None:
+    """Under its unit's sandbox a service does what it is for, and nothing else of a list that root can do whole."""
+    hospital = founded.machines[HOSPITALS[1]]
+    command = f"{program(hospital, 'reaching_out.py')} {founded.office.address}"
+
+    found = once(hospital, kind, command)
+    by_root = json.loads(hospital.run(*command.split()).splitlines()[-1])
+
+    put_back(hospital)
+    assert set(found) == POWERS[kind]
+    assert set(by_root) == set(tries(""))
+
+
+def test_an_idle_hospital_needs_little_memory(founded: Federation) -> None:
+    """Connected and waiting for a person's approval, the three services have at most 190 MiB together.
+
+    Asked of the hospital that shares no files with the other machines: what they share would count in smaller parts.
+    """
+    founded.begin_study("quiet", approved_at=[name for name in HOSPITALS if name != HURRIED])
+    hospital = founded.machines[HURRIED]
+    for kind in KINDS:
+        wait_until(lambda: hospital.property(f"site-{kind}", "ActiveState") == "active", f"{kind} runs")  # noqa: B023
+    founded.await_event(hospital, "approval_awaited")
+
+    found = idle_memory(hospital)
+
+    counted = {kind: hospital.property(f"site-{kind}", "MemoryCurrent") for kind in KINDS}
+    print(f"MiB {found}, together {sum(found.values()):.1f}; by control group {counted}")
+    assert sum(found.values()) <= LARGEST_IDLE_MIB
+
+
+def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(founded: Federation) -> None:
+    """The agent's user tampers with what it relays: the gate stops its part, and the audit log names all that left."""
+    founded.begin_long_study("tampered")
+    hospital = founded.machines[HOSPITALS[1]]
+
+    with agent_left_out(hospital):
+        facts = relayed(hospital, "7", seconds=40)  # the first message that it changes comes after a few rounds
+
+    released = {facts["round"] for facts in recorded(hospital, "contribution_released")}
+    assert facts["sent"]["rounds"]
+    assert {int(number) for number in facts["sent"]["rounds"]} <= released
+    assert facts["done"].keys() & {"repeated", "replayed", "altered"}
+    assert "Traceback" not in hospital.journal("site-gate")
+    for machine in founded.hospitals:
+        put_back(machine)
+
+
+def test_whoever_owns_a_trainer_sends_contributions_and_nothing_else(founded: Federation) -> None:
+    """The trainer's user answers what it likes: only whole contributions of the approved plan pass the gate.
+
+    Whatever a message of the site holds in clear holds no word of the trainer's. An agent that keeps the gate's
+    refusals to itself lets the study go on, so that the trainer can try one thing after the other.
+    """
+    founded.begin_long_study("answered")
+    hospital, done = founded.machines[HOSPITALS[1]], f"{SITE}/scores/taken-over"
+    driver = f"{program(hospital, 'taken_over_trainer.py')} 1"
+
+    with agent_left_out(hospital), impatient(hospital, "gate"), taken_over(hospital, "trainer", driver):
+        facts = relayed(hospital, "1", "watch", seconds=100)
+
+    acts = hospital.run("cat", done).splitlines()
+    hospital.run("rm", done)
+    print(acts)
+    joined = recorded(hospital, "run_joined")[-1]
+    released = [each for each in recorded(hospital, "contribution_released") if each["run"] == joined["run"]]
+    assert len(set(acts)) >= 4
+    assert facts["sent"]["naming a patient"] == []
+    assert facts["sent"]["kinds"].keys() <= SENT
+    assert joined["run"].startswith("answered-")
+    assert {each["manifest"] for each in released} == {joined["manifest"]}
+    for number, sent in facts["sent"]["rounds"].items():
+        assert sent <= sum(each["bytes"] for each in released if each["round"] == int(number))
+    assert "unbroken" in hospital.run("site-agent", "audit", "verify", "--config", HOSPITAL_FILE, user="site-gate")
+    assert "Traceback" not in hospital.journal("site-gate")
+    for machine in founded.hospitals:
+        put_back(machine)
+
+
+def test_whoever_owns_a_gate_gets_one_update_a_round_of_an_approved_plan(founded: Federation) -> None:
+    """The gate's user asks the trainer whatever it likes: other plans train nothing, and a round has one answer.
+
+    Each answer is as long as the approved plan says. Nothing else comes: no failure has words, no question about
+    another stage, draw or layer is answered, and an approval in another's name cannot be written.
+    """
+    hospital = founded.machines[HOSPITALS[1]]
+    put_back(hospital)
+    for study in ("asked", "withdrawn"):
+        founded.approve(hospital, study)
+    words = ("--config", HOSPITAL_FILE, "--plan", "/srv/withdrawn.yaml", "--by", "A. Jones")
+    hospital.run("site-agent", "withdraw", *words)
+
+    with impatient(hospital, "trainer"):
+        hospital.run("systemctl", "restart", "site-trainer")
+        facts = once(hospital, "gate", f"{program(hospital, 'taken_over_gate.py')} 90 1 asked withdrawn")
+
+    print(facts)
+    put_back(hospital)
+    assert len(facts["asked"]) >= 6
+    assert facts["forged"] == []
+    assert facts["wrong"] == []
+    assert facts["updates"]
+    assert set(facts["updates"].values()) == {1}
+    assert "Traceback" not in hospital.journal("site-trainer")
