@@ -368,9 +368,11 @@ class SiteGate:
             case ConsentEnded(because=because):
                 await self._refuse(SiteReason.WITHDRAWN, "", because=because)
             case TrainerFailed(is_mendable=False, failed=failed):
-                # A name that the plan does not have could be anything, a patient's too.
-                named = failed.tensor if failed.tensor in self._tensors else ""
-                await self._refuse(SiteReason(failed.reason), named)
+                await self._refuse(SiteReason(failed.reason), self._named(failed))
+
+    def _named(self, failed: Failed) -> str:
+        """The tensor that a failure names, or nothing: a name that the plan does not have could be a patient's."""
+        return failed.tensor if failed.tensor in self._tensors else ""
 
     async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
         facts = {"because": because} if because else {}

@@ -1,7 +1,8 @@
 """A process of a site is taken over: what its owner asks the other processes for, with its files and sockets.
 
 The owner of the agent wants a site to take part without a person's word, or to fill the gate's memory. The owner of the
-gate wants a trainer to train under no approval, or to answer one round for many values of its choice.
+gate wants a trainer to train under no approval, or to answer one round for many values of its choice. The owner of the
+trainer wants to send words.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ import site_agent.gate.separation as separation
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.wire.codec import encode_coordinator_message
-from protos.wire.messages import Announcement, Join
+from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent import gate_socket
 from site_agent.approvals import approve
 from site_agent.gate import agent_link
 from site_agent.gate.consent import Consent
+from site_agent.gate.loop import SiteGate
 from site_agent.gate_socket import WINDOW
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import agent_folder, approvals_folder
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Prepare, Prepared, Trained, TrainerEnd
+from site_agent.trainer_socket import Failed, Prepare, Prepared, Trained, TrainerEnd
 from tests.hostile.attack import Attack, in_copy, scratch
-from tests.hostile.masking_federation import hospital, masked_plan
+from tests.hostile.masking_federation import MadeUpTrainer, hospital, masked_plan
 from tests.hostile.taken_over import gate_at, whole
 from tests.site_agent.trainer.asked import train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site
 
 AGENT = 61002
+PATIENT = "patient 4711 Jane Doe"
 
 
 @contextmanager
@@ -97,6 +100,29 @@ def flood_of_messages(weakened: bool) -> bool:
             return gate.waiting > 2 * WINDOW
 
     with scratch() as folder, in_copy(weakened, lambda: patched(agent_link, "WINDOW", 1 << 30)):
+        return asyncio.run(scene(folder))
+
+
+def failure_that_names_a_patient(weakened: bool) -> bool:
+    """Fail in the trainer's place, with a patient's name where the name of a tensor belongs."""
+    plan = masked_plan("abc")
+
+    async def fails(*_: object) -> Failed:
+        return Failed(SiteReason.DATA_UNFIT, 78, PATIENT)
+
+    async def scene(folder: Path) -> bool:
+        approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
+        async with gate_at(folder, plan, "a") as gate:
+            await _say(gate.sockets, Announcement(plan.run_name, plan.canonical))
+            for _ in range(100):
+                await asyncio.sleep(0.005)
+                gate.read()
+            refusals = [said for said in gate.said if isinstance(said, Refusal)]
+            assert refusals
+            return any(PATIENT in refusal.tensor for refusal in refusals)
+
+    weaker = in_copy(weakened, lambda: patched(SiteGate, "_named", lambda _, failed: failed.tensor))
+    with scratch() as folder, patched(MadeUpTrainer, "ask", fails), weaker:
         return asyncio.run(scene(folder))
 
 
@@ -159,6 +185,12 @@ ATTACKS = (
         tries="the owner of the agent sends messages until they fill the gate's memory",
         without="the window of the gate socket",
         run=flood_of_messages,
+    ),
+    Attack(
+        name="failure-that-names-a-patient",
+        tries="the owner of the trainer fails with a patient's name where a tensor's name belongs",
+        without="the gate's comparison with the names of the plan's tensors",
+        run=failure_that_names_a_patient,
     ),
     Attack(
         name="gate-without-approval",
