@@ -20,7 +20,6 @@ _REFUSED: Final = "What was refused"
 _IDENTITY: Final = "Sites, certificates and keys"
 _LOG: Final = "The log itself"
 _OTHER: Final = "Everything else"
-_TIME_LETTERS: Final = 19
 _GROUP_OF: Final = {
     **dict.fromkeys(
         (
@@ -95,7 +94,7 @@ def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[s
 def _section(heading: str, records: Sequence[Record]) -> Section:
     if not records:
         return Section(heading=heading, parts=[])
-    drawn = table(heading, _HEAD, [_line(_time(facts), [(number, facts)]) for number, facts in records])
+    drawn = table(heading, _HEAD, [_line(_time(facts), [(number, facts)]) for number, facts in records], style="log")
     return Section(heading=heading, parts=[paragraph(_WHAT[heading], "soft"), drawn])
 
 
@@ -113,10 +112,10 @@ def _run(name: str, records: Sequence[Record]) -> Section:
     words = f"{left['Contributions that left']} contributions with {left['Bytes in them']} bytes left in this run."
     parts = [paragraph(words, "soft")] if left["Contributions that left"] != "0" else []
     if others:
-        parts.append(table(f"{name}, course", _HEAD, [_line(_time(f), [(n, f)]) for n, f in others]))
+        parts.append(table(f"{name}, course", _HEAD, [_line(_time(f), [(n, f)]) for n, f in others], style="log"))
     if rounds:
-        lines = [[at + 1, *_line(_period(found), found)] for at, found in sorted(rounds.items())]
-        parts.append(table(f"{name}, rounds", ("round", *_HEAD), lines))
+        lines = [[at + 1, *_line(_time(found[0][1]), found)] for at, found in sorted(rounds.items())]
+        parts.append(table(f"{name}, rounds", ("round", *_HEAD), lines, style="rounds"))
     return Section(heading=f"Run {name}", parts=parts)
 
 
@@ -138,11 +137,3 @@ def _time(facts: Mapping[str, Any]) -> str:
     """As people write it; a time of another zone stays as it is."""
     text = str(facts.get("time", ""))
     return text[:19].replace("T", " ") if text.endswith("+00:00") else text
-
-
-def _period(records: Sequence[Record]) -> str:
-    first, last = _time(records[0][1]), _time(records[-1][1])
-    if first == last:
-        return first
-    is_same_day = first[:10] == last[:10] and len(last) == _TIME_LETTERS
-    return f"{first} to {last[11:] if is_same_day else last}"

@@ -35,7 +35,7 @@ th{font-weight:600}td.number,th.number{text-align:right;font-variant-numeric:tab
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem 1rem;margin:0}
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.1rem;overflow-wrap:anywhere}
 progress{width:100%;height:.8rem;accent-color:var(--line)}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font:13px system-ui,sans-serif}
+svg{width:100%;max-width:46rem;height:auto;display:block}svg text{fill:var(--soft);font:13px system-ui,sans-serif}
 @media(max-width:40rem){svg text{font-size:20px}}
 .curve{fill:none;stroke:var(--line);stroke-width:2}.curve.second{stroke:var(--other);stroke-dasharray:6 4}
 .best,.point{fill:var(--line)}.point.second{fill:var(--other)}

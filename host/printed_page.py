@@ -19,7 +19,7 @@ _STYLE: Final = """
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--rule:#30363d;
 --card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#c4a3f5;--c6:#ff8fa3;--c7:#7fd6d0}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1.5rem;max-width:64rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
+body{margin:0 auto;padding:1.5rem;max-width:72rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--ground)}
 h1{font-size:1.6rem;margin:0 0 .3rem;overflow-wrap:anywhere}
 h2{overflow-wrap:anywhere;font-size:1.2rem;margin:2rem 0 .5rem;border-top:1px solid var(--rule);
@@ -37,6 +37,7 @@ tbody th{font-weight:400}.pairs th{font-weight:600;white-space:nowrap}.pairs td{
 td.number,tbody th.number{font-variant-numeric:tabular-nums;white-space:nowrap}td.number,th.number{text-align:right}
 td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
 summary{cursor:pointer;white-space:nowrap}pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
+.log td:nth-child(2){min-width:13rem}.log tbody th,.rounds td:nth-child(2){white-space:nowrap}
 .sign{width:100%}.sign td{height:3em;width:33%}
 .axis,.grid,.line,.reference,.span{fill:none}.axis{stroke:var(--soft)}.grid{stroke:var(--rule);stroke-width:.6}
 .line{stroke-width:1.8}.reference{stroke:var(--soft);stroke-dasharray:2 4;stroke-width:1.4}

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.drift.column_drift import MUCH, SOME
-from site_agent.desk.findings.clinical_parts import verdict
+from site_agent.desk.findings.clinical_parts import figure_with_interval, verdict
 from site_agent.desk.pages.plots import Row, intervals
 from site_agent.trainer.comparison.gain import headline_metric
 
@@ -21,6 +21,11 @@ _READING: Final = (
     "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"
     " allowed: another code than the declared ones, beyond the contract's range, in the future, or no number where one"
     " is declared. Such a value is counted nowhere else.",
+)
+_INTERVALS: Final = (
+    "Intervals are 95% intervals over whole patients. With several metrics, one of them excludes zero by chance in more"
+    " than 5 of 100 tables. Therefore the verdict worse is stricter than its interval: without any change it is there,"
+    " in any metric, in about 1 of 100 tables."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
@@ -162,19 +167,30 @@ def _quality(quality: Facts | None) -> list[str]:
         spans = [quality["intervals"][metric], None if found is None else found["interval"]]
         shown = ["" if span is None else f"{span[0]:.3f} to {span[1]:.3f}" for span in spans]
         difference = None if found is None else found["difference"]
-        words = "not defined" if found is None else verdict(metric, found["difference"], found["interval"])
+        words = _verdict(metric, found, quality["is_worse"][metric])
         lines.append([metric, value, shown[0], quality["at_the_test"][metric], difference, shown[1], words])
     head = ["metric", "now", "95% interval", "at the test", "difference", "its 95% interval", "verdict"]
     parts = [table("Quality", head, lines), _expected(quality["expected"])]
     if quality["calibration"]:
         keys = ["in_the_large", "slope", "integrated_calibration_index"]
-        measured = [
-            [f"{name}, {when}", *(one[key] for key in keys)]
-            for when, side in (("now", "calibration"), ("at the test", "calibration_at_the_test"))
-            for name, one in quality[side].items()
-        ]
+        measured = []
+        for when, end in (("now", ""), ("at the test", "_at_the_test")):
+            for name, one in quality[f"calibration{end}"].items():
+                spans = quality[f"calibration_intervals{end}"][name]
+                cells = (figure_with_interval(one[key], spans.get(key)) for key in keys)
+                measured.append([f"{name}, {when}", *cells])
         parts.append(table("Calibration", ["calibration", "in the large", "slope", "integrated index (ICI)"], measured))
-    return parts
+    return [*parts, paragraph(_INTERVALS, "soft")]
+
+
+def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
+    """Worse as the warnings have it, better if the 95% interval excludes zero."""
+    if found is None or is_worse is None:
+        return "not defined"
+    if is_worse:
+        return "worse"
+    is_better = verdict(metric, found["difference"], found["interval"]) == "better"
+    return "better" if is_better else "no clear difference"
 
 
 def _expected(expected: Facts) -> str:

@@ -65,8 +65,8 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
         )
     if manifest.scalars:
         yield (
-            f"{'Beside them' if manifest.parameters else 'What leaves:'} {len(manifest.scalars)} kinds of counts and "
-            f"measurements of all rows together. {_example(plan)} Each is listed below under Numbers."
+            f"{'What else leaves' if manifest.parameters else 'What leaves'}: {len(manifest.scalars)} kinds of counts "
+            f"and measurements of all rows together. {_example(plan)} Each is listed below under Numbers."
         )
     if not manifest.parameters and not manifest.scalars:
         yield "What leaves: only the fact that this hospital takes part."

@@ -119,7 +119,7 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     if isinstance(measured, int) and measured > len(losses):
         sentences.append(f"After {_rounds(measured - len(losses))} the loss was not finite, so there is no point.")
     if max(len(losses), len(values)) > _MOST_POINTS:
-        sentences.append(f"The charts show at most {_MOST_POINTS} rounds of each line, evenly chosen.")
+        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, evenly chosen.")
     return f"<p>{' '.join(sentences)}</p>"
 
 
@@ -167,9 +167,12 @@ def _all_points(facts: Mapping[str, Any], key: str) -> Points:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Points:
-    """So many of them, evenly, the newest always among them."""
+    """So many of them, evenly; the first, the newest, the lowest and the highest are always among them."""
     step = -(-len(points) // _MOST_POINTS) or 1
-    return list(points[::-step][::-1])
+    heights = [value for _, value in points]
+    extremes = {heights.index(min(heights)), heights.index(max(heights))} if heights else set()
+    kept = {*range(0, len(points), step), len(points) - 1, *extremes} - {-1}
+    return [points[place] for place in sorted(kept)]
 
 
 def _age(file: Path) -> tuple[float, str]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
 from site_agent.trainer.comparison.calibration import calibrations
@@ -65,11 +66,22 @@ def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores
         "metrics": dict(now.evaluations[FEDERATED].metrics),
         "intervals": now.intervals(FEDERATED),
         "calibration": {name: one.to_json() for name, one in calibrations(new, scores).items()},
+        "calibration_intervals": _calibration_spans(new, scores),
+        "calibration_intervals_at_the_test": _calibration_spans(test, then),
         "at_the_test": dict(before.evaluations[FEDERATED].metrics),
         "differences": {metric: None if one is None else one.to_json() for metric, one in found.items()},
         "is_worse": {metric: _is_worse(metric, now, before, len(found)) for metric in found},
         "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(test, then).items()},
         "expected": _expectations(new, scores, test, then),
+    }
+
+
+def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
+    if rows.task == "regression":
+        return {}
+    return {
+        name: calibration_spans(happened, said, rows.patients, _SEED)
+        for name, happened, said in _by_outcome(rows, scores)
     }
 
 

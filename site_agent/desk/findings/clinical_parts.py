@@ -73,7 +73,7 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
         return []
     head = [
         "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",
-        "negative predictive value", "net benefit in 100 patients",
+        "negative predictive value", "net benefit in 100 patients", "compared with no model",
     ]  # fmt: skip
     is_several = facts["task"] == "multi-class"
     if is_several:
@@ -83,7 +83,7 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
         for name in facts["shown_models"]:
             for outcome, found in facts["at_thresholds"][name].items():
                 who = [outcome] if is_several else []
-                lines.append([f"{threshold:.0%}", *who, names.get(name, name), *_shares(found[place])])
+                lines.append([f"{100 * threshold:g}%", *who, names.get(name, name), *_shares(found[place])])
     words = (
         "Read a line as: if every patient with at least this predicted probability is treated. In brackets are 95%"
         " intervals. Net benefit counts true positives, minus false positives weighted by the threshold. It is"
@@ -120,7 +120,7 @@ def figure_with_interval(value: float | None, interval: Sequence[float] | None, 
 
 def _shares(found: Facts) -> list[Cell]:
     keys = (
-        "treated", "sensitivity", "specificity", "positive_predictive_value", "negative_predictive_value",
+        "sensitivity", "specificity", "positive_predictive_value", "negative_predictive_value",
     )  # fmt: skip
     benefit, difference = found["net_benefit"], found["difference"]
     word = verdict("net_benefit", difference["value"], difference["interval"])
@@ -131,8 +131,10 @@ def _shares(found: Facts) -> list[Cell]:
     )
     low, high = benefit["interval"]
     return [
+        f"{found['treated']['value']:.0%}",
         *(_percent(found[key]) for key in keys),
-        f"{100 * benefit['value']:.1f} {_span(f'{100 * low:.1f}', f'{100 * high:.1f}')}, {against}",
+        f"{100 * benefit['value']:.1f} {_span(f'{100 * low:.1f}', f'{100 * high:.1f}')}",
+        against,
     ]
 
 

@@ -204,7 +204,7 @@ def _groups(facts: Facts) -> list[str]:
     if facts["task"] == "binary":
         head[2:2] = ["with the outcome", "calibration in the large"]
         for line, one in zip(lines, found, strict=True):
-            line[2:2] = [one["positive"], one["in_the_large"]]
+            line[2:2] = [one["positive"], figure_with_interval(one["in_the_large"], one["in_the_large_interval"])]
     return [figures(subgroup_plot(found, metric, _METRICS[metric])), table("Groups", head, lines)]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import Interval, compare
 from site_agent.trainer.comparison.calibration import calibration
@@ -41,6 +42,7 @@ class Subgroup:
         figure: the headline metric; None where it is undefined or the rows are too few.
         interval: of the figure.
         in_the_large: see `Calibration`; of a yes or no only.
+        in_the_large_interval: its 95% interval, low and high.
     """
 
     group: str
@@ -52,6 +54,7 @@ class Subgroup:
     figure: float | None
     interval: Interval | None
     in_the_large: float | None
+    in_the_large_interval: Json
 
     @property
     def is_small(self) -> bool:
@@ -69,6 +72,7 @@ class Subgroup:
             self.metric: self.figure,
             "interval": self.interval.to_json() if self.interval else None,
             "in_the_large": self.in_the_large,
+            "in_the_large_interval": self.in_the_large_interval,
             "is_small": self.is_small,
         }
 
@@ -108,10 +112,13 @@ def _subgroup(
     figure: float | None = None
     interval: Interval | None = None
     shift: float | None = None
+    span: Json = None
     if len(members) >= FEWEST_ROWS:
         compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
         figure, interval = compared.evaluations[_MODEL].metrics[metric], compared.interval(_MODEL, metric)
-        shift = calibration(part.labels, scores[members]).in_the_large if is_binary else None
+        if is_binary:
+            shift = calibration(part.labels, scores[members]).in_the_large
+            span = calibration_spans(part.labels, scores[members], part.patients, seed)["in_the_large"]
     return Subgroup(
         group=name[0],
         value=name[1],
@@ -122,6 +129,7 @@ def _subgroup(
         figure=figure,
         interval=interval,
         in_the_large=shift,
+        in_the_large_interval=span,
     )
 
 

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from host.local_page import curves
@@ -171,6 +172,21 @@ def test_a_short_run_is_shown(tmp_path: Path, rounds: int) -> None:
     assert text.count('<th scope="row"') == rounds
     assert f"{rounds + 0.5:.4f}" in text
     assert "After 1 round the loss was not finite" in text
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_long_run_keeps_its_best_round(tmp_path: Path, seed: int) -> None:
+    """Of thousands of rounds some hundred points are drawn; the first, the last and the best one are among them."""
+    place = live_path(tmp_path, "study-v1-0123456789ab")
+    place.parent.mkdir(parents=True)
+    best = int(np.random.default_rng(seed).integers(2, 5000))
+    losses = [[number, 1.0 if number != best else 0.25] for number in range(1, 5001)]
+    place.write_text(json.dumps({"metric": "auroc", "training": [], "values": [], "validation": losses}))
+
+    text = LivePage("st-mary", tmp_path).main()
+
+    assert f"from 1 after round 1 to 1 after round 5000; lowest 0.25 after round {best}." in text
+    assert text.partition('points="')[2].partition('"')[0].count(",") < 420
 
 
 def test_the_first_round_has_nothing_to_measure(tmp_path: Path) -> None:
