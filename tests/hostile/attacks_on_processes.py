@@ -6,6 +6,7 @@ become somebody else, so these attacks need root.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -20,7 +21,9 @@ import pytest
 import yaml
 
 import site_agent.trainer.worker
+from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
+from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer.__main__ import _listen
@@ -29,6 +32,8 @@ from site_agent.trainer_socket import TrainerEnd
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN, inputs_read, rows_read
 from tests.hostile.real_trainers import plan_for
+from tests.rehearsal.federation import Office
+from tests.rehearsal.test_pinned_federation import Agent
 from tests.site_agent.reachable import let_others_in
 from tests.site_agent.trainer.sites import make_site
 
@@ -154,7 +159,34 @@ def _driven(folder: Path, state: Path, place: Path, plan: Plan) -> dict[str, lis
     return found
 
 
+def another_federation(weakened: bool) -> bool:
+    """Have the gate sign a request for a certificate of another federation, which the taken-over agent shows."""
+    with scratch() as folder, in_copy(weakened, without_the_memory):
+        agents = [Agent(Office.found(folder / name, name).enrol("a")) for name in ("heart", "liver")]
+        for agent in agents:
+            gate = SiteCertificates(agent, folder)
+            try:
+                asyncio.run(gate.look())
+            except ConfigurationError:
+                return False
+        return gate.shown.federation() == "liver"  # the gate names this federation in whatever it signs next
+
+
+@contextmanager
+def without_the_memory() -> Iterator[None]:
+    """Every federation that is shown counts as this site's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SiteCertificates, "check", lambda *_: None)
+        yield
+
+
 ATTACKS = (
+    Attack(
+        name="another-federation",
+        tries="the owner of the agent shows certificates of another federation, for which the gate then signs",
+        without="the gate's memory of its federation",
+        run=another_federation,
+    ),
     Attack(
         name="taken-over-agent",
         tries="the owner of the agent's user, files and sockets forges two approvals and asks the trainer for rows",

@@ -152,11 +152,15 @@ def test_honest_training_that_overfits_is_not_refused(
     assert bool(found.rollbacks) is weakened
 
 
-def test_a_site_that_refuses_for_a_while_does_not_end_the_training() -> None:
-    """It fakes refusals of all sites for four rounds of eleven, then stops; the run goes on to its last round."""
+def refuses_for_a_while() -> Attacked:
+    """One site fakes refusals of all sites for four rounds of eleven, then stops."""
     schedule = {"aggregate": "every-epoch", "epochs": 11, "batches_per_epoch": 5}
-    longer = plan(schedule=schedule)
-    found = attacked(longer, rows(), Attack.REFUSE, first=BEGINS, last=BEGINS + 3, hostile=HOSTILE)
+    return attacked(plan(schedule=schedule), rows(), Attack.REFUSE, first=BEGINS, last=BEGINS + 3, hostile=HOSTILE)
+
+
+def test_a_site_that_refuses_for_a_while_does_not_end_the_training() -> None:
+    """The run goes on to its last round and has lost four."""
+    found = refuses_for_a_while()
 
     assert [rollback.round for rollback in found.rollbacks] == [BEGINS, BEGINS + 2]
     assert found.training_rounds is None
