@@ -58,7 +58,7 @@ def format_of(state: Path, program: str) -> int:
     except FileNotFoundError:
         return 0
     except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise _refused(f"{state / FILE} cannot be read", "Bring the directory back from a backup.") from cause
+        raise _refused(f"{state / FILE} cannot be read", "Restore the directory from a backup.") from cause
     if owner != program:
         raise _refused(f"{state} is the state of {owner}, not of {program}", "Name another state directory.")
     check_number(number, str(state))

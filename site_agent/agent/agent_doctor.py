@@ -47,7 +47,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
         else:
             found += _enrolment(hospital, environment, now)
     except (OperatorError, OSError, ValueError) as cause:
-        remedy = getattr(cause, "remedy", "Bring the state folder back from its backup.")
+        remedy = getattr(cause, "remedy", "Restore the state folder from its backup.")
         found.append(failure("D403", getattr(cause, "what", "The keys cannot be read."), remedy))
     found.append(judge_clock(computer_checks.is_clock_synchronised(), apart))
     return found

@@ -367,7 +367,7 @@ class SiteGate:
                 await self._refuse(reason, tensor)
             case ConsentEnded(because=because):
                 await self._refuse(SiteReason.WITHDRAWN, "", because=because)
-            case TrainerFailed(is_mendable=False, failed=failed):
+            case TrainerFailed(can_continue=False, failed=failed):
                 await self._refuse(SiteReason(failed.reason), self._named(failed))
 
     def _named(self, failed: Failed) -> str:

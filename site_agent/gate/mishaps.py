@@ -31,8 +31,8 @@ class TrainerFailed(OperatorError):
         self.exit_status = failed.exit_status  # what no restart can correct there, none corrects here
 
     @property
-    def is_mendable(self) -> bool:
-        """Whether a trainer can go on when its operator has made room, say: the run waits, and does not end for all."""
+    def can_continue(self) -> bool:
+        """Whether the trainer can continue after its operator freed space, for example. Then the run waits for it."""
         is_own = self.failed.reason == SiteReason.TRAINER_FAILED
         return is_own and self.failed.exit_status == UnavailableError.exit_status
 
@@ -53,7 +53,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
         return ConfigurationError(
             what=f"This site masks nothing: {refused}.",
             consequence="Nothing leaves this site. The study waits for this site.",
-            remedy="Bring this site's whole state folder back from its newest backup, then start the agent again.",
+            remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
         )
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(

@@ -148,7 +148,7 @@ class Saves:
             raise ConfigurationError(
                 what="The record of this site's first round in the study cannot be read.",
                 consequence="Nothing was trained and nothing left this site.",
-                remedy="Bring this site's whole state folder back from a backup, or tell the federation office.",
+                remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
             ) from cause
         if rows != self._rows:
             raise DataError(

@@ -52,5 +52,5 @@ def _refused(path: Path, because: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"The site's secret {path} {because}.",
         consequence="Nothing was trained and nothing left this site.",
-        remedy=f"Run `chmod 600 {path}` if you trust its content, or bring the file back from the newest backup.",
+        remedy=f"Run `chmod 600 {path}` if you trust its content, or restore the file from the newest backup.",
     )
