@@ -28,6 +28,7 @@ _SOCKET_BYTES: Final = 4 << 20  # the kernel may grant less; each refill costs a
 _LARGE_BYTES: Final = 4 << 20
 _MOST_PARTS: Final = 64
 _PART: Final = struct.Struct("<I")
+_JSON: Final = json.JSONEncoder(sort_keys=True)
 
 
 class Record(Protocol):
@@ -55,7 +56,7 @@ class Framing(Generic[Message]):
     def frame(self, message: Message, more: int = 0) -> bytes:
         """Header and facts; the payload follows as it is, and behind it so many bytes more that belong to it."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
-        text = json.dumps(facts, sort_keys=True).encode()
+        text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
 
     def sizes(
@@ -85,7 +86,7 @@ class Framing(Generic[Message]):
             MalformedMessage: the facts are not exactly those of this kind, or the record refuses them.
         """
         try:
-            facts = json.loads(bytes(text))
+            facts = json.loads(str(text, "utf-8"))
             wanted = self._facts[kind]
             if type(facts) is not dict or facts.keys() != wanted.keys():
                 raise ValueError

@@ -8,6 +8,7 @@ cut; an honest site calls again and goes on where it was. A chunk of 512 KiB nee
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -24,6 +25,7 @@ from protos.wire.upkeep_messages import Upkeep
 MOST_WAITING_BYTES: Final = 4 << 20
 MOST_WAITING_VECTORS: Final = 8
 STALLED_SECONDS: Final = 120.0
+_LOOKS: Final = 8  # within that time
 _LEAST_BYTES: Final = 1024  # what a message is counted with at least: small ones have a cost of their own
 
 
@@ -68,6 +70,7 @@ class StreamPeer:
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
         self.does_not_read = False
+        self._handing_over_since = math.inf
 
     def send(self, message: CoordinatorMessage | Upkeep) -> None:
         """Queue a message."""
@@ -85,22 +88,31 @@ class StreamPeer:
 
     async def write(self) -> None:
         """Write what is queued until the stream ends, or the peer has not read for too long."""
+        writing = asyncio.ensure_future(self._write())
+        try:
+            # One look now and then, and no timer for each message: a round has many, and nearly all are taken at once.
+            while not (await asyncio.wait({writing}, timeout=STALLED_SECONDS / _LOOKS))[0]:
+                if asyncio.get_running_loop().time() - self._handing_over_since > STALLED_SECONDS:
+                    self.does_not_read = True
+                    return
+            await writing
+        finally:
+            writing.cancel()
+
+    async def _write(self) -> None:
         while (item := await self._queue.get()) is not None:
             self._count(item, -1)
-            try:
-                if isinstance(item, bytes):
-                    await self._hand_over(item)
-                    continue
-                for index in range(down_chunks(item.parameters.size)):
-                    async with self._turn:  # before the chunk is made
-                        await self._hand_over(item.message(index))
-            except TimeoutError:
-                self.does_not_read = True
-                return
+            if isinstance(item, bytes):
+                await self._hand_over(item)
+                continue
+            for index in range(down_chunks(item.parameters.size)):
+                async with self._turn:  # before the chunk is made
+                    await self._hand_over(item.message(index))
 
     async def _hand_over(self, message: bytes) -> None:
-        async with asyncio.timeout(STALLED_SECONDS):
-            await self._context.write(message)
+        self._handing_over_since = asyncio.get_running_loop().time()
+        await self._context.write(message)
+        self._handing_over_since = math.inf
 
     def _put(self, item: _Item) -> None:
         if self.does_not_read:

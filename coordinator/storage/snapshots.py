@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load, save_file
 
 from coordinator.rounds.course import Course
 from coordinator.rounds.phases import Sites
@@ -100,9 +100,8 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     with _explained():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
-        with partial.open("wb") as file:
-            file.write(save(arrays, metadata={_KEY: header}))
-            file.flush()
+        save_file(arrays, partial, metadata={_KEY: header})  # from where they lie: no second model in memory
+        with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
         sync_folder(folder)
@@ -192,9 +191,10 @@ def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: whatever JSON ho
 def _explained() -> Iterator[None]:
     try:
         yield
-    except OSError as cause:
+    except (OSError, SafetensorError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
         raise UnavailableError(
-            what=f"A snapshot of the run cannot be written: {cause.strerror}.",
+            what=f"A snapshot of the run cannot be written: {reason}.",
             consequence="The coordinator stopped. After a restart the run continues from the previous snapshot.",
             remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
         ) from cause

@@ -113,7 +113,7 @@ class FixedPoint:
             total: int32 of shape (n,), the sum modulo 2**32 read as signed.
             divisor: the sum of the weights.
         """
-        return total.astype(np.float64) / (self.scale * divisor)
+        return np.divide(total, self.scale * divisor, dtype=np.float64)
 
 
 def round_rows(rows: int, largest: int) -> int:

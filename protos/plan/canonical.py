@@ -11,6 +11,7 @@ import struct
 from typing import Final, assert_never
 
 PROTOCOL: Final = "global-layers/1"
+_LENGTH: Final = struct.Struct("<Q")
 
 
 def pack(purpose: str, *fields: bytes | str | int) -> bytes:
@@ -21,8 +22,11 @@ def pack(purpose: str, *fields: bytes | str | int) -> bytes:
     Raises:
         struct.error: a number needs more than 64 bits.
     """
-    parts = [_as_bytes(field) for field in (PROTOCOL, purpose, *fields)]
-    return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
+    parts = list[bytes]()
+    for field in (PROTOCOL, purpose, *fields):
+        part = field if type(field) is bytes else _as_bytes(field)
+        parts += (_LENGTH.pack(len(part)), part)
+    return b"".join(parts)
 
 
 def digest(purpose: str, *fields: bytes | str | int) -> bytes:

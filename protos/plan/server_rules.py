@@ -88,7 +88,8 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
             # In float64 the sum is exact, so that adding 1 for n rounds gives n.
             mean = fixed_point.decode(sums.changes[part], stretch.weight)
             block = parameters[place]
-            block[...] = block + _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
+            step = _step(rule, mean, {name: array[place] for name, array in state.items()}, pace)
+            block[...] = np.add(block, step, out=step)
 
 
 def largest_step(plan: Plan) -> float:

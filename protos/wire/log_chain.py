@@ -31,6 +31,7 @@ _EVENTS_OF_0_1: Final = {
     "epoch_agreed": "key_session_agreed",
     "epoch_opened": "key_session_opened",
 }
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _NO_RECORD: Final = "this is no record, or a torn one"
 
 
@@ -164,4 +165,4 @@ def _in_present_words(facts: dict[str, Any]) -> dict[str, Any]:
 def _text(facts: object) -> str:
     if not isinstance(facts, dict):
         raise TypeError("facts are one JSON object")
-    return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _JSON.encode(facts)

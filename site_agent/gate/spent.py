@@ -59,6 +59,7 @@ class Spent:
                 remedy="Restore the state from a backup, and inform the data protection officer.",
             ) from cause
         self._newest = self._kept.newest
+        self._is_folder_synced = False
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
@@ -108,7 +109,7 @@ class Spent:
         finished = self._finished.isoformat() if self._finished else None
         content = _Kept(rounds=rounds, finished=finished, newest=self._newest)
         try:
-            _replace(self._path, content.model_dump_json().encode())
+            self._replace(content.model_dump_json().encode())
         except OSError as cause:
             raise AuditError(
                 what=f"The volume that leaves in a run cannot be recorded: {cause.strerror}.",
@@ -116,9 +117,11 @@ class Spent:
                 remedy="Free space on the disk of the state directory, or correct its permissions.",
             ) from cause
 
-
-def _replace(path: Path, content: bytes) -> None:
-    make_folder(path.parent)
-    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    replace_file(path, content)
-    sync_folder(path.parent.parent)  # the folder itself may be new
+    def _replace(self, content: bytes) -> None:
+        folder = self._path.parent
+        make_folder(folder)
+        require_room(folder, len(content), RECORDS_RESERVE_BYTES)
+        replace_file(self._path, content)
+        if not self._is_folder_synced:  # it may be new
+            sync_folder(folder.parent)
+            self._is_folder_synced = True
