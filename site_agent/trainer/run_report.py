@@ -141,7 +141,10 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     baselines = replace(ended.baselines, best_local=best)
     assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
-    write_whole(hospital.state_path / "reports" / f"{run}.json", json.dumps(facts, indent=2, allow_nan=False).encode())
+    # The date is in the file alone: two reports of one run are otherwise equal to the bit.
+    written = {**facts, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    content = json.dumps(written, indent=2, allow_nan=False).encode()
+    write_whole(hospital.state_path / "reports" / f"{run}.json", content)
     log_report(run, assessment.gain)
     return Report(facts=facts, gain=assessment.sums)
 
@@ -194,7 +197,6 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "task": dataset.task,
         "rows": {"training": len(dataset.training), "validation": len(dataset.validation), "test": len(dataset.test)},
         "rows_without_outcome": dataset.rows_without_outcome,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,9 @@ def test_report_and_model_hold_what_was_reached(tmp_path: Path) -> None:
     made = make_report(hospital, study, preprocessing, "law-1")
 
     model = load_model(hospital.state_path, "law-1")
-    assert json.loads((hospital.state_path / "reports" / "law-1.json").read_text()) == made.facts
+    written = json.loads((hospital.state_path / "reports" / "law-1.json").read_text())
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(written.pop("date"))) < timedelta(hours=1)
+    assert written == made.facts
     assert made.facts.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task", "gain", "differences"}
     assert model.plan == study.plan
     assert model.preprocessing == preprocessing
