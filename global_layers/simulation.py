@@ -38,7 +38,7 @@ class _Member:
 
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
-        self.rows: SplitRows = split_rows(table, Split(seed=seed))
+        self.rows: SplitRows = split_rows(table, Split(seed=seed, stratified=True))
         prepared: tuple[Dataset, Preprocessing] = prepare_rows(table, self.rows)
         self.dataset, self.preprocessing = prepared
 

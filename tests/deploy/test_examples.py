@@ -92,6 +92,9 @@ def test_the_examples_belong_together() -> None:
     assert plan.schedule.rounds <= hospital.policy.largest_rounds
 
 
+NEVER_VALID = {"proposed_concept"}  # a draft has it until a person decides, and it is refused until then
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_other_form_loads(name: str) -> None:
     """What stands behind `# or` is as valid as what stands above it."""
@@ -106,7 +109,8 @@ def test_no_key_is_left_out(name: str) -> None:
 
     given = {found for document in variants(name) for found in given_fields(load(name, document))}
 
-    assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []
+    left_out = {(model, field) for model, field in known - given if field not in NEVER_VALID}
+    assert sorted(f"{model.__name__}.{field}" for model, field in left_out) == []
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -83,7 +83,7 @@ def _made_again(lines: Lines) -> Lines:
     for line in lines:
         facts = json.loads(line)["facts"]
         if facts["event"] == "contribution_released":
-            position, new = append(position, facts | {"round": 99}, os.urandom(16))
+            position, _, new = append(position, facts | {"round": 99}, os.urandom(16))
             made.append(new)
     return made
 
