@@ -1,4 +1,4 @@
-"""Every notebook runs from its first cell to its last, in a process of its own. Slow: `pytest -m slow` runs it, and CI."""
+"""Every notebook runs from its first cell to its last, in a process of its own (slow; `.ci/run` runs it)."""
 
 from __future__ import annotations
 
