@@ -34,7 +34,7 @@ _LONGEST_SOCKET_PATH: Final = 107  # bytes; what Linux has room for, less the la
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 
 
-Tier: TypeAlias = Literal["statistics", "evaluation", "training"]
+Tier: TypeAlias = Literal["receiving", "statistics", "evaluation", "training"]
 TensorPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*?\[\]-]{1,200}$")]
 ScalarPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
 TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
@@ -72,7 +72,8 @@ class Policy(Document):
     The keys with a default add a limit where they are written; left out, a plan that a person approves decides.
 
     Attributes:
-        tier: the most that this site does: sums of declared columns, measuring models of others, or training.
+        tier: the most that this site does: receiving the result of others, sums of declared columns, measuring models
+            of others, or training.
         methods: names of methods that may run.
         secure_aggregation: `required` refuses every plan without masking.
         smallest_sites: fewest contributors with whom this site adds up.
@@ -139,13 +140,15 @@ class Data(Document):
     """The hospital's table, its contract, and how its rows are dealt out.
 
     `unaccepted_warnings` says whether a warning about the table that nobody has accepted stops training, or is
-    only told.
+    only told. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes
+    to count; None takes the other sites' share.
     """
 
     table: PathText
     contract: PathText
     split: Split
     unaccepted_warnings: Literal["stop", "tell"] = "stop"
+    prevalence: float | None = Field(default=None, gt=0, lt=1)
 
 
 class Training(Document):

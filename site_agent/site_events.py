@@ -113,6 +113,8 @@ EVENTS: Final = (
         "The weight of the other hospitals' score in this site's model was computed.",
         _NOTHING,
     ),
+    Entry("I307", "model_awaited", "This site only receives. It waits for the result of the other sites.", _NOTHING),
+    Entry("I308", "model_received", "This site received the other hospitals' model. It had sent no number.", _NOTHING),
     Entry(
         "W353",
         "column_differs",

@@ -143,6 +143,8 @@ class Engine:
         run = self._run
         if run is None:
             return False
+        if site in run.plan.receiving_sites and not isinstance(message, Join | Done | Refusal | Hello):
+            raise MalformedMessage("a contribution of a site that only receives")
         match message:
             case Chunk():
                 self._happened(hear_chunk(run, self._member(site), message))
@@ -315,6 +317,8 @@ class Engine:
             self._held[site] = join  # it has sent all of this round; what it needs for the next one shows then
             return
         self._joined.add(site)
+        if site in run.plan.receiving_sites:
+            run.terms = replace(run.terms, receivers=run.terms.receivers | {site})
         self.ending.joined(site)
         self._log.info("site_joined", site=site, run=run.name)
         self._kept.note("joined", site=site)
@@ -334,6 +338,8 @@ class Engine:
 
     def _decline(self, site: str, reason: SiteReason) -> None:
         self._joined.discard(site)
+        if self._run is not None:  # the end of a run does not wait for a receiver that wants no result
+            self._run.terms = replace(self._run.terms, receivers=self._run.terms.receivers - {site})
         self.ending.left(site)
         self._happened(Declined(site, reason))
 

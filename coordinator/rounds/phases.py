@@ -41,6 +41,7 @@ class Terms:
     `first_key_session`: keys were agreed on up to this key session before the first round was offered, by a process
     that is gone.
     `away`: begin and end of the windows in which sites said that they may be away; nobody counts them as lost then.
+    `receivers`: sites that get the result and take part in nothing else; the end waits for them.
     """
 
     sites: Sites
@@ -55,6 +56,7 @@ class Terms:
     first_attempt: int = 0
     first_key_session: int = 0
     away: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    receivers: Sites = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,8 @@ def begin(terms: Terms, now: float) -> Gathering:
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     """The next state and what has to be done, in order; who is not listed changes nothing."""
-    if getattr(event, "site", None) not in {None, *terms.sites}:
+    heard = terms.sites | terms.receivers if isinstance(state, Finishing) else terms.sites
+    if getattr(event, "site", None) not in {None, *heard}:
         return state, ()
     if isinstance(event, WasStopped) and not isinstance(state, Over):
         return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
@@ -337,7 +338,10 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     # Who was to enter with the next round has no part in a result: it was never offered a round.
     made = replace(following, bound=attempt.bound)
     deadline = now + terms.deadlines.contribute_seconds
-    return Finishing(attempt=made, deadline=deadline), (close, SendResult(made.bound & made.present))
+    return Finishing(attempt=made, deadline=deadline), (
+        close,
+        SendResult((made.bound & made.present) | terms.receivers),
+    )
 
 
 def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
@@ -394,13 +398,13 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
     match event:
         case TookResult(site=site):
             state = replace(state, done=state.done | {site})
-        case Joined(site=site) if site in state.attempt.bound:
+        case Joined(site=site) if site in state.attempt.bound | terms.receivers:
             return state, (SendResult(frozenset({site})),)
         case Declined(site=site):  # it will not take the result; nobody waits for that
             state = replace(state, gone=state.gone | {site})
         case _:
             pass
-    missing = state.attempt.bound - state.done
+    missing = (state.attempt.bound | terms.receivers) - state.done
     until = excused_until(terms, missing - state.gone, now) if now >= state.deadline else None
     if until is not None:
         return replace(state, deadline=until), ()

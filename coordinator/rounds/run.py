@@ -287,6 +287,7 @@ def terms_of(plan: Plan) -> Terms:
     """What the state machine needs of a plan."""
     return Terms(
         sites=frozenset(plan.site_names),
+        receivers=plan.receiving_sites,
         quorum=plan.quorum,
         rounds=plan.rounds,
         binds_early=plan.schedule.aggregate == "every-batch",

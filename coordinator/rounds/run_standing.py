@@ -17,6 +17,7 @@ from coordinator.rounds.phases import (
     Over,
     Sites,
     State,
+    Terms,
     Training,
 )
 from coordinator.rounds.rollbacks import told_of_rollbacks
@@ -86,10 +87,10 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
                 "given_up": name in history.given_up,
                 "maintenance": around.windows.facts(name),
             }
-            for name in (run.plan.site_names if run else sorted({*around.connected, *around.unaware}))
+            for name in (run.plan.listed_names if run else sorted({*around.connected, *around.unaware}))
         },
         "paused": run.terms.is_paused if run else False,
-        "waits_for": sorted(waited_for(run.state, frozenset(run.plan.site_names))) if run else [],
+        "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
         "pace": pace_facts(run, around.now) if run else None,
         "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
@@ -99,16 +100,16 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
     }
 
 
-def waited_for(state: State, listed: Sites) -> Sites:
+def waited_for(state: State, terms: Terms) -> Sites:
     """The sites without which the run does not go on at this moment.
 
     Args:
         state: of the round machine.
-        listed: the sites of the plan.
+        terms: of the run.
     """
     match state:
         case Gathering(joined=joined, declined=declined):
-            return listed - joined - declined
+            return terms.sites - joined - declined
         case Agreeing(attempt=attempt, acknowledged=acknowledged):
             return attempt.bound - acknowledged
         case Training(attempt=attempt, ready=ready):
@@ -118,7 +119,7 @@ def waited_for(state: State, listed: Sites) -> Sites:
         case Interrupted(attempt=attempt):
             return attempt.bound - attempt.present
         case Finishing(attempt=attempt, done=done, gone=gone):
-            return attempt.bound - done - gone
+            return (attempt.bound | terms.receivers) - done - gone
         case Over():
             return frozenset()
         case _:

@@ -42,7 +42,7 @@ class Ending:
 
     def follow(self, plan: Plan) -> None:
         """A study is under way, or was over when this program started."""
-        self._sites[plan.run_name] = frozenset(plan.site_names)
+        self._sites[plan.run_name] = frozenset(plan.listed_names)
         self.under_way.set()
         self.all_heard.clear()
 

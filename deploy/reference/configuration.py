@@ -31,6 +31,7 @@ _UNITS: Final = {
     "seed": "none",
     "test_share": "share of all rows",
     "validation_share": "share of the rest",
+    "prevalence": "share of patients",
     "threads": "threads",
 }
 

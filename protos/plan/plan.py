@@ -48,12 +48,13 @@ class ListedSite(Document):
     """A site that may contribute: its name, the fingerprint of its identity key, and what it does.
 
     `answers` says how its outcome answers the plan's question.
-    A site of the tier `evaluation` measures what it receives; its change is nothing but zeros.
+    A site of the tier `evaluation` measures what it receives; its change is nothing but zeros. A site of the tier
+    `receiving` sends no number at all and receives the result; it is no contributor, so it hides nobody's numbers.
     """
 
     name: Name
     identity: Fingerprint
-    tier: Literal["evaluation", "training"] = "training"
+    tier: Literal["receiving", "evaluation", "training"] = "training"
     answers: Answers = "same"
 
 
@@ -194,7 +195,8 @@ class Plan(Document):
         for concept in self.concepts:
             strangers = set(concept.recorded_by or ()) - set(self.site_names)
             if strangers:
-                yield f"{concept.name} is recorded by sites that the plan does not list: {', '.join(sorted(strangers))}"
+                unknown = ", ".join(sorted(strangers))
+                yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
         """Sums over two sets of sites differ by one site's own, so there is one set in all rounds."""
@@ -202,13 +204,17 @@ class Plan(Document):
             missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
             yield from (f"{key}: this key is missing" for key in missing)
             return
-        yield from prior.method.why_impossible(len(self.sites), tuple(concept.name for concept in self.concepts))
-        if self.quorum != len(self.sites) or self.on_lost_site != "wait":
-            yield "federated-prior adds up one set of sites, so quorum is the number of sites and on_lost_site is wait"
+        yield from prior.method.why_impossible(len(self.site_names), tuple(concept.name for concept in self.concepts))
+        if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
+            yield (
+                "federated-prior adds up one set of sites, so quorum is the number of sites that contribute, and "
+                "on_lost_site is wait"
+            )
         for names, sites in prior.recorders(frozenset(self.site_names)).items():
             if len(sites) < prior.method.fewest_sites:
                 fewest = prior.method.fewest_sites
-                yield f"{' and '.join(names)} are recorded by {len(sites)} sites, and fewest_sites is {fewest}"
+                why = " (with three, each could compute the sum of the two others)" if len(sites) == 3 else ""
+                yield f"{' and '.join(names)} are recorded by {len(sites)} sites, and fewest_sites is {fewest}{why}"
         unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
         others = (self.gain, self.weighting.name, self.columns)
         if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":
@@ -291,13 +297,13 @@ class Plan(Document):
             yield "a site's name is listed twice"
         if len({site.identity for site in self.sites}) != len(self.sites):
             yield "two sites are listed with the same identity key"
-        if self.quorum > len(self.sites):
-            yield f"quorum {self.quorum} is more than the {len(self.sites)} listed sites"
+        if self.quorum > len(self.site_names):
+            yield f"quorum {self.quorum} is more than the {len(self.site_names)} sites that contribute"
         if self.two_sites is not None and len(self.sites) != 2:
             yield "two_sites goes with a plan that lists two sites"
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
             yield (
-                f"masking among {len(self.sites)} sites with {self.assumed_colluders} assumed colluders "
+                f"masking among {len(self.site_names)} sites with {self.assumed_colluders} assumed colluders "
                 f"needs a quorum of {self.smallest_masked_quorum} or more"
             )
 
@@ -310,6 +316,8 @@ class Plan(Document):
                 yield "statistics go with the method local and equal weights, and with nothing measured"
             if self.on_lost_site != "wait":
                 yield "statistics are asked of one set of sites only, so a lost site is waited for"
+        if self.receiving_sites and self.prior is None:
+            yield "a site that only receives needs the method federated-prior, whose result is a model by itself"
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):
@@ -330,7 +338,7 @@ class Plan(Document):
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
         if self.two_sites is not None:
             return 2
-        training = len(self.sites) - evaluating
+        training = len(self.site_names) - evaluating
         return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
 
     @property
@@ -338,8 +346,15 @@ class Plan(Document):
         """The sites that contribute measurements and a change of zeros."""
         return frozenset(site.name for site in self.sites if site.tier == "evaluation")
 
-    def tier_of(self, site: str) -> Literal["statistics", "evaluation", "training"]:
+    @property
+    def receiving_sites(self) -> frozenset[str]:
+        """The sites that send no number and receive the result."""
+        return frozenset(site.name for site in self.sites if site.tier == "receiving")
+
+    def tier_of(self, site: str) -> Literal["receiving", "statistics", "evaluation", "training"]:
         """The most that the plan asks of a site."""
+        if site in self.receiving_sites:
+            return "receiving"
         if self.statistics is not None:
             return "statistics"
         return "evaluation" if site in self.evaluating_sites else "training"
@@ -414,7 +429,12 @@ class Plan(Document):
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Every site that may contribute, in the order of their names."""
+        """Every site that may contribute, in the order of their names; sites that only receive are not among them."""
+        return tuple(sorted(site.name for site in self.sites if site.tier != "receiving"))
+
+    @property
+    def listed_names(self) -> tuple[str, ...]:
+        """Every site, sites that only receive included, in the order of their names."""
         return tuple(sorted(site.name for site in self.sites))
 
     @property

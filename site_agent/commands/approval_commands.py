@@ -285,6 +285,11 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 def _table(hospital: Hospital, plan: Plan) -> _Table:
     """Compared with the counts that `data check` has left; this command reads no table."""
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
+    if plan.tier_of(hospital.site) == "receiving":
+        told = (
+            "This site only receives, so no row of it takes part. The table needs the plan's concepts and no outcome."
+        )
+        return _Table(Section(heading, (told,)), False)
     if rows is None:
         unknown = (
             "Whether it has rows enough was not compared: no count of `site-agent data check` can be read here. "
@@ -312,6 +317,10 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
     from site_agent.gate.dry_run import rounds_without_sending
 
     found = asyncio.run(rounds_without_sending(hospital, path, plan))
+    if not found:
+        return Section(
+            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would leave.",)
+        )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
     words = ("One round was made here by the process without network, and nothing was sent.", _of_bytes(plan))
     return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))

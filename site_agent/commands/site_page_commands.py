@@ -97,18 +97,22 @@ def report(
 
     give_up_network()  # before anything starts a thread: this command needs no network
 
-    from site_agent.desk.findings.facts import site_facts
+    from site_agent.desk.findings.facts import saved_facts, site_facts
     from site_agent.desk.findings.finding_lines import report_lines
+    from site_agent.desk.findings.received_report import RECEIVING, received_lines, received_page
     from site_agent.desk.findings.report_page import report_page
     from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS
     from site_agent.desk.result_files import check_places, write_result
+    from site_agent.trainer.saved_model import latest_run
 
     check_places((("--html", html), ("--json", json_path)), hospital, [path])
-    facts = site_facts(hospital, run_name, groups, thresholds or USUAL_THRESHOLDS)
-    for line in report_lines(facts):
+    saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
+    is_received = RECEIVING in saved
+    facts = saved if is_received else site_facts(hospital, run_name, groups, thresholds or USUAL_THRESHOLDS)
+    for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)
     if html is not None:
-        write_result(html, report_page(facts).encode())
+        write_result(html, (received_page(facts) if is_received else report_page(facts)).encode())
         click.echo(f"The page is in {html}.")
     if json_path is not None:
         write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())

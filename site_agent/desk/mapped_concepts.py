@@ -59,7 +59,7 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
     sentences = [f"This site maps {sum(one.name in own for one in plan.concepts)} of {len(plan.concepts)} concepts."]
     if plan.prior is not None:
         try:
-            mapped_columns(plan.prior, contract, site)
+            mapped_columns(plan.prior, contract, None if plan.tier_of(site) == "receiving" else site)
         except ConfigurationError as wrong:
             sentences.append(f"Not possible as it is: {wrong.what}")
     sentences += suspicions

@@ -16,6 +16,7 @@ from protos.errors import ConfigurationError
 from protos.plan.methods import described
 from protos.wire.log_chain import LogPosition
 from site_agent.desk.findings.facts import saved_facts
+from site_agent.desk.findings.received_report import RECEIVING
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
@@ -51,10 +52,10 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         OperatorError: the run's scores were not kept.
     """
     run, model, plan = used.run, used.model, used.model.plan
-    kept, contract = scored_rows(hospital.state_path, run), model.preprocessing.contract
+    contract = model.preprocessing.contract
     saved: dict[str, Any] = saved_facts(hospital.state_path, run)
     names = [site.name for site in plan.sites]
-    reached, shown = (saved["simple_models"] if model.own else saved)[used.name], _shown_classes(kept.test)
+    measured = _untested(saved) if RECEIVING in saved else _measured(hospital, used, saved)
     changed = recalibration_of(hospital.state_path, run, used.name)
     return {
         "run": run,
@@ -70,16 +71,11 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "rounds": plan.rounds,
         "sites": len(names),
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
-        "checkpoint_round": reached["checkpoint"]["round"] if "checkpoint" in reached else None,
         "task": contract.target.task,
         "target": contract.target.name,
         "features": [feature.name for feature in contract.features],
         "rows": {part: _cell(count) for part, count in saved["rows"].items()},
-        "test_rows_by_class": by_class(kept.test),
-        "metrics": reached["metrics"],
-        "intervals": reached["intervals"],
-        "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
-        "conclusion": _told(saved["gain"]),
+        **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_baseline": model.baseline is not None,
         **_audit_position(hospital),
@@ -88,8 +84,36 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
     }
 
 
+def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
+    """What the model reached on this site's test rows."""
+    kept = scored_rows(hospital.state_path, used.run)
+    reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
+    return {
+        "checkpoint_round": reached["checkpoint"]["round"] if "checkpoint" in reached else None,
+        "test_rows_by_class": by_class(kept.test),
+        "metrics": reached["metrics"],
+        "intervals": reached["intervals"],
+        "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
+        "conclusion": _told(saved["gain"]),
+    }
+
+
+def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
+    """Of a site that only received: nothing was measured here."""
+    return {
+        "checkpoint_round": saved[RECEIVING]["newton_rounds"],
+        "test_rows_by_class": {},
+        "metrics": {},
+        "intervals": {},
+        "calibration": {},
+        "conclusion": saved[RECEIVING]["sentence"],
+    }
+
+
 def _built_of(used: ModelInUse) -> str:
     """The kind of model."""
+    if used.model.joined is not None and used.model.joined.weights[2] == 1.0:
+        return "none: the other hospitals' score alone"
     if used.model.own is not None:
         return "none: a simple model, fitted to this site's own rows alone"
     if used.model.joined is not None:

@@ -61,6 +61,9 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
             for words, key in (("missing", "missing"), ("outside", "outside"), ("off contract", "outside_contract"))
         )
         yield f"  {one['name']:<28} stability index {index:<11} {chance:<21} {shares}"
+    if facts.get("first_score"):
+        yield _first_score(facts)
+        return
     quality = facts["quality"]
     if quality is None:
         yield "The outcome is not known for all rows, so discrimination and calibration were not computed."
@@ -78,6 +81,17 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
     for name, one in quality["calibration"].items():
         before = _shown(quality["calibration_at_the_test"][name]["integrated_calibration_index"])
         yield f"calibration index of {name} {_shown(one['integrated_calibration_index'])}, at the test {before}"
+
+
+def _first_score(facts: Facts) -> str:
+    """Of a model that was received and never tested before."""
+    metric, score = headline_metric(facts["task"]), facts["first_score"]
+    ends = score["intervals"][metric]
+    span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
+    return (
+        f"{metric} {_shown(score['metrics'][metric])}{span} on {score['rows']} rows with a known outcome. "
+        "This received model was never tested here before."
+    )
 
 
 def monitor_page(facts: Facts) -> str:

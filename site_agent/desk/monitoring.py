@@ -15,18 +15,24 @@ import numpy.typing as npt
 
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
+from site_agent.desk.findings.facts import saved_facts
+from site_agent.desk.findings.received_report import RECEIVING
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.bootstrap_intervals import compare
+from site_agent.trainer.comparison.gain import FEDERATED
 from site_agent.trainer.comparison.scored_rows import scored_rows
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.saved_model import other_version
 
 FEWEST_ROWS: Final = 100
+_SEED: Final = 20_261_122
+_RESAMPLES: Final = 1_000
 
 
 def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
@@ -43,7 +49,8 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     new = _read(path, contract, model.profile)
     scores = scores_of_new_rows(hospital, used, new)
     columns = watch(model.profile, new)
-    quality = _quality(hospital, used, new, scores)
+    is_received = RECEIVING in saved_facts(hospital.state_path, used.run)
+    quality = None if is_received else _quality(hospital, used, new, scores)
     rows, abstained = new.table.rows, new.table.rows - len(new.usable)
     warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
     off_contract = int(new.off_contract().sum())
@@ -67,6 +74,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "training_rows": model.profile.rows,
         "columns": [column.to_json() for column in columns],
         "quality": quality,
+        "first_score": _first_score(used, new, scores) if is_received else None,
         "warnings": list[Json](warnings),
     }
 
@@ -86,11 +94,19 @@ def _quality(
     hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
 ) -> dict[str, Json] | None:
     """That of the usable rows beside that of the test rows; None without outcomes."""
-    rows = outcomes_of_new_rows(used, new)
-    if rows is None:
+    if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores are mapped where the site has recalibrated, so those of the test are too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
     return quality_of(rows, scores, kept.test, then)
+
+
+def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:
+    """Of a model that was received and never tested here: its metrics on outcomes that are known now."""
+    if (rows := outcomes_of_new_rows(used, new)) is None:
+        return None
+    found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)
+    metrics = dict(found.evaluations[FEDERATED].metrics)
+    return {"rows": len(rows), "metrics": metrics, "intervals": found.intervals(FEDERATED)}

@@ -35,12 +35,17 @@ def _asked(plan: Plan) -> Iterator[str]:
         yield f"For what use: {_ended(plan.question.use)}"
     elif plan.statistics is None:
         yield "Asked: the plan does not say in words what is predicted. Each hospital's contract names its outcome."
+    if plan.receiving_sites:
+        yield (
+            f"These hospitals only receive: {', '.join(sorted(plan.receiving_sites))}. They send no number. They get "
+            "the same sums as every contributing hospital, and use them as a model."
+        )
     if plan.statistics is not None:
-        yield f"Asked: {len(plan.sites)} hospitals ({names}) count their patients once. Nothing is trained."
+        yield f"Asked: {len(plan.site_names)} hospitals ({names}) count their patients once. Nothing is trained."
         return
     yield (
-        f"Asked: {len(plan.sites)} hospitals ({names}) compute together in {plan.rounds} rounds at most. Each computes "
-        "on its own patients, on its own computer."
+        f"Asked: {len(plan.site_names)} hospitals ({names}) compute together in {plan.rounds} rounds at most. Each "
+        "computes on its own patients, on its own computer."
     )
 
 

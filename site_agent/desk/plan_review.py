@@ -112,6 +112,12 @@ def _who(plan: Plan) -> Section:
         )
     if plan.evaluating_sites:
         sentences.append(f"Of these, {len(plan.evaluating_sites)} only evaluate: their changes are zeros.")
+    if plan.receiving_sites:
+        sentences.append(
+            f"{len(plan.receiving_sites)} of the listed sites only receive. They send no number, and they do not count "
+            "among the sites that are added up. They see the sums that every contributing site sees. If such a site "
+            "contributes to a later plan, the difference of the two sums is its own part. So the other sites refuse it."
+        )
     if plan.on_lost_site == "wait":
         sentences.append("The sites that begin are added up to the end. When one is lost, the others wait for it.")
     else:
@@ -224,7 +230,26 @@ def _times(plan: Plan, occasion: Occasion) -> str:
     return f"{occasion} ({count} {'time' if count == 1 else 'times'})"
 
 
-def _of_prior(prior: Prior) -> Iterator[str]:
+def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
+    """What follows where only three sites record a concept: subtracting one's own part leaves two hospitals."""
+    if prior.method.fewest_sites > 3:
+        return
+    sets = prior.recorders(frozenset(plan.site_names))
+    names = [concept for (concept, *more), sites in sets.items() if len(sites) == 3 and not more]
+    shown = f"{', '.join(names)}. These are recorded by three sites" if names else "any concept with three sites"
+    yield f"Sums of three hospitals: {shown}. The plan allows it with fewest_sites: 3. The default is four."
+    yield (
+        "Each of the three subtracts its own part and has the sum of the two others: their means, their spreads, and "
+        "how columns go with each other and with the outcome. The others' score is computed from just that sum."
+    )
+    yield (
+        "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
+        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept, or with the key "
+        "privacy, which adds noise."
+    )
+
+
+def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield f"Every site learns the sums over all sites, on {columns} columns of {concepts} concepts."
@@ -236,11 +261,7 @@ def _of_prior(prior: Prior) -> Iterator[str]:
         )
         yield "Coefficients are computed at each site from the noisy sums, and nothing guards the others' score."
         return
-    if method.fewest_sites == 3:
-        yield (
-            "A concept may be recorded by three sites. Each of these three can compute the sum of the two others, and "
-            "what a site uses as the others' score is just that sum."
-        )
+    yield from _of_three(plan, prior)
     yield (
         f"A column takes part at a site only if {FEWEST_ROWS} or more of its values differ from the commonest one. "
         f"It is used only if {max(FEWEST_THERE, method.fewest_sites - 1)} sites or more then record it."
@@ -253,7 +274,7 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield "The keys about networks and training are not used: nothing is trained."
         return
     if plan.prior is not None:
-        yield from _of_prior(plan.prior)
+        yield from _of_prior(plan, plan.prior)
         return
     if plan.columns:
         yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"

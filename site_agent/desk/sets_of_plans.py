@@ -45,7 +45,7 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
 
 def _contributors(plan: Plan) -> dict[str, str]:
     """The names of the sites that train, by their identity keys' fingerprints."""
-    return {site.identity: site.name for site in plan.sites if site.name not in plan.evaluating_sites}
+    return {site.identity: site.name for site in plan.sites if site.tier == "training"}
 
 
 Json: TypeAlias = str | int | float | bool | list["Json"] | dict[str, "Json"] | None

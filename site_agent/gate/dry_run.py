@@ -66,6 +66,8 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
         raise TrainerFailed(prepared)
     if not isinstance(prepared, Prepared):
         raise unexpected_answer()
+    if plan.tier_of(hospital.site) == "receiving":
+        return ()
     trains = plan.tier_of(hospital.site) == "training"
     builder = Builder(plan, trains=trains, smallest_rows=hospital.policy.smallest_training_rows)
     made = []

@@ -33,9 +33,20 @@ _REPEATED: Final = (Stage.TRAINING, Stage.NEWTON)
 class Itinerary:
     """What was offered to this site in a run, and what therefore may come next."""
 
-    def __init__(self, run: str, plan: Plan, manifest: Manifest, released: Iterable[Mapping[str, Any]]) -> None:
-        """`released` is what left this site in this run, oldest first, in the words of the audit log."""
-        self._run, self._plan = run, plan
+    def __init__(
+        self,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        released: Iterable[Mapping[str, Any]],
+        *,
+        only_receives: bool = False,
+    ) -> None:
+        """`released` is what left this site in this run, oldest first, in the words of the audit log.
+
+        A site that `only_receives` was offered no round, so only the plan limits when a result may come.
+        """
+        self._run, self._plan, self._only_receives = run, plan, only_receives
         self._exchanges = Exchanges(plan, manifest)
         self._known: dict[int, tuple[int, bytes]] = {}  # of each round the newest attempt, and its position
         self._oldest = 0
@@ -86,7 +97,8 @@ class Itinerary:
             closing.append(Stage.GUARD if self._plan.privacy is None else Stage.STATISTICS)
         wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
         is_last = finish.round == self._plan.rounds or self._plan.may_end_early
-        if self._last != wanted or not is_last:
+        is_next = 0 < finish.round <= self._plan.rounds if self._only_receives else self._last == wanted
+        if not is_next or not is_last:
             raise MalformedMessage("a result before the last round")
         self._check_layers(None, finish.layers)
         self._check_best(finish.best_round)

@@ -293,7 +293,8 @@ class SiteGate:
         await await_approval(consent, self._audit, self._standing.await_approval, self._hours, self._require_trainer)
         saved = await self._prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
-        self._audit.write("run_joined", rounds=plan.rounds, method=method, **facts)
+        receives = {"tier": "receiving"} if plan.tier_of(self._hospital.site) == "receiving" else {}
+        self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._standing.began_run(run, plan.rounds)
         self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
         return Rounds(
@@ -326,7 +327,7 @@ class SiteGate:
             raise unexpected_answer() from cause
 
     def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
-        if plan.secure_aggregation == "off":
+        if plan.secure_aggregation == "off" or plan.tier_of(self._hospital.site) == "receiving":
             return None
         policy = self._hospital.policy
         return SiteMasking(

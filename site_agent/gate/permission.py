@@ -114,7 +114,8 @@ def decide_plan(
         finished = audit.records("run_finished")
         forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
     spending = PrivacyLedger(hospital.state_path, audit)
-    if plan.privacy is not None and not spending.has_paid(plan.run_name):
+    pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
+    if pays and not spending.has_paid(plan.run_name):
         forbidden += _clauses(spending.refuse(hospital.policy.privacy, plan))
     return Decision(forbidden=forbidden)
 
@@ -251,6 +252,8 @@ class Allowance:
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
         """Every rule that a contribution breaks, a clause each."""
         policy, plan = self.policy, self._plan
+        if plan.tier_of(self._site) == "receiving":
+            yield "this site only receives by the plan, so no contribution of it may leave"
         if not masked and policy.secure_aggregation == "required":
             yield "the policy requires masks, and this contribution has none"
         training = set(bind.sites) - plan.evaluating_sites

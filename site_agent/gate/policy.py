@@ -18,7 +18,7 @@ from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
 from site_agent.hospital import Policy
 
-_TIERS: Final = ("statistics", "evaluation", "training")  # each allows what stands before it
+_TIERS: Final = ("receiving", "statistics", "evaluation", "training")  # each allows what stands before it
 _MOST_NAMES: Final = 3  # of tensors in one clause; all that leaves stands in the review anyway
 
 
@@ -58,6 +58,8 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
     if forbidden and tier != "statistics":
         yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
+    if tier == "receiving":
+        return  # nothing leaves this site, so no limit of what leaves applies
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,37 +106,41 @@ class Rounds:
         saved: tuple[Saved, ...],
     ) -> None:
         """`consent` is what persons here say to the plan; `saved` are the states on the trainer's disk, or none."""
-        self.run, self.plan, self.manifest = run, plan, manifest
-        self._site, self._audit = site, audit
-        self._masking, self._around = masking, around
+        self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
+        self._site, self._audit, self._masking, self._around = site, audit, masking, around
         released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
         self._spent, clock = Spent(consent.state, run), datetime.now
         self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
         if masking is not None and (newest := self._spent.newest) is not None:
             masking.require_memory(newest.round, newest.attempt)
-        self.consent = consent
-        self._gate = Gate(run, plan, manifest, audit=audit, masking=masking, allowance=self._allowance, consent=consent)
+        # A site that only receives has no door, so nothing in this process can build a contribution.
+        door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
+        self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
         self._exchange: Exchange | None = None  # of what was offered last
         self._position = b""  # of what was downloaded whole last
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_redraw = 0
+        self._asked_redraw, self._upload_number = 0, 0
         self._contribution: Contribution | None = None
-        self._itinerary = Itinerary(run, plan, manifest, [*released, *self._spent.beyond(released)])
+        made = (*released, *self._spent.beyond(released))
+        self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
         self._is_concluded, self._result_sha256 = False, ""
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that is on record
         self._upload: asyncio.Task[None] | None = None
-        self._upload_number = 0
         self._log = structlog.get_logger()
 
     @property
     def key_session(self) -> int:
         """The key session whose masking keys this site holds, 0 for none."""
         return self._masking.key_session if self._masking else 0
+
+    @property
+    def _receives(self) -> bool:
+        return self.plan.tier_of(self._site) == "receiving"
 
     @property
     def saved(self) -> tuple[Saved, ...]:
@@ -170,6 +175,8 @@ class Rounds:
             MalformedMessage: an honest coordinator would not ask this.
             MaskingRefused: this site does not mask for this.
         """
+        if self._receives and not isinstance(message, Finish | Chunk):
+            raise MalformedMessage("a round or key for a site that only receives")
         match message:
             case Offer() | Finish():
                 await self._begin_download(message)
@@ -202,7 +209,8 @@ class Rounds:
         """The trainer has taken in the last aggregate."""
         self._is_concluded = True
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
-        self._gate.finish()
+        if self._gate is not None:
+            self._gate.finish()
         self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
         await self._around.send(Done(self.run))
@@ -316,6 +324,8 @@ class Rounds:
             raise unexpected_answer()
         if question.saves:
             self._saved[question.round + 1] = Saved(question.round + 1, question.redraw)
+        if self._gate is None:
+            raise MalformedMessage("a round for a site that only receives")
         contribution = self._gate.build(
             here, exchange, memoryview(answer.payload), rows=answer.rows, redraw=question.redraw
         )
@@ -342,6 +352,8 @@ class Rounds:
             await self._around.send(Ready(bind.round, bind.attempt))  # passed by where the attempt is over
         if upload_number != self._upload_number:
             return  # nothing is frozen and logged either
+        if self._gate is None:
+            raise MalformedMessage("a round for a site that only receives")
         for chunk in self._gate.release(contribution, bind):
             await self._around.send(chunk)
             if upload_number != self._upload_number:

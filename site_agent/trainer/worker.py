@@ -148,6 +148,8 @@ class Worker:
         if plan.statistics is not None:
             self._plan, self._run, self._report = plan, run, None
             return Prepared(approved)
+        if plan.tier_of(self._hospital.site) == "receiving":
+            return self._prepare_to_receive(run, plan, approved)
         study, self._preprocessing = self._begin(plan)
         require_answer(plan, self._preprocessing.contract, self._hospital.site)
         self._check_rows(plan, study)
@@ -163,6 +165,20 @@ class Worker:
         held = [number for state in self._saves.held for number in (state.round, state.redraw)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
         return Prepared(found, _packed(held))
+
+    def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
+        """Check the table, which has no outcomes, before the run, although it is used after the last round only."""
+        from site_agent.trainer.prior.receiving import require_receivable
+
+        assert plan.prior is not None
+        require_receivable(self._hospital, plan)
+        self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
+        self._plan, self._run, self._report = plan, run, None
+        self._log.info("model_awaited", run=run)
+        return Prepared(approved)
+
+    def _is_receiver(self) -> bool:
+        return self._plan is not None and self._plan.tier_of(self._hospital.site) == "receiving"
 
     def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
         if plan.prior is not None:
@@ -212,6 +228,8 @@ class Worker:
 
     def _train(self, question: Train) -> Trained:
         self._require_approved()
+        if self._is_receiver():
+            raise MalformedMessage("a round for a site that only receives")
         if self._plan is not None and self._plan.statistics is not None:
             return self._count(self._plan, question)
         asked, received = _asked(question), _numbers(question.payload)
@@ -249,6 +267,11 @@ class Worker:
         if self._plan is not None and self._plan.statistics is not None:
             return Agreed()
         asked = _asked(question)
+        if self._plan is not None and self._is_receiver():
+            from site_agent.trainer.prior.receiving import receive
+
+            receive(self._hospital, self._plan, self._run, question.round, _numbers(question.payload))
+            return Agreed()
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
@@ -406,9 +429,14 @@ def _check_in_child(hospital: Hospital) -> Agreed | Failed:
     if child == 0:
         status = 0
         try:
-            from site_agent.trainer.examination.admitted_rows import admit
+            if hospital.policy.tier == "receiving":
+                from site_agent.trainer.prior.receiving import read_without_outcomes
 
-            admit(hospital)
+                read_without_outcomes(hospital)
+            else:
+                from site_agent.trainer.examination.admitted_rows import admit
+
+                admit(hospital)
         except OperatorError as error:
             status = _tell(error).exit_status
         except Exception as error:

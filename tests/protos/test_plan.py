@@ -152,7 +152,7 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"quorum": 4}, "quorum 4 is more than the 3 listed sites"),
+        ({"quorum": 4}, "quorum 4 is more than the 3 sites that contribute"),
         ({"quorum": 2}, "needs a quorum of 3 or more"),
         ({"sites": listed(5), "quorum": 3}, "needs a quorum of 4 or more"),
         ({"assumed_colluders": 2}, "needs a quorum of 4 or more"),

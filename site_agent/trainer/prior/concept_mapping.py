@@ -65,8 +65,13 @@ class MappedCode(Document):
 Mapped: TypeAlias = MappedNumber | MappedCode | None  # None where the site does not record the concept
 
 
-def mapped_columns(prior: Prior, contract: Contract, site: str) -> tuple[Mapped, ...]:
+def mapped_columns(prior: Prior, contract: Contract, site: str | None) -> tuple[Mapped, ...]:
     """For each column of the regression the site's own column.
+
+    Args:
+        prior: the plan's.
+        contract: of the site.
+        site: its name; None for a site that only receives, which may lack any concept.
 
     Raises:
         ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
@@ -84,9 +89,10 @@ def mapped_columns(prior: Prior, contract: Contract, site: str) -> tuple[Mapped,
     return tuple(found)
 
 
-def _mapped(concept: Concept, feature: Feature | None, site: str) -> Sequence[Mapped]:
+def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequence[Mapped]:
     width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
-    if concept.recorded_by is not None and site not in concept.recorded_by:
+    is_left_out = site is not None and concept.recorded_by is not None and site not in concept.recorded_by
+    if is_left_out or (site is None and feature is None):
         return [None] * width
     # Without `recorded_by` the plan counts every site for this concept. A site that lacks it must not be counted: the
     # sums could otherwise be those of fewer sites than the smallest set.

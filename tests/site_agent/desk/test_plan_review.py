@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
 from protos.plan.manifest import Occasion, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes
@@ -288,3 +291,41 @@ def test_the_short_words_have_the_plans_question() -> None:
     assert "In whom: adults after a stroke." in sentences
     assert "lies about lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
     assert "lies about lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))
+
+
+def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
+    """The page names the concept that three record, what the other two learn, and what to ask for instead."""
+    plan = plan_of_tables(uci_tables(CONCEPTS.parent), 3)
+
+    told = page(plan)
+
+    assert "Sums of three hospitals: total-cholesterol. These are recorded by three sites." in told
+    assert "Each of the three subtracts its own part and has the sum of the two others" in told
+    assert "ask for a plan with four sites for each concept" in told
+
+
+def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
+    """Without fewest_sites: 3 it is refused, and the reason names what each of the three could compute."""
+    tables = uci_tables(CONCEPTS.parent)
+    tables.pop("switzerland")
+    content = plan_of_tables(tables, 3).model_dump(mode="json")
+    content["method"].pop("fewest_sites")
+
+    with pytest.raises(ValidationError, match="with three, each could compute the sum of the two others"):
+        Plan.model_validate_json(json.dumps(content))
+
+
+def test_receivers_are_named_and_not_counted() -> None:
+    """The page says that they send nothing, and the sum is over the contributors only."""
+    content = plan_of_tables(uci_tables(CONCEPTS.parent), 3).model_dump(mode="json")
+    content["sites"].append({"name": "westbrook", "identity": "-".join(["aaaw"] * 8), "tier": "receiving"})
+    plan = Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "required"}))
+
+    told = page(plan)
+    words = " ".join(in_words(plan, manifest_of(plan), None).sentences)
+
+    assert "The coordinator sees sums over at least 4 sites" in told
+    assert "1 of the listed sites only receive. They send no number" in told
+    assert "westbrook" in told
+    assert "These hospitals only receive: westbrook." in words
+    assert "Asked: 4 hospitals (cleveland, hungarian, switzerland, va)" in words

@@ -1,0 +1,253 @@
+"""Sites that only receive: the real engine, real agents and real masks, and what each side refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protos.plan.contributors import kinds_of, smallest_set
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    Join,
+    KeyAdvert,
+    KeySessionOpen,
+    Offer,
+    Ready,
+    Refusal,
+    SiteMessage,
+    SiteReason,
+    Stage,
+)
+from protos.wire.positions import parameters_digest
+from site_agent.gate.permission import Allowance
+from site_agent.gate.policy import refusals
+from tests.hostile.masking_federation import Site, hospital, identity_of, settle
+from tests.hostile.masking_network import Network
+from tests.rehearsal.made_up_time import play
+
+
+def receiving_plan(contributors: str = "abcd", receivers: str = "e", **changes: Any) -> Plan:
+    """A masked plan with federated-prior in which some sites only receive."""
+    tiers = dict.fromkeys(contributors, "training") | dict.fromkeys(receivers, "receiving")
+    content = {
+        "study": "receiving",
+        "version": 1,
+        "method": {"name": "federated-prior", "rounds": 2},
+        "concepts": [
+            {"kind": "number", "name": name, "definition": "A number.", "low": 0.0, "high": 1.0} for name in ("x", "y")
+        ],
+        "sites": [{"name": name, "identity": identity_of(name), "tier": tier} for name, tier in tiers.items()],
+        "quorum": len(contributors),
+        **changes,
+    }
+    return Plan.model_validate_json(json.dumps(content))
+
+
+def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
+    """Run a federation of a plan's sites in made-up time."""
+
+    async def whole() -> None:
+        network = Network(folder, plan)
+        try:
+            await scene(network)
+        finally:
+            await network.close()
+
+    play(whole())
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the coordinator recorded of the one run."""
+    (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
+    return dict(json.loads(path.read_text()))
+
+
+def a_whole_run(folder: Path, plan: Plan, receivers: str) -> dict[str, Site]:
+    """All sites of a plan to the end of the run."""
+    sites: dict[str, Site] = {}
+
+    async def scene(network: Network) -> None:
+        for name in plan.listed_names:
+            network.add(name, **({"tier": "receiving"} if name in receivers else {}))
+        await network.finish()
+        sites.update(network.sites)
+
+    played(folder, plan, scene)
+    return sites
+
+
+def test_a_receiver_sends_nothing_gets_the_sums_and_changes_no_bit_of_them(tmp_path: Path) -> None:
+    """With and without two receivers the announced sums are equal; the receivers hold them and released nothing."""
+    alone = a_whole_run(tmp_path / "alone", receiving_plan(receivers=""), "")
+    joined = a_whole_run(tmp_path / "joined", receiving_plan(receivers="ef"), "ef")
+
+    first, second = recorded(tmp_path / "alone"), recorded(tmp_path / "joined")
+    assert first["is_complete"]
+    assert second["is_complete"]
+    assert first["shared_parameters_sha256"] == second["shared_parameters_sha256"]
+    expected = alone["a"].trainer.concluded
+    for name in "ef":
+        site = joined[name]
+        assert (site.trainer.trained, site.chunks, site.records("contribution_released")) == ([], [], [])
+        assert site.records("run_joined")[0]["tier"] == "receiving"
+        assert len(site.records("run_finished")) == 1
+        assert site.records("key_session_agreed") == []
+        assert expected is not None
+        assert site.trainer.concluded is not None
+        np.testing.assert_array_equal(site.trainer.concluded, expected)
+        assert {type(message) for message in site.said} <= {type(m) for m in joined["a"].said} - {Chunk, Ready}
+
+
+def test_a_receiver_that_comes_after_the_last_round_still_gets_the_result(tmp_path: Path) -> None:
+    """The end of the run waits for it as long as for a contributor's answer."""
+    plan = receiving_plan()
+
+    async def scene(network: Network) -> None:
+        for name in "abcd":
+            network.add(name)
+        await network.pass_time(300.0)
+        assert not network.engine.finished.is_set()
+        site = network.add("e", tier="receiving")
+        await network.finish()
+        assert len(site.records("run_finished")) == 1
+
+    played(tmp_path, plan, scene)
+
+
+def test_nobody_waits_for_a_receiver_that_refuses(tmp_path: Path) -> None:
+    """Its own policy allows no such method; the run ends without it and is complete."""
+    plan = receiving_plan()
+
+    async def scene(network: Network) -> None:
+        network.add("e", tier="receiving", methods=("fedavg",))
+        await network.pass_time(1.0)
+        for name in "abcd":
+            network.add(name)
+        await network.finish(1000.0)
+
+    played(tmp_path, plan, scene)
+
+    assert recorded(tmp_path)["is_complete"]
+
+
+@pytest.mark.parametrize("kind", ["ready", "chunk", "key"])
+def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind: str) -> None:
+    """The coordinator ends its stream; the sum is that of the contributors, and their run is complete."""
+    plan = receiving_plan()
+    sent: dict[str, SiteMessage] = {
+        "ready": Ready(0, 0),
+        "chunk": Chunk(0, 0, 0, bytes(64)),
+        "key": KeyAdvert("e", 1, bytes(32), bytes(32), bytes(32), bytes(64)),
+    }
+
+    async def scene(network: Network) -> None:
+        def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
+            return [message, sent[kind]] if site == "e" and isinstance(message, Join) else [message]
+
+        network.meddle = meddle
+        for name in "abcd":
+            network.add(name)
+        network.add("e", tier="receiving")
+        await network.finish()
+        assert ("e", "a contribution of a site that only receives") in network.ended
+
+    played(tmp_path, plan, scene)
+
+    assert recorded(tmp_path)["is_complete"]
+
+
+@pytest.mark.parametrize("asked", ["offer", "bind", "keys"])
+def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: Path, asked: str) -> None:
+    """The gate answers with a refusal and a record; its trainer is never asked for a number."""
+    plan = receiving_plan()
+    prior = plan.prior
+    assert prior is not None
+    start = parameters_digest(np.zeros(prior.tensor.number_count, np.float32))
+    question = {
+        "offer": Offer(0, 0, start, Stage.STATISTICS, b"", None),
+        "bind": Bind(0, 0, ("a", "b", "c", "d", "e"), 0, 0),
+        "keys": KeySessionOpen(1, ("a", "b", "c", "d", "e")),
+    }[asked]
+
+    async def scene() -> None:
+        site = Site("e", plan, tmp_path / "e", tier="receiving")
+        await settle()
+        said = await site.tell(Announcement(plan.run_name, plan.canonical))
+        assert any(isinstance(message, Join) for message in said)
+        said = await site.tell(question)
+        assert Refusal(plan.run_name, SiteReason.COORDINATOR_MISBEHAVED) in said
+        (record,) = site.records("coordinator_refused")
+        assert "only receives" in record["reason"]
+        assert (site.trainer.trained, site.chunks) == ([], [])
+        await site.stop()
+
+    play(scene())
+
+
+def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> None:
+    """`tier: receiving` is the least that a hospital can allow, and a plan that asks for more is refused."""
+    plan = receiving_plan("abcde", "")
+    policy = hospital("e", Path("/nowhere"), tier="receiving").policy
+
+    found = refusals(policy, plan, manifest_of(plan), site="e", identity=identity_of("e"))
+
+    assert "the plan asks this site for training, the policy allows receiving at most" in found
+
+
+def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
+    """Even a contribution that some other part had built is refused, with the reason."""
+    plan = receiving_plan()
+    policy = hospital("e", Path("/nowhere"), tier="receiving").policy
+    allowance = Allowance(policy, plan, site="e", local_time=lambda: datetime.now(UTC), released=())
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
+
+    reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0, 0), masked=True))
+
+    assert "this site only receives by the plan, so no contribution of it may leave" in reasons
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
+    """However many receive: contributors, quorum, kinds of numbers and the smallest set are those without them."""
+    generator = np.random.default_rng(seed)
+    letters = "abcdefghijklmnop"
+    contributors = letters[: int(generator.integers(4, 9))]
+    receivers = letters[len(contributors) : len(contributors) + int(generator.integers(1, 7))]
+
+    plain, wider = receiving_plan(contributors, ""), receiving_plan(contributors, receivers)
+
+    assert wider.site_names == plain.site_names
+    assert wider.smallest_masked_quorum == plain.smallest_masked_quorum
+    assert kinds_of(wider) == kinds_of(plain)
+    assert smallest_set(wider, 3) == smallest_set(plain, 3)
+    assert manifest_of(wider).scalars == manifest_of(plain).scalars
+    assert wider.digest != plain.digest
+
+
+@pytest.mark.parametrize(
+    ("contributors", "receivers", "changes", "reason"),
+    [
+        ("abc", "d", {}, "are recorded by 3 sites, and fewest_sites is 4"),
+        ("abcd", "e", {"quorum": 5}, "quorum 5 is more than the 4 sites that contribute"),
+        ("ab", "cde", {}, "needs a quorum of 3 or more"),
+        ("abcd", "e", {"method": {"name": "local"}}, "a site that only receives needs the method federated-prior"),
+    ],
+)
+def test_a_plan_cannot_fill_its_numbers_with_receivers(
+    contributors: str, receivers: str, changes: dict[str, Any], reason: str
+) -> None:
+    """Neither the quorum nor a concept's fewest sites is reached by sites that send nothing."""
+    with pytest.raises(ValidationError, match=reason):
+        receiving_plan(contributors, receivers, **changes)
