@@ -107,6 +107,14 @@ def check(path: Path) -> None:
     Example: site-agent check --config hospital.yaml
     """
     hospital = read_hospital(path)
+    if hospital.policy.tier == "receiving":
+        from site_agent.trainer.prior.receiving import read_without_outcomes
+
+        rows = read_without_outcomes(hospital).rows
+        click.echo(
+            f"{hospital.site}: {rows} rows that fit the contract. This site only receives, so no outcome was read."
+        )
+        return
 
     from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.examination.admitted_rows import admitted

@@ -68,7 +68,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
     title_section, *exact = review_sections(plan, manifest_of(plan))
     own = [*_meanings(hospital, plan), *_here(hospital, plan, refused), lacking.section]
-    sections = [title_section, _in_words(hospital, plan), *exact, *own]
+    sections = [title_section, *_of_receiver(hospital, plan), _in_words(hospital, plan), *exact, *own]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     for line in as_lines(sections):
@@ -135,7 +135,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str) -> None:
     Raises:
         UsageError: the answer was another one.
     """
-    for line in as_lines([_in_words(hospital, plan)]):
+    for line in as_lines([*_of_receiver(hospital, plan), _in_words(hospital, plan)]):
         click.echo(line)
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}?", default=False):
         raise UsageError(
@@ -267,6 +267,20 @@ class _Table:
 
     section: Section
     is_lacking: bool
+
+
+def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
+    """What the rest of the page, which follows from the plan alone, means for a site that only receives."""
+    if plan.tier_of(hospital.site) != "receiving":
+        return
+    yield Section(
+        "This site only receives",
+        (
+            "No number of this site leaves, and no row of its table takes part.",
+            "All that this page lists as leaving is what the contributing sites send.",
+            "At the end this site gets the sums of the contributing sites and computes its model from them.",
+        ),
+    )
 
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:

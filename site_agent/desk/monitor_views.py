@@ -104,6 +104,7 @@ def monitor_page(facts: Facts) -> str:
             f" {facts['abstained']}. Everything on this page was computed at this site and stays here.",
             "soft",
         ),
+        *([paragraph(_first_score(facts))] if facts.get("first_score") else []),
     ]
     label = "population stability index"
     rows = [_row(one) for one in facts["columns"]]

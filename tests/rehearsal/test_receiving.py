@@ -85,6 +85,8 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     slopes = [one["all_sites"] for one in report["receiving"]["coefficients"]]
     np.testing.assert_allclose(slopes, fitted["coefficients"][0], rtol=1e-6)
 
+    checked = command("site-agent", "check", "--config", config)
+    reviewed = command("site-agent", "review", "--config", config)
     said = command("site-agent", "report", "--config", config)
     command("site-agent", "adopt", "federated", "--config", config, "--by", "A. Jones")
     predicted, exported = tmp_path / "predicted.csv", tmp_path / "exported"
@@ -92,6 +94,8 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     command("site-agent", "export", "--config", config, "--output", exported)
     later = command("site-agent", "monitor", tables / "known-later.data", "--config", config)
 
+    assert "no outcome was read" in checked
+    assert "No number of this site leaves" in reviewed
     assert "only received" in said
     assert (exported / "card.md").read_text().count("only received") == 1
     assert "was never tested here before" in later
