@@ -81,11 +81,11 @@ class Conversation:
 
 
 ACTS: Final[dict[str, Callable[[Train, random.Random], Message | bytes]]] = {
-    "other values": lambda asked, luck: replace(asked, payload=_drawn(asked, luck)),
-    "another draw": lambda asked, luck: replace(asked, redraw=luck.randrange(1, 1 << 20)),
     "another stage": lambda asked, luck: replace(
         asked, stage=luck.choice([int(stage) for stage in Stage if stage != asked.stage] + [99])
     ),
+    "other values": lambda asked, luck: replace(asked, payload=_drawn(asked, luck)),
+    "another draw": lambda asked, luck: replace(asked, redraw=luck.randrange(1, 1 << 20)),
     "other layers": lambda asked, luck: replace(asked, layers=luck.choice(("01", "ff", "zz", "0" * 300))),
     "a round beyond the last": lambda asked, luck: replace(asked, round=luck.choice((-1, 20_001, 1 << 40))),
     "too few values": lambda asked, luck: replace(asked, payload=bytes(asked.payload)[: -4 * luck.randrange(1, 50)]),
@@ -148,12 +148,14 @@ class TakenOverGate:
         try:
             prepared = talk.ask(Prepare(self._approved.run_name, self._approved.canonical))
             self._hold(prepared, None, talk)
-            for number in range(self.luck.randrange(1, 4)):
+            rounds = 3 if turn == 0 else self.luck.randrange(3)
+            for number in range(rounds):
                 question = talk.honest(number)
                 if not isinstance(self._hold(talk.ask(question), question, talk), Trained):
                     return
             act = self._acts[turn % len(self._acts)]
-            question = ACTS[act](talk.honest(self.luck.choice(sorted(self.updates))), self.luck)
+            # Of a round that was answered before, and whose turn it is again: no other rule refuses it.
+            question = ACTS[act](talk.honest(min(rounds, 2)), self.luck)
             self.asked[act] += 1
             self._hold(talk.ask(question), question, talk)
         finally:
