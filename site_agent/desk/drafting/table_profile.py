@@ -142,11 +142,6 @@ class ColumnDraft:
         """Whether nearly all values are numbers."""
         return self.numbers > 0 and self.other_texts <= 0.05 * self.values
 
-    @property
-    def is_nearly_unique(self) -> bool:
-        """Whether it holds so many different values that they cannot be codes."""
-        return self.has_many_codes
-
 
 def _is_written(text: str, pattern: str) -> bool:
     try:

@@ -47,7 +47,6 @@ class FlatNetwork:
             raise ValueError("a federated parameter that the network does not have, or one named twice")
         self.network, self.copies = network, copies
         self.tensors = tuple((name, tuple(by_name[name].shape)) for name in federated)
-        self._federated_names = tuple(federated)
         self.federated = _lay([by_name[name] for name in federated], copies)
         self.private = _lay([by_name[name] for name in private], copies)
 
