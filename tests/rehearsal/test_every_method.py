@@ -11,15 +11,15 @@ from rich.console import Console
 
 from protos.plan.methods import NETWORK_METHODS
 from quickstart.federation import Rehearsal, prepare
-from quickstart.hospitals import dealt_hospitals
+from quickstart.hospitals import uci_hospitals
 from quickstart.programs import run_to_the_end
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_method_of_the_catalogue_runs_masked_to_its_end(tmp_path: Path) -> None:
-    """Each method, named in a plan, is trained by three hospitals, and each hospital gets its report."""
-    hospitals = dealt_hospitals(3, tmp_path, seed=0)
+    """Each method, named in a plan, is trained by four hospitals, and each hospital gets its report."""
+    hospitals = uci_hospitals(tmp_path)
     rehearsal = Rehearsal(
         folder=tmp_path, hospitals=hospitals, methods=NETWORK_METHODS, rounds=2, seed=0, is_masked=True, latent=8
     )
