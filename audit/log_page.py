@@ -23,9 +23,9 @@ _OTHER: Final = "Everything else"
 _GROUP_OF: Final = {
     **dict.fromkeys(
         (
-            "plan_approved", "approval_awaited", "plan_withdrawn", "data_accepted", "data_withdrawn", "model_adopted",
-            "release_approved", "maintenance_announced", "maintenance_cancelled", "run_paused", "run_resumed",
-            "run_stopped", "run_withdrawn", "log_began_anew",
+            "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted",
+            "data_withdrawn", "model_adopted", "release_approved", "maintenance_announced", "maintenance_cancelled",
+            "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
         ),
         _PEOPLE,
     ),

@@ -111,7 +111,7 @@ def keep_plan(state: Path, plan: Plan) -> None:
 def announced_plans(state: Path) -> list[Path]:
     """The files of all plans that were announced or approved here, the latest one last."""
     folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
-    found = (place for folder in folders for place in folder.glob("*.json"))
+    found = (place for folder in folders for place in folder.glob("*.json") if place.is_file())
     return sorted(found, key=lambda place: place.stat().st_mtime)
 
 

@@ -466,6 +466,12 @@ class Plan(Document):
         return digest("plan", self.canonical)
 
 
+def _has_negative_zero(raw: bytes) -> bool:
+    found: list[str] = []
+    json.loads(raw, parse_float=found.append, parse_int=found.append)
+    return any(number.startswith("-") and float(number) == 0.0 for number in found)
+
+
 def plan_from_wire(raw: bytes) -> Plan:
     """The plan that a coordinator announced.
 
@@ -476,7 +482,7 @@ def plan_from_wire(raw: bytes) -> Plan:
         if len(raw) > LARGEST_PLAN_BYTES:
             raise ValueError("too large")
         plan = Plan.model_validate_json(raw)
-        if plan.canonical != raw:
+        if plan.canonical != raw or _has_negative_zero(raw):  # a plan's file reads -0.0 as 0.0: another digest
             raise ValueError("not canonical")
     except (ValidationError, ValueError) as cause:
         raise ProtocolError(

@@ -23,8 +23,8 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     ),
     "usual": (
         "Masked sums over three hospitals or more, one person approves each plan.",
-        {"methods": ["global-layers", "fedavg", "local"], "secure_aggregation": "required", "smallest_sites": 3,
-         "largest_rounds": 1000, "largest_megabytes": 2000.0, "largest_clipping_range": 8.0},
+        {"methods": ["global-layers", "fedavg", "federated-prior", "local"], "secure_aggregation": "required",
+         "smallest_sites": 3, "largest_rounds": 1000, "largest_megabytes": 2000.0, "largest_clipping_range": 8.0},
     ),
     "open": (
         "For rehearsals without real patients: every method, masked or not, two hospitals or more.",

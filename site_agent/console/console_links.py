@@ -128,6 +128,10 @@ class Links:
                 return session
         return None
 
+    def has(self, session: Session) -> bool:
+        """Whether nobody has left the session."""
+        return any(one is session for one in self._sessions)
+
     def leave(self, session: Session) -> None:
         """End a session."""
         self._sessions.remove(session)

@@ -22,6 +22,7 @@ from site_agent.console.console_links import COOKIE
 
 LONGEST_FORM_BYTES: Final = 8192
 _MOST_FIELDS: Final = 16
+_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 _FORM: Final = "application/x-www-form-urlencoded"
 # A field that comes twice could mean one thing here and another thing elsewhere.
 _SINGLE: Final = frozenset(
@@ -31,6 +32,7 @@ _REASONS: Final = {
     200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
     421: "Misdirected Request",
+    500: "Internal Server Error",
 }  # fmt: skip
 _NO_STYLE: Final = "'none'"
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -97,7 +99,12 @@ def read_form(body: bytes) -> dict[str, str]:
         raise RefusedRequest(400, "This is not a form of the console.") from cause
     if len(dict(pairs)) < len(pairs):
         raise RefusedRequest(400, "A field of the form came twice.")
-    return dict(pairs)
+    if any(ord(letter) < 32 or letter == "\x7f" for _, value in pairs for letter in value):
+        raise RefusedRequest(400, "A field of the form has a control character.")
+    found = dict(pairs)
+    if found.get("run") and _RUN.fullmatch(found["run"]) is None:
+        raise RefusedRequest(400, "This is no name of a run. Leave the field empty for the latest run.")
+    return found
 
 
 def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[str, ...] = ()) -> bytes:
@@ -114,7 +121,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
         f"default-src 'none'; style-src {styles or _NO_STYLE}; form-action 'self'; base-uri 'none'; "
         "frame-ancestors 'none'"
     )
-    body = content.encode()
+    body = content.encode(errors="replace")
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}",
         f"Content-Type: text/{'html' if is_page else 'plain'}; charset=utf-8",

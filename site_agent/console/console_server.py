@@ -23,7 +23,7 @@ from protos.errors import OperatorError
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import announced_plans, find_approval, why_not
 from site_agent.console.console_actions import ACTS, APPROVE, COMPARE, EXAMINE, REVIEW, Act, Done, run_command
-from site_agent.console.console_links import COOKIE, Links, Session, Shown
+from site_agent.console.console_links import COOKIE, Links, Role, Session, Shown
 from site_agent.console.console_pages import ROLE_NAMES, Desk, KnownPlan
 from site_agent.console.console_requests import RefusedRequest, answer, go_to, read_form, read_head
 from site_agent.hospital import Hospital
@@ -90,6 +90,11 @@ class Console:
             return answer(409, error.lines("site-agent") + "\n")
         except OSError as error:
             return answer(409, f"The console could not do this: {error.strerror or 'it took too long'}.\n")
+        except Exception as defect:
+            self._setting.say(f"The console has a defect: {type(defect).__name__}. The request was not answered.")
+            return answer(
+                500, "The console has a defect. Use the command at a terminal, and tell who runs this site.\n"
+            )
 
     async def until_over(self) -> str:
         """Wait until nobody can use the console any more; the reason, for the terminal."""
@@ -123,7 +128,8 @@ class Console:
         desk = self._desk(session)
         match path.removeprefix(session.address).split("/"):
             case [""]:
-                return answer(200, desk.home(list(self._plans())), is_page=True)
+                is_officer = Role.OFFICER in session.roles
+                return answer(200, desk.home(list(self._plans()) if is_officer else []), is_page=True)
             case ["page", number] if (shown := session.find(number)) and shown.page is not None:
                 return answer(200, shown.page, is_page=True)
             case ["document", number] if (shown := session.find(number)) and shown.document is not None:
@@ -148,6 +154,8 @@ class Console:
         session.by = form.get("by", session.by)
         typed = form | ({"by": self._setting.by} if self._setting.by else {})
         async with self._busy:
+            if not self._links.has(session):  # it was left while another act ran
+                raise RefusedRequest(403, "This session is over. Nothing was done.")
             shown = await self._done(session, act, typed)
             number = session.keep(shown)
         self._last_seconds = self._setting.clock()
@@ -197,8 +205,10 @@ class Console:
                     yield plan
 
     def _plans(self) -> Iterator[KnownPlan]:
-        for _, plan in zip(range(_MOST_PLANS), self._announced(), strict=False):
-            yield self._known(plan)
+        for number, plan in enumerate(self._announced()):
+            known = self._known(plan)
+            if number < _MOST_PLANS or known.is_approved:  # an approval can always be withdrawn
+                yield known
 
     def _known(self, plan: Plan) -> KnownPlan:
         hospital = self._setting.hospital

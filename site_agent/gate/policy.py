@@ -30,7 +30,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
         plan: as announced.
         manifest: computed from the plan here.
         site: this site's name.
-        identity: the fingerprint of this site's identity key; None leaves out whether the plan lists it.
+        identity: the fingerprint of this site's identity key; None checks only that the plan lists the name.
     """
     return tuple(dict.fromkeys((*_listing(plan, site, identity), *_reasons(policy, plan, manifest, site))))
 
@@ -44,10 +44,11 @@ def remedy_of_refusal(plan: Plan, site: str, identity: str | None) -> str:
 
 def _listing(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
     listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
+    if listed is None:
+        known = "" if identity is None else f". This site's identity key is {identity}"
+        return (f"the plan does not list {site}{known}",)
     if identity is None or listed == identity:
         return ()
-    if listed is None:
-        return (f"the plan does not list {site}. This site's identity key is {identity}",)
     return (f"the plan lists {site} with the identity key {listed}. This site's identity key is {identity}",)
 
 

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
+
 from protos.errors import UsageError
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_before_recalibration
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
@@ -19,6 +22,7 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.comparison.calibration import calibrations
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED
 from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.evaluation import HeldOutRows, Scores
 
 
@@ -38,7 +42,11 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     name, model = used.run, used.name
     if kind == "none":
         was_there = forget_recalibration(hospital.state_path, name, model)
-        yield f"The recalibration of {name} was taken away." if was_there else f"{name} was not recalibrated."
+        yield (
+            f"The recalibration of {name} was taken away."
+            if was_there
+            else f"{name} has no recalibration to take away."
+        )
         return
     kept = scored_rows(hospital.state_path, name)
     if table is not None:
@@ -64,12 +72,36 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
     new = read_new_rows(table, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
     rows = outcomes_of_new_rows(used, new)
     if rows is None:
+        has_outcome = new.table.target is not None
         raise UsageError(
-            what="The model predicts nothing for any row of this table.",
+            what=f"The table has no {'row that the model predicts' if has_outcome else 'known outcomes'}.",
             consequence="The model predicts as before.",
-            remedy="See why with `site-agent predict`, and give a table of the model's contract.",
+            remedy=f"Give a table with the outcome {used.model.preprocessing.contract.target.name}."
+            if not has_outcome
+            else "See why with `site-agent predict`, and give a table of the model's contract.",
+        )
+    own = read_new_rows(Path(hospital.data.table), used.model.preprocessing.contract, None, has_outcome=True)
+    if known := _known(new.table, own.table):
+        raise UsageError(
+            what=f"{known} of the {new.table.rows} rows are in the table that trained and tested this model.",
+            consequence="The model predicts as before.",
+            remedy="Give later patients, whom the model has not seen.",
         )
     return rows, scores_before_recalibration(hospital, used, new)
+
+
+def _known(new: Table, own: Table) -> int:
+    """How many rows are of patients of the run; without a patient column, rows of equal values, if half or more."""
+    if new.patients is not None and own.patients is not None:
+        seen = set(own.patients)
+        return sum(patient in seen for patient in new.patients)
+    values = [{row.tobytes() for row in _values(own)}, [row.tobytes() for row in _values(new)]]
+    equal = sum(row in values[0] for row in values[1])
+    return equal if 2 * equal >= new.rows else 0
+
+
+def _values(table: Table) -> npt.NDArray[np.float64]:
+    return np.stack([table.features[name] for name in sorted(table.features)], axis=1)
 
 
 def _quality(rows: HeldOutRows, scores: Scores) -> str:

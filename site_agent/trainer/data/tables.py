@@ -207,7 +207,7 @@ class _Reading:
         try:
             return self._run(path)
         except DataError as error:
-            if hint := format_hint(path, self.contract.format):
+            if hint := format_hint(path, self.contract.format, is_new=self.for_prediction):
                 raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None
             raise
 
@@ -231,7 +231,7 @@ class _Reading:
             for block in itertools.chain(own, opened.rest(width, places)):
                 self._take(block, width, positions, parsers)
         if any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(_DELIMITER) for one in self.mistakes.found):
-            self.mistakes.add_hint(format_hint(path, self.contract.format))
+            self.mistakes.add_hint(format_hint(path, self.contract.format, is_new=self.for_prediction))
         target = self.contract.target.name
         if not self.for_prediction and any(
             one.column == target and one.flaw == MISSING.words for one in self.mistakes.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import time
@@ -247,6 +248,30 @@ def test_no_file_is_found_by_a_path(visitor: Visitor, path: str) -> None:
     assert answer.status in (400, 404)
     assert "root:" not in answer.body
     assert "policy:" not in answer.body
+
+
+@pytest.mark.parametrize("run", ["/etc/evil", "../../evil", "..", "a/b", "law-1\0", "law-1\n--yes", "-x", "a" * 201])
+@pytest.mark.parametrize("action", ["report", "compare"])
+def test_a_run_is_a_name_and_no_path(visitor: Visitor, action: str, run: str) -> None:
+    """No command is run, so no file outside the site's own folders is read for a clinician."""
+    assert visitor.post({"action": action, "run": run}).status == 400
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\0b", "a\x7f", "\t"])
+def test_a_name_has_no_control_character(visitor: Visitor, folder: Path, name: str) -> None:
+    """A second line in a name could look like another record."""
+    assert visitor.post(approval(folder) | {"by": name}).status == 400
+    assert is_untouched(folder)
+
+
+def test_a_pipe_or_a_dangling_link_among_the_plans_takes_nothing_away(tmp_path: Path) -> None:
+    """What is no plain file is no plan; the page comes, and an approval stays on it behind many newer plans."""
+    plan = make_hospital(tmp_path)
+    plans = announced_plans(tmp_path / "state")[0].parent
+    os.mkfifo(plans / "pipe.json")
+    (plans / "link.json").symlink_to(tmp_path / "nowhere")
+    with running_console(tmp_path) as running:
+        assert plan.study in running.enter().get().body
 
 
 def test_a_body_is_refused_before_it_is_read(visitor: Visitor, folder: Path) -> None:

@@ -164,7 +164,10 @@ def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Pat
 
 def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tmp_path: Path) -> None:
     """Its checkpoint was chosen on the validation rows; the map of later patients is that of their own risks."""
-    new = new_rows(hospital, tmp_path / "new.csv", {})
+    with Path(hospital.data.table).open(newline="") as file:
+        rows_of_run = list(csv.DictReader(file))
+    later_patients = {(n, "who"): f"later {n}" for n in range(len(rows_of_run))}
+    new = new_rows(hospital, tmp_path / "new.csv", later_patients)
     used = model_in_use(hospital.state_path, None)
     later = read_new_rows(new, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
     rows = outcomes_of_new_rows(used, later)
@@ -172,6 +175,8 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
 
     with pytest.raises(UsageError, match="chose this model's checkpoint"):
         list(recalibrate_run(hospital, None, "platt"))
+    with pytest.raises(UsageError, match=f"{len(rows_of_run)} of the {len(rows_of_run)} rows are in the table that"):
+        list(recalibrate_run(hospital, None, "platt", Path(hospital.data.table)))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
     said = list(recalibrate_run(hospital, None, "platt", new))
 

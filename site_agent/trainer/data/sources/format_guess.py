@@ -35,18 +35,24 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     return guess_text(start)
 
 
-def format_hint(path: Path, declared: Format) -> str | None:
+def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
     """The key of the contract that makes a text file readable, where another one is declared; None where none is.
 
     Args:
         path: a table in which mistakes were found.
         declared: how the contract says that it is written.
+        is_new: whether it holds new patients of a model, whose contract no longer changes.
     """
     if not isinstance(declared, TableFormat):
         return None
     try:
         with path.open("rb") as file:
-            seems = guess_text(file.read(_LOOKED_AT))
+            start = file.read(_LOOKED_AT)
+        if start.startswith(b"PK\x03\x04"):
+            return "The file seems to be an Excel workbook: save it as CSV."
+        if not start.strip():
+            return None
+        seems = guess_text(start)
     except (OSError, csv.Error):  # damaged in another way, which the reader itself reports
         return None
     # Every file is text in the two encodings of one byte, so a guess is no reason against one that is declared.
@@ -62,6 +68,8 @@ def format_hint(path: Path, declared: Format) -> str | None:
     if not keys:
         return None
     seen, said = ", ".join(keys), ", ".join(was)
+    if is_new:
+        return f"The file seems to have {seen}: save it with {said}, as the table that trained the model."
     return f"The file seems to have {seen} where the contract says {said}: write {seen} under `format` in the contract."
 
 
