@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from protos.plan.plan import Plan
 from site_agent.approvals import approval_path, find_approval, why_not
+from site_agent.console import console_server
 from site_agent.console.console_actions import ACTS
 from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.site_cli import cli
@@ -195,22 +199,38 @@ def test_a_console_that_nobody_enters_ends(tmp_path: Path) -> None:
         assert running.ended == ["Nobody opened its link in time."]
 
 
-def test_what_was_asked_before_leaving_is_not_done_after(tmp_path: Path) -> None:
+def test_what_was_asked_before_leaving_is_not_done_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An act that waits for another one is dropped when its person leaves."""
     plan = make_hospital(tmp_path)
-    with running_console(tmp_path) as running:
+    run_command, go_on = console_server.run_command, threading.Event()
+
+    async def held(words: Any, folder: Path) -> Any:
+        await asyncio.to_thread(go_on.wait, 30)
+        return await run_command(words, folder)
+
+    with running_console(tmp_path) as running, ThreadPoolExecutor(2) as threads:
         visitor = running.enter()
         assert visitor.read_plan(plan).status == 200
-        asked = {"action": "approve", "plan": plan.digest.hex(), "by": "A. Jones", "until": ""}
-        with ThreadPoolExecutor(2) as threads:
-            slow = threads.submit(visitor.post, {"action": "log"})
-            time.sleep(0.2)  # long enough to be sent; the log's command takes longer
-            late = threads.submit(visitor.post, asked)
-            time.sleep(0.2)
-            assert visitor.post({"action": "leave"}).status == 200
-            assert (slow.result().status, late.result().status) == (303, 403)
+        monkeypatch.setattr(console_server, "run_command", held)
+        first = threads.submit(visitor.post, {"action": "log"})
+        until(lambda: running.console._busy.locked())
+        approval = {"action": "approve", "plan": plan.digest.hex(), "by": "A. Jones", "until": ""}
+        late = threads.submit(visitor.post, approval)
+        until(lambda: bool(running.console._busy._waiters))
+        assert visitor.post({"action": "leave"}).status == 200
+        go_on.set()
 
+        assert (first.result().status, late.result().status) == (303, 403)
     assert find_approval(tmp_path / "state", plan) is None
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Return when something holds, which it does within moments."""
+    for _ in range(3_000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came true")
 
 
 def test_a_person_can_leave(tmp_path: Path) -> None:
