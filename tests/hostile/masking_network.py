@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage, SiteMessage
 from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, Vector, identity_of
+from tests.rehearsal.made_up_time import play
 from tests.rehearsal.queued import QueuedStream
 
 
@@ -168,3 +170,22 @@ class Network:
             except MalformedMessage as malformed:  # as the service does
                 self.ended.append((name, str(malformed)))
                 end.end(CoordinatorReason.PROTOCOL_VIOLATED, str(malformed))
+
+
+def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
+    """Run a federation of a plan's sites in made-up time."""
+
+    async def whole() -> None:
+        network = Network(folder, plan)
+        try:
+            await scene(network)
+        finally:
+            await network.close()
+
+    play(whole())
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the coordinator recorded of the one run."""
+    (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
+    return dict(json.loads(path.read_text()))

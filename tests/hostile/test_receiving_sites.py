@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from protos.wire.positions import parameters_digest
 from site_agent.gate.permission import Allowance
 from site_agent.gate.policy import refusals
 from tests.hostile.masking_federation import Site, hospital, identity_of, settle
-from tests.hostile.masking_network import Network
+from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.made_up_time import play
 
 
@@ -53,25 +52,6 @@ def receiving_plan(contributors: str = "abcd", receivers: str = "e", **changes: 
         **changes,
     }
     return Plan.model_validate_json(json.dumps(content))
-
-
-def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
-    """Run a federation of a plan's sites in made-up time."""
-
-    async def whole() -> None:
-        network = Network(folder, plan)
-        try:
-            await scene(network)
-        finally:
-            await network.close()
-
-    play(whole())
-
-
-def recorded(folder: Path) -> dict[str, Any]:
-    """What the coordinator recorded of the one run."""
-    (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
-    return dict(json.loads(path.read_text()))
 
 
 def a_whole_run(folder: Path, plan: Plan, receivers: str) -> dict[str, Site]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,30 +17,10 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
 from site_agent.approvals import approve, withdraw
 from tests.hostile.masking_federation import Vector, change_of, identity_of, masked_plan, measured_by
-from tests.hostile.masking_network import Network
-from tests.rehearsal.made_up_time import play
+from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.study import plan_with
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M"]}]
-
-
-def played(folder: Path, plan: Plan, scene: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
-    """Run a federation of a plan's sites in made-up time."""
-
-    async def whole() -> None:
-        network = Network(folder, plan)
-        try:
-            await scene(network)
-        finally:
-            await network.close()
-
-    play(whole())
-
-
-def record(folder: Path) -> dict[str, Any]:
-    """What the coordinator recorded of the one run."""
-    (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
-    return dict(json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize("tier", ["statistics", "evaluation", "training"])
@@ -67,7 +45,7 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
     each = [measured_by(site, 0, exchange) for site in "abc"]
     totals = {name: sum(found[name] for found in each) for name in each[0]}
     assert plan.statistics is not None
-    told = record(tmp_path)
+    told = recorded(tmp_path)
     assert told["statistics"] == summed(plan.statistics, totals)
     assert (told["is_complete"], told["rounds_made"], told["training_rounds"]) == (True, 1, 0)
 
@@ -100,7 +78,7 @@ def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp
 
     played(tmp_path, plan, scene)
 
-    curve = dict(record(tmp_path)["validation_curve"])
+    curve = dict(recorded(tmp_path)["validation_curve"])
     exchange = Exchanges(plan, manifest_of(plan)).of(1, Stage.TRAINING, b"")
     weight, loss = (
         sum(measured_by(s, 1, exchange)[f"validation {what}"] for s in "abcd") for what in ("weight", "loss")
@@ -170,7 +148,7 @@ def test_the_others_go_on_without_a_site_that_withdrew(tmp_path: Path) -> None:
 
     played(tmp_path, plan, scene)
 
-    told = record(tmp_path)
+    told = recorded(tmp_path)
     assert (told["is_complete"], told["rounds_made"]) == (True, plan.rounds)
     assert "withdrawn" in {entry["kind"] for entry in told["happenings"]}
 
@@ -199,5 +177,5 @@ def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:
 
     played(tmp_path, plan, scene)
 
-    told = record(tmp_path)
+    told = recorded(tmp_path)
     assert (told["is_complete"], told["rounds_made"]) == (True, plan.rounds)

@@ -83,54 +83,6 @@ class Tampering(TrainerEnd):
 Act: TypeAlias = Callable[[Tampering, Trained, random.Random], bytes]
 
 
-class Tampering(TrainerEnd):
-    """The socket to the gate; what the worker answers is changed as drawn."""
-
-    def __init__(self, connection: socket.socket, seed: str) -> None:
-        super().__init__(connection)
-        self._connection, self._seed = connection, seed
-        done = DONE.read_text().splitlines() if DONE.exists() else []
-        self._luck = random.Random(f"{seed} {len(done)}")
-        self._act, self._rounds_left = list(ACTS)[len(done) % len(ACTS)], self._luck.randrange(3)
-        self._plan: Plan | None = None
-        self._parameters = 0
-
-    def receive(self) -> Message | None:
-        """The gate's next question; what it asks for is noted."""
-        question = super().receive()
-        if isinstance(question, Prepare):
-            self._plan = plan_from_wire(bytes(question.payload))
-        elif isinstance(question, Train) and self._plan is not None:
-            exchanges = Exchanges(self._plan, manifest_of(self._plan))
-            exchange = exchanges.of(question.round, Stage(question.stage), bytes.fromhex(question.layers))
-            self._parameters = exchange.layout.parameters
-        return question
-
-    def send(self, message: Message) -> None:
-        """Hand an answer to the gate, or do something else and end."""
-        if not isinstance(message, Trained):
-            super().send(message)
-        elif self._rounds_left > 0:
-            self._rounds_left -= 1
-            # The same lie whenever the same round is asked for: a gate masks one answer for a round.
-            luck = random.Random(f"{self._seed} {message.round}")
-            super().send(self.with_numbers(message, luck, 1e-3) if luck.random() < 0.5 else message)
-        else:
-            with DONE.open("a") as file:
-                file.write(f"{self._act}\n")
-            self._connection.sendall(ACTS[self._act](self, message, self._luck))
-            os._exit(0)
-
-    def with_numbers(self, answer: Trained, luck: random.Random, largest: float) -> Trained:
-        """The same answer with other changes; the scalars behind them stay."""
-        changes = np.random.default_rng(luck.randrange(1 << 32)).normal(0.0, largest, self._parameters)
-        scalars = bytes(answer.payload)[4 * self._parameters :]
-        return replace(answer, payload=changes.astype("<f4").tobytes() + scalars)
-
-
-Act: TypeAlias = Callable[[Tampering, Trained, random.Random], bytes]
-
-
 def whole(message: Message) -> bytes:
     """A message as it lies on the socket."""
     return FRAMING.frame(message) + bytes(message.payload)

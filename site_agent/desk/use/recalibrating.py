@@ -71,14 +71,17 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
 def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
     new = read_new_rows(table, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
     rows = outcomes_of_new_rows(used, new)
-    if rows is None:
-        has_outcome = new.table.target is not None
+    if rows is None and new.table.target is None:
         raise UsageError(
-            what=f"The table has no {'row that the model predicts' if has_outcome else 'known outcomes'}.",
+            what="The table does not have the outcome of every row.",
             consequence="The model predicts as before.",
-            remedy=f"Give a table with the outcome {used.model.preprocessing.contract.target.name}."
-            if not has_outcome
-            else "See why with `site-agent predict`, and give a table of the model's contract.",
+            remedy=f"Give later patients with the column {used.model.preprocessing.contract.target.name}.",
+        )
+    if rows is None:
+        raise UsageError(
+            what="The model predicts nothing for any row of this table.",
+            consequence="The model predicts as before.",
+            remedy="See why with `site-agent predict`, and give a table of the model's contract.",
         )
     own = read_new_rows(Path(hospital.data.table), used.model.preprocessing.contract, None, has_outcome=True)
     if known := _known(new.table, own.table):
