@@ -28,7 +28,9 @@ from protos.wire.messages import Bind, SiteReason
 from site_agent.approvals import approve
 from site_agent.gate.site_log import AuditLog
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.site_secret import SECRET_BYTES
 from site_agent.trainer.study import Study
+from site_agent.trainer.trainer_files import write_whole
 from site_agent.trainer.worker import Worker, begin_study
 from site_agent.trainer_socket import Check, Conclude, Failed, Message, Prepare, Trained, _frame
 from tests.laws.catalogue import NAMES, catalogue_plan
@@ -79,6 +81,9 @@ def hospital_for(folder: Path, plan: Plan) -> Hospital:
     }  # fmt: skip
     (place / "hospital.yaml").write_text(yaml.safe_dump(content))
     hospital = read_hospital(place / "hospital.yaml")
+    # A private and a shared number drawn from the same range are the same float32 once in some 20 million pairs. One
+    # secret for all, because with a new one each time the search would find such a pair in one suite of a hundred.
+    write_whole(hospital.state_path / "models" / "site.secret", bytes(range(SECRET_BYTES)))
     approve(hospital.state_path, plan, by="A. Jones", at=NOON)
     return hospital
 
