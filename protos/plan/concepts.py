@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -43,9 +44,9 @@ class Conversion(Document):
 class NumberConcept(Document):
     """A measured number; values outside `low` to `high` count as the nearer end.
 
-    `typical` and `spread` are used under `privacy`, which measures neither mean nor deviation of patients: rows are
-    standardised by them, and a missing value counts as typical. They default to the middle of the range and a quarter
-    of it.
+    `typical` and `spread` are used by networks on concepts, and under `privacy`. Both measure neither mean nor
+    deviation of patients: rows are standardised by them, and a missing value counts as typical. They default to the
+    middle of the range and a quarter of it.
     """
 
     kind: Literal["number"]
@@ -121,6 +122,18 @@ def columns_of(concepts: tuple[Concept, ...]) -> tuple[ConceptColumn, ...]:
     So a code that is rare at a site still counts among the others there.
     """
     return tuple(column for concept in concepts for column in _columns(concept))
+
+
+def declared_standard(column: ConceptColumn) -> tuple[float, float]:
+    """Typical value and spread of a column's values in 0..1, as the plan declares them."""
+    concept = column.concept
+    if isinstance(concept, NumberConcept):
+        width = concept.high - concept.low
+        typical = (concept.low + concept.high) / 2 if concept.typical is None else concept.typical
+        spread = width / 4 if concept.spread is None else concept.spread
+        return (typical - concept.low) / width, spread / width
+    share = len(column.ones) / len(concept.codes)  # as if each code were as frequent as any other
+    return share, sqrt(share * (1.0 - share))
 
 
 def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:

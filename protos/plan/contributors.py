@@ -37,6 +37,6 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     if plan.prior is not None:
         sets = plan.prior.recorders(everybody - plan.evaluating_sites)
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
-    partly: tuple[PartlyRecorded | PartlyObserved, ...] = (*plan.partly_recorded, *plan.partly_observed)
+    partly: tuple[PartlyRecorded | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
     kinds |= {entry.what: frozenset(entry.recorded_by) for entry in partly}
     return kinds | ({FIGURES: everybody} if manifest.scalars else {})

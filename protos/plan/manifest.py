@@ -189,7 +189,10 @@ def manifest_of(plan: Plan) -> Manifest:
 def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
     # A size that the plan leaves to the sites belongs to a part that is not read here.
     network = network_tensors(
-        plan.architecture, columns=plan.placeholder_columns, outputs=plan.outputs or 1, common=len(plan.columns) or None
+        plan.architecture,
+        columns=plan.placeholder_columns,
+        outputs=plan.outputs or 1,
+        common=len(plan.shared_columns) or None,
     )
     match plan.ingredients.federated:
         case Nothing():

@@ -18,7 +18,7 @@ from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
-from protos.plan.concepts import Concept
+from protos.plan.concepts import Concept, columns_of
 from protos.plan.documents import Document, refuse_for
 from protos.plan.federated_statistics import Statistics
 from protos.plan.held_out_rule import HeldOutLoss
@@ -183,7 +183,7 @@ class Plan(Document):
     def _of_method(self) -> Iterator[str]:
         reasons = [*why_impossible(self.ingredients, self.conditions)]
         if self.expert is not None:
-            reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.columns))
+            reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.shared_columns))
         yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
 
     def _of_concepts(self) -> Iterator[str]:
@@ -275,10 +275,15 @@ class Plan(Document):
             yield "a column is listed twice"
         if set(self.columns) & set(self.unused_columns):
             yield "a column is listed both as used and as unused"
+        if self.reads_concepts and (self.partly_recorded or self.unused_columns):
+            yield (
+                "partly_recorded and unused_columns go with columns, and this network reads concepts: name the sites "
+                "under recorded_by of the concept"
+            )
         is_hidden = self.secure_aggregation == "required" and self.two_sites is None
         yield from why_refused(
-            (*self.partly_recorded, *self.partly_observed),
-            columns=self.columns,
+            (*self.recorded_columns, *self.partly_observed),
+            columns=self.shared_columns,
             outputs=self.outputs,
             training_sites=frozenset(self.site_names) - self.evaluating_sites,
             fewest=self.assumed_colluders + 2 if is_hidden else 1,
@@ -286,9 +291,11 @@ class Plan(Document):
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that is what has to be reported
         agreed = agreed_sizes(self.ingredients, self.architecture)
-        for key, is_given in (("columns", bool(self.columns)), ("outputs", self.outputs is not None)):
+        for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
             if key in agreed and not is_given:
-                yield f"{described(self.method)} federates layers whose sizes follow from {key}; list the {key}"
+                instead = ", or the concepts that they record" if key == "columns" else ""
+                sizes = f"federates layers whose sizes follow from {key}"
+                yield f"{described(self.method)} {sizes}; list the {key}{instead}"
             if is_given and key not in agreed:
                 yield f"{key} stay private with {described(self.method)}; leave them out of the plan"
 
@@ -423,9 +430,33 @@ class Plan(Document):
         return self.has_probe + self.schedule.rounds + closing
 
     @property
+    def reads_concepts(self) -> bool:
+        """Whether the columns that all sites share are those of the concepts, because the plan lists no columns."""
+        if self.columns or not self.concepts or self.prior is not None:
+            return False
+        return "columns" in agreed_sizes(self.ingredients, self.architecture)
+
+    @property
+    def shared_columns(self) -> tuple[str, ...]:
+        """The columns on which the shared layers' sizes depend; none if no shared layer reads columns."""
+        return tuple(column.name for column in columns_of(self.concepts)) if self.reads_concepts else self.columns
+
+    @property
+    def recorded_columns(self) -> tuple[PartlyRecorded, ...]:
+        """The shared columns that some sites do not record, with the sites that do."""
+        if not self.reads_concepts:
+            return self.partly_recorded
+        return tuple(
+            PartlyRecorded(column=column.name, recorded_by=column.concept.recorded_by)
+            for column in columns_of(self.concepts)
+            if column.concept.recorded_by is not None
+        )
+
+    @property
     def placeholder_columns(self) -> int:
         """A number of columns with which the network can be listed where only federated parts are read."""
-        return len(self.columns) + 1 if isinstance(self.architecture, ColumnsNetwork) else len(self.columns) or 1
+        shared = len(self.shared_columns)
+        return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
     @property
     def site_names(self) -> tuple[str, ...]:

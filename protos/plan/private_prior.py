@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.concepts import ConceptColumn, NumberConcept
+from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.patient_privacy import Privacy
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -96,7 +96,7 @@ class PrivateSums:
     @cached_property
     def standard(self) -> tuple[Float64, Float64]:
         """Typical value and spread of each column's values in 0..1, as the plan declares them."""
-        found = [_declared(column) for column in self.columns]
+        found = [declared_standard(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
 
     @property
@@ -131,14 +131,3 @@ class PrivateSums:
         errors = np.sqrt((vectors**2) @ (inverse**2 * (sure + of_gradient**2)))
         places = slice(0, len(self.columns))
         return slopes[None, places].copy(), errors[None, places].copy()
-
-
-def _declared(column: ConceptColumn) -> tuple[float, float]:
-    concept = column.concept
-    if isinstance(concept, NumberConcept):
-        width = concept.high - concept.low
-        typical = (concept.low + concept.high) / 2 if concept.typical is None else concept.typical
-        spread = width / 4 if concept.spread is None else concept.spread
-        return (typical - concept.low) / width, spread / width
-    share = len(column.ones) / len(concept.codes)  # as if each code were as frequent as any other
-    return share, sqrt(share * (1.0 - share))

@@ -65,14 +65,22 @@ class AppliedModel:
         if model.joined is not None:
             width = len(model.preprocessing.columns)
             return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
-        own = model.preprocessing.columns
-        unused = model.plan.unused_columns
-        placed = features if model.columns == own else place_columns(features, own, model.columns, unused)
+        placed = self._placed(features)
         if model.baseline is None or model.plan.expert is None:
             return predict(self._flat, torch.from_numpy(placed))
-        said, use = model.baseline.predictions(features).astype(np.float32), model.plan.expert
+        own = features[:, : len(model.preprocessing.columns)]
+        said, use = model.baseline.predictions(own).astype(np.float32), model.plan.expert
         read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
         return joined(predict(self._flat, read), said, use.result_share)
+
+    def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The columns that the network reads, in its order."""
+        model, own = self.model, self.model.preprocessing.columns
+        if model.read_places is not None:
+            return np.ascontiguousarray(features[:, list(model.read_places)])
+        if model.columns == own:
+            return features
+        return place_columns(features, own, model.columns, model.plan.unused_columns)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
         """Probabilities, or numbers in the target's unit, see `scores_of`; NaN in a row without a finite output."""

@@ -57,9 +57,10 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
         return Section(heading, ("This user cannot read the contract, so the mapping is not shown.",))
     own = {feature.concept: feature for feature in contract.features if feature.concept is not None}
     sentences = [f"This site maps {sum(one.name in own for one in plan.concepts)} of {len(plan.concepts)} concepts."]
-    if plan.prior is not None:
+    used = plan.concepts if plan.reads_concepts else () if plan.prior is None else plan.prior.concepts
+    if used:
         try:
-            mapped_columns(plan.prior, contract, None if plan.tier_of(site) == "receiving" else site)
+            mapped_columns(used, contract, None if plan.tier_of(site) == "receiving" else site)
         except ConfigurationError as wrong:
             sentences.append(f"Not possible as it is: {wrong.what}")
     sentences += suspicions

@@ -75,7 +75,7 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
         )
     if not manifest.parameters and not manifest.scalars:
         yield "What leaves: only the fact that this hospital takes part."
-    if plan.columns:
+    if plan.shared_columns:
         yield "The plan names the columns of the table. Every hospital and the coordinator read these names."
 
 

@@ -269,6 +269,16 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     yield "Coefficients are computed at each site from the sums. They are in the site's report with standard errors."
 
 
+def _of_columns(plan: Plan) -> Iterator[str]:
+    if plan.columns:
+        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"
+    if plan.reads_concepts:
+        yield (
+            f"The network reads {len(plan.shared_columns)} columns of {len(plan.concepts)} concepts. Values are "
+            "standardised by the plan's ranges, typical values and spreads. A missing value counts as typical."
+        )
+
+
 def _choices(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
         yield "The keys about networks and training are not used: nothing is trained."
@@ -276,8 +286,7 @@ def _choices(plan: Plan) -> Iterator[str]:
     if plan.prior is not None:
         yield from _of_prior(plan, plan.prior)
         return
-    if plan.columns:
-        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"
+    yield from _of_columns(plan)
     match plan.checkpoint:
         case "latest":
             yield "Checkpoint latest: every site keeps the model of the last round."

@@ -108,7 +108,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
             plan.architecture,
             columns=plan.placeholder_columns,
             outputs=plan.outputs or 1,
-            common=len(plan.columns) or None,
+            common=len(plan.shared_columns) or None,
         )
     ]
     for pattern in (*(policy.federated or ()), *policy.private):

@@ -30,7 +30,6 @@ from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
 from site_agent.trainer.choice import Choice
-from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.site_training import begin_training, rows_of
 from site_agent.trainer.soft_target_training import added_columns
@@ -60,7 +59,15 @@ def train_placebo(study: Study) -> Outcome | None:
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
     members = [
-        Study(plan, study.own, seeds=own, own_module=study.own_module, soft_targets=study.soft_targets) for own in draws
+        Study(
+            plan,
+            study.own,
+            seeds=own,
+            own_module=study.own_module,
+            soft_targets=study.soft_targets,
+            inputs=study.inputs,
+        )
+        for own in draws
     ]
     manifest = members[0].manifest
     parameters = manifest.initial_parameters(plan.seed)
@@ -117,7 +124,7 @@ def train_alone(study: Study) -> Outcome | None:
         None where training diverged.
     """
     plan, networks, dataset = study.plan, study.networks, study.own
-    if input_columns(plan, dataset.columns)[1] is not None:
+    if study.networks.common is not None:
         dataset = study.dataset  # the network tells common columns from others, also where nobody shares them
     networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
     rows, seeds = rows_of(dataset, study.soft_targets), study.seeds

@@ -77,13 +77,16 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         if alone is not None:
             models[SILOED], choices[SILOED] = scores_of(preprocessing, alone.test_outputs), alone.choice
             validation[SILOED] = scores_of(preprocessing, alone.validation_outputs)
-            save_model(hospital.state_path, run, replace(saved, values=alone.values, is_alone=True), SILOED)
+            # Alone it reads the site's own columns, unless it tells the shared ones from others.
+            read = None if study.networks.common is None else saved.concepts
+            kept = replace(saved, values=alone.values, is_alone=True, concepts=read)
+            save_model(hospital.state_path, run, kept, SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
         models[PLACEBO], choices[PLACEBO] = scores_of(preprocessing, placebo.test_outputs), placebo.choice
     ended = Ended(
         dataset=study.own,
-        like=replace(saved, values={}, baseline=None),
+        like=replace(saved, values={}, baseline=None, concepts=None),
         seeds=seeds,
         models=models,
         validation=validation,
@@ -156,6 +159,7 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
         values=outcome.values,
         report=reached,
         baseline=study.soft_targets.fitted.baseline if study.soft_targets is not None else None,
+        concepts=None if study.inputs is None else study.inputs.encoding,
         profile=study.own.profile,
     )
 

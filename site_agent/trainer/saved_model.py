@@ -30,6 +30,7 @@ from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_inputs import read_columns, read_places, shared_count
 from site_agent.trainer.prior.joined_model import JoinedModel, joined_model_of
 
 _JOINED: Final = "joined "
@@ -50,7 +51,7 @@ class SavedModel:
         report: what the model reached on the site's own test rows.
         baseline: the site's own, where the plan has one.
         joined: the model of federated-prior, which has no network and no other values.
-        concepts: the columns that it reads beside the site's own.
+        concepts: the common columns that it reads, of federated-prior or of a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
         own: a simple model, which has no network and no other values.
         is_alone: whether the network was trained alone, on the site's own columns unless it has common columns apart.
@@ -94,15 +95,26 @@ class SavedModel:
         return found
 
     @property
+    def read_places(self) -> tuple[int, ...] | None:
+        """Which columns of `encode` a network on concepts reads; None for any other model."""
+        if self.concepts is None or not self.plan.reads_concepts:
+            return None
+        return read_places(self.plan, self.preprocessing.contract)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The network's input columns: the plan's, the site's own, or both."""
         if self.is_alone and self.common is None:
             return self.preprocessing.columns
+        if self.read_places is not None:
+            return read_columns(self.plan, self.preprocessing.contract)
         return input_columns(self.plan, self.preprocessing.columns)[0]
 
     @property
     def common(self) -> int | None:
-        """How many of the columns the plan lists for all sites; None where the network does not tell them apart."""
+        """How many of the columns all sites share; None where the network does not tell them apart."""
+        if self.plan.reads_concepts:
+            return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
 
     @property

@@ -39,6 +39,7 @@ from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.held_out_check import HeldOutCheck
+from site_agent.trainer.prior.concept_inputs import ConceptInputs, shared_count
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
@@ -102,6 +103,7 @@ class Study:
         redraw_budget: int = 0,
         own_module: Path | None = None,
         soft_targets: SoftTargets | None = None,
+        inputs: ConceptInputs | None = None,
     ) -> None:
         """Build and start the network.
 
@@ -112,17 +114,17 @@ class Study:
             redraw_budget: how many rounds the policy allows to be resampled.
             own_module: the file of the hospital's own network, where the plan wants one.
             soft_targets: of the site's baseline if it was fitted before; otherwise it is fitted if the plan has one.
+            inputs: what the network reads where it reads concepts; otherwise it reads the site's own columns.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
-        self.plan, self.own, self.seeds, self.own_module = plan, dataset, seeds, own_module
+        self.plan, self.own, self.seeds, self.own_module, self.inputs = plan, dataset, seeds, own_module, inputs
         check_fit(plan, dataset, seeds.site)
         self.manifest = manifest_of(plan)
         self._exchanges = Exchanges(plan, self.manifest)
-        columns, common = input_columns(plan, dataset.columns)
-        self.dataset = align(dataset, columns, plan.unused_columns) if plan.columns else dataset
-        read = len(columns) + added_columns(plan, dataset.outputs)
+        self.dataset, common = _read(plan, dataset, inputs)
+        read = len(self.dataset.columns) + added_columns(plan, dataset.outputs)
         self.networks = SiteNetworks(
             plan=plan,
             columns=read,
@@ -389,6 +391,16 @@ class Study:
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         rows = rows_of(self.dataset, self.soft_targets)
         return begin_training(self.networks, self.plan.ingredients, federated, rows, self.seeds)
+
+
+def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
+    """The rows as the network reads them, and how many of its columns all sites share, where it tells them apart."""
+    if (inputs is None) == plan.reads_concepts:
+        raise ValueError("a network reads concepts or it does not")
+    if inputs is not None:
+        return inputs.dataset, shared_count(plan)
+    columns, common = input_columns(plan, own.columns)
+    return (align(own, columns, plan.unused_columns) if plan.columns else own), common
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:

@@ -52,6 +52,8 @@ from site_agent.trainer_socket import (
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
+    from site_agent.trainer.data.splits import SplitRows
+    from site_agent.trainer.data.tables import Table
     from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.run_report import Report
     from site_agent.trainer.saves import Saves
@@ -357,12 +359,15 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
     """Load the libraries, the table and the network; everything that a study needs. `state` has the site's secret."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.trainer.examination.admitted_rows import admit
+    from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.live_curves import LiveCurves
+    from site_agent.trainer.prior.concept_inputs import concept_inputs
     from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
-    dataset, preprocessing = admit(hospital)
+    table, rows = _admitted_rows(hospital, plan)
+    dataset, preprocessing = prepare_rows(table, rows)
+    inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
     own_module = hospital.training.own_module
     if hospital.training.draws == "published":
         seeds = Seeds.published(plan.seed, hospital.site)
@@ -374,6 +379,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         seeds=seeds,
         redraw_budget=hospital.policy.lost_site_budget,
         own_module=Path(own_module) if own_module else None,
+        inputs=inputs,
     )
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
@@ -384,17 +390,24 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
     prepare_arithmetic(hospital.training.threads)
 
     from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.data.splits import steady_split
-    from site_agent.trainer.examination.admitted_rows import admitted
     from site_agent.trainer.prior.prior_study import PriorStudy
 
-    examination = admitted(hospital)
-    assert examination.split_rows is not None  # otherwise there was an error
-    table = examination.table
-    rows = examination.split_rows if plan.privacy is None else steady_split(table, hospital.data.split)
+    table, rows = _admitted_rows(hospital, plan)
     dataset, preprocessing = prepare_rows(table, rows)
     fewest = hospital.policy.smallest_cell
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
+
+
+def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
+    """The table with its split; under privacy one in which a patient who leaves moves nobody else."""
+    from site_agent.trainer.data.splits import steady_split
+    from site_agent.trainer.examination.admitted_rows import admitted
+
+    examination = admitted(hospital)
+    assert examination.split_rows is not None  # otherwise there was an error
+    if plan.privacy is None:
+        return examination.table, examination.split_rows
+    return examination.table, steady_split(examination.table, hospital.data.split)
 
 
 def _asked(question: Train | Conclude) -> Asked:

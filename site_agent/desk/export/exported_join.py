@@ -88,6 +88,25 @@ def joined_outputs(graph: Graph, joined: JoinedModel, concepts: ConceptEncoding,
     return graph.apply("add", graph.apply("add", said[0], said[1]), said[2])
 
 
+def concept_columns(graph: Graph, concepts: ConceptEncoding, contract: Contract, own: str) -> str:
+    """The columns of all concepts, float32 of shape (rows, columns), as `ConceptEncoding.encode` gives them.
+
+    Args:
+        graph: grows.
+        concepts: how the site's columns become the common ones.
+        contract: of the inputs.
+        own: the encoded columns, at least one, of which the number of rows is taken.
+    """
+    first = graph.apply("cast", graph.columns(own, 0, 1), to="float64")
+    nothing = graph.apply("multiply", first, graph.constant([[0.0]], "float64"))
+    columns = [
+        nothing if one is None or not concepts.used[place] else _column(graph, concepts, contract, place)
+        for place, one in enumerate(concepts.mapped)
+    ]
+    both = columns[0] if len(columns) == 1 else graph.apply("concatenate", *columns, axis=1)
+    return graph.apply("cast", both, to="float32")
+
+
 def _lines(graph: Graph, wide: str, lines: Lines) -> str:
     products = graph.apply("matmul", wide, graph.constant(lines.slopes.T, "float64"))
     return graph.apply("add", products, graph.constant(lines.starts[None], "float64"))

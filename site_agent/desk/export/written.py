@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from site_agent.desk.export.exported_encoding import encoded
-from site_agent.desk.export.exported_join import forest_answers, joined_outputs, scores_of_outputs, shares_on_scale
+from site_agent.desk.export.exported_join import (
+    concept_columns,
+    forest_answers,
+    joined_outputs,
+    scores_of_outputs,
+    shares_on_scale,
+)
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_layers import Layers
 from site_agent.desk.export.onnx_networks import network_outputs
@@ -77,8 +83,14 @@ def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
 
 
 def _placed(graph: Graph, model: SavedModel, own: str) -> str:
-    """The columns in the order of the plan, absent ones zero; see `dataset.place_columns`."""
+    """The columns in the order of the plan, absent ones zero; see `dataset.place_columns`.
+
+    For a network on concepts those that it reads; see `concept_inputs.read_places`.
+    """
     mine = model.preprocessing.columns
+    if model.read_places is not None and model.concepts is not None:
+        shared = concept_columns(graph, model.concepts, model.preprocessing.contract, own)
+        return graph.apply("gather", graph.apply("concatenate", own, shared, axis=1), places=model.read_places)
     if not model.plan.columns or model.columns == mine:
         return own
     nothing = graph.apply("multiply", graph.columns(own, 0, 1), graph.constant([[0.0]]))

@@ -1,13 +1,19 @@
-"""The common columns of a table as federated-prior reads them: saved with the model, so that a prediction needs
-nothing else. A missing value is 0, which is the mean over all sites.
+"""The common columns of a table as federated-prior and networks on concepts read them.
+
+Saved with the model, so that a prediction needs nothing else. A missing value is 0. This is the mean over all sites
+under federated-prior, and the typical value that the plan declares under any other method.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import model_validator
 
+from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.documents import Document
 from protos.plan.prior_sums import Standard
 from site_agent.trainer.data.splits import Rows
@@ -16,12 +22,12 @@ from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber, v
 
 
 class ConceptEncoding(Document):
-    """How a site's own columns become the regression's, one entry for each of these.
+    """How a site's own columns become the common ones, one entry for each of these.
 
     Attributes:
-        names: of the regression's columns.
+        names: of the common columns.
         mapped: the site's own column for each, None where it has none.
-        means, deviations: over all sites, of values moved to 0..1.
+        means, deviations: over all sites or as the plan declares, of values moved to 0..1.
         used: whether enough sites record the column, and it varies.
     """
 
@@ -50,6 +56,18 @@ class ConceptEncoding(Document):
             means=tuple(standard.means.tolist()),
             deviations=tuple(standard.deviations.tolist()),
             used=tuple(standard.is_used.tolist()),
+        )
+
+    @classmethod
+    def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
+        """The encoding by the typical values and spreads that the plan declares; it follows from no patient."""
+        standards = [declared_standard(column) for column in columns]
+        return cls(
+            names=tuple(column.name for column in columns),
+            mapped=mapped,
+            means=tuple(typical for typical, _ in standards),
+            deviations=tuple(spread for _, spread in standards),
+            used=(True,) * len(columns),
         )
 
     def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:

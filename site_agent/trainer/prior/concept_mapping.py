@@ -22,7 +22,7 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept, columns_of
 from protos.plan.documents import Document
-from protos.plan.prior_sums import FEWEST_ROWS, Prior
+from protos.plan.prior_sums import FEWEST_ROWS
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature, NumericFeature
 
@@ -65,11 +65,11 @@ class MappedCode(Document):
 Mapped: TypeAlias = MappedNumber | MappedCode | None  # None where the site does not record the concept
 
 
-def mapped_columns(prior: Prior, contract: Contract, site: str | None) -> tuple[Mapped, ...]:
-    """For each column of the regression the site's own column.
+def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
+    """For each common column the site's own column.
 
     Args:
-        prior: the plan's.
+        concepts: those that the plan uses, in its order.
         contract: of the site.
         site: its name; None for a site that only receives, which may lack any concept.
 
@@ -84,7 +84,7 @@ def mapped_columns(prior: Prior, contract: Contract, site: str | None) -> tuple[
         if feature.concept is not None:
             own[feature.concept] = feature
     found: list[Mapped] = []
-    for concept in prior.concepts:
+    for concept in concepts:
         found += _mapped(concept, own.get(concept.name), site)
     return tuple(found)
 

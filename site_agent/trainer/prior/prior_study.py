@@ -120,7 +120,7 @@ class PriorStudy:
             {"training": rows.training, "validation": rows.validation, "test": rows.test},
         )
         self._features = self.part("training")
-        self.recorded = mapped_columns(plan.prior, table.contract, site)
+        self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
         # Under privacy a column that one patient makes common enough would change the terms of all others.
         self.mapped = self.recorded
         if plan.privacy is None:

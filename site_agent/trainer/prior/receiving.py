@@ -97,7 +97,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
 
     require_answer(plan, contract, hospital.site)
     outcomes_of(prior, contract, np.empty(0))
-    mapped = mapped_columns(prior, contract, None)
+    mapped = mapped_columns(prior.concepts, contract, None)
     if all(one is None for one in mapped):
         raise _unusable("No column of the contract records a concept of the plan.", "Map columns with `concept`.")
     if plan.privacy is not None and hospital.data.prevalence is None:
