@@ -13,6 +13,7 @@ import numpy as np
 
 from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.trainer.data.code_spellings import two_spellings
 from site_agent.trainer.data.column_profile import steps_around
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.mixed_units import far_values, mixed_units
@@ -119,8 +120,9 @@ def identifier_line(column: ColumnDraft) -> Line:
 
 def target_line(column: ColumnDraft) -> Line:
     """The outcome."""
-    words = ("what is predicted: is this the outcome, and the positive one the right one?",)
+    words: tuple[str, ...] = ("what is predicted: is this the outcome, and the positive one the right one?",)
     codes = sorted(_shown_codes(column), key=_order)
+    words += tuple(_spellings(codes)) if is_coded(column) else ()
     if is_coded(column) and len(codes) == 2:
         positive = next((code for code in codes if code.lower() in _YES), codes[-1])
         negative = next(code for code in codes if code != positive)
@@ -165,7 +167,9 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
     codes = [code for code in listed if not (_is_number(code) and float(code) in shared)]
     kind = "binary" if len(codes) == 2 else "categorical"
     words = list(late)
-    if column.is_numeric and len(codes) > 2:
+    spellings = _spellings(codes)
+    words += spellings
+    if column.is_numeric and len(codes) > 2 and not spellings:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
     once = len(column.codes) - len(listed)
     if once:
@@ -176,6 +180,11 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
     if _is_complete(column) and codes == listed:
         keys.append(("missing", "refuse"))
     return replace(_line(column, "feature", keys, words), codes=tuple(codes))
+
+
+def _spellings(codes: Sequence[str]) -> list[str]:
+    found = two_spellings(codes)
+    return [] if found is None else [f"suspicious: {found.words}. Write each code in one way in the table"]
 
 
 def with_concept(line: Line, proposed: Proposed) -> Line:
@@ -244,7 +253,7 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
 
 def _shown_codes(column: ColumnDraft) -> list[str]:
     """Its codes without words that occur once: such a word may be a name."""
-    return list(column.codes) if column.is_numeric else [code for code, count in column.codes.items() if count > 1]
+    return [code for code, count in column.codes.items() if count > 1 or (column.is_numeric and _is_number(code))]
 
 
 def _list(codes: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
         f"The table of {site}",
         [
             paragraph(verdict(examination, accepted_by), "lead"),
+            *(paragraph(hint) for hint in examination.hints),
             paragraph("This page has row numbers and counts of patients. It stays at this site.", "soft"),
         ],
         [
@@ -50,12 +51,12 @@ def verdict(examination: Examination, accepted_by: str | None) -> str:
     if examination.patients is not None:
         size += f" of {examination.patients} patients"
     if errors:
-        return f"{size}. {counted(errors, 'error')}: nothing is trained with this table before it is corrected."
+        return f"{size}. {counted(errors, 'error')}: the table must be corrected before training."
     if warnings and accepted_by is None:
-        return f"{size}. {counted(warnings, 'warning')}: a person has to agree before anything is trained."
+        return f"{size}. {counted(warnings, 'warning')}: a person must accept before training."
     if warnings:
         return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
-    return f"{size}. Nothing stands in the way of training."
+    return f"{size}. No error and no warning: the table is ready for training."
 
 
 def _findings(heading: str, findings: list[Finding]) -> Section:

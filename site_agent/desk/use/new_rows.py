@@ -123,8 +123,8 @@ def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, ha
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
-    if others:
-        refuse(others)
+    if others or survey.hints:  # a hint means that the whole file is written in another way
+        refuse(others or [one.line for one in mistakes], survey.hints)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
     left_out.sort(key=lambda one: inputs.index(one.column))
     return NewRows(table=survey.table, left_out=tuple(left_out), others=survey.others)

@@ -14,6 +14,7 @@ from protos.errors import DataError
 from protos.plan.nearest import nearest_name
 
 KEPT_ROWS: Final = 20
+CORRECT_TABLE: Final = "Correct the table, or its contract if the table is right, and start again."
 _SHOWN_ROWS: Final = 5
 _SHOWN_MISTAKES: Final = 20
 
@@ -53,6 +54,7 @@ class Mistakes:
         self._kept_rows = kept_rows
         self._rows: dict[tuple[str | None, str], list[int]] = {}
         self._counts: dict[tuple[str | None, str], int] = {}
+        self._hints: list[str] = []
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
         """Note a kind of mistake in some more rows."""
@@ -62,9 +64,14 @@ class Mistakes:
         self._counts[kind] = self._counts.get(kind, 0) + len(rows)
 
     def add_hint(self, hint: str | None) -> None:
-        """Note in one sentence what corrects these mistakes, if that is known."""
+        """Note in one sentence what corrects these mistakes, if that is known. A hint is not a mistake."""
         if hint is not None:
-            self.add(hint.removesuffix("."))
+            self._hints.append(hint)
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """All hints, as sentences."""
+        return tuple(self._hints)
 
     @property
     def found(self) -> tuple[Mistake, ...]:
@@ -77,7 +84,7 @@ class Mistakes:
     def stop_if_any(self) -> None:
         """Raises DataError with everything found."""
         if self._rows:
-            refuse([mistake.line for mistake in self.found])
+            refuse([mistake.line for mistake in self.found], self.hints)
 
 
 def where(rows: Sequence[int], count: int) -> str:
@@ -88,15 +95,15 @@ def where(rows: Sequence[int], count: int) -> str:
     return f"{words}{f' and {others} more' if others > 0 else ''}"
 
 
-def refuse(lines: Sequence[str]) -> NoReturn:
-    """Raises DataError with the first lines and the number of the others."""
+def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
+    """Raises DataError with the first lines and the number of the others; the hints begin its remedy."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
     raise DataError(
         what="The table does not meet its contract:\n" + "\n".join(f"    {line}" for line in shown),
         consequence="The table was not used and nothing left this site.",
-        remedy="Correct the table, or its contract where the table is right, and start again.",
+        remedy=" ".join([*hints, CORRECT_TABLE]),
     )
 
 

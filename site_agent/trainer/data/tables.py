@@ -123,12 +123,14 @@ class Survey:
     Attributes:
         table: what could be read.
         mistakes: what could not.
+        hints: what corrects these mistakes, as far as that is known, in sentences.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, by name, the cells of each column that the contract ignores or does not name, as they are.
     """
 
     table: Table
     mistakes: tuple[Mistake, ...]
+    hints: tuple[str, ...] = ()
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -158,7 +160,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None) -
     """
     reading = _Reading(contract, today=today)
     table = reading.run(path)
-    return Survey(table=table, mistakes=reading.mistakes.found)
+    return Survey(table=table, mistakes=reading.mistakes.found, hints=reading.mistakes.hints)
 
 
 def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False, today: date | None = None) -> Survey:
@@ -179,7 +181,8 @@ def survey_new_rows(path: Path, contract: Contract, *, has_outcome: bool = False
     reading.reads_outcome = has_outcome
     table = reading.run(path)
     others = {name: tuple(cells) for name, cells in reading.others.items()}
-    return Survey(table=table, mistakes=reading.mistakes.found, cells=reading.cells, others=others)
+    found, hints = reading.mistakes.found, reading.mistakes.hints
+    return Survey(table=table, mistakes=found, hints=hints, cells=reading.cells, others=others)
 
 
 class _Reading:
@@ -236,7 +239,10 @@ class _Reading:
         if not self.for_prediction and any(
             one.column == target and one.flaw == MISSING.words for one in self.mistakes.found
         ):
-            self.mistakes.add_hint("`missing: drop` at the outcome in the contract leaves rows without one out")
+            self.mistakes.add_hint(
+                f"Complete the missing values of {target}, or write `missing: drop` at this column in the contract to"
+                " leave these rows out."
+            )
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:

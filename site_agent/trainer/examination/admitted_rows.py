@@ -37,7 +37,7 @@ def admitted(hospital: Hospital) -> Examination:
         DataError: it has errors, or warnings that nobody has accepted where this hospital's file lets those stop.
     """
     examination = examined(hospital)
-    check_admitted(hospital, examination)
+    _check_admitted(hospital, examination)
     return examination
 
 
@@ -52,7 +52,7 @@ def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
     return prepare_rows(examination.table, examination.split_rows)
 
 
-def check_admitted(hospital: Hospital, examination: Examination) -> None:
+def _check_admitted(hospital: Hospital, examination: Examination) -> None:
     """Raises DataError where a table may not be used for training; the log records how many warnings it has."""
     check_errors(examination)
     warnings, accepted = examination.warnings, is_accepted(hospital, examination)
@@ -77,4 +77,4 @@ def is_accepted(hospital: Hospital, examination: Examination) -> bool:
 def check_errors(examination: Examination) -> None:
     """Raises DataError with the errors, if there are any."""
     if examination.errors:
-        refuse([error.words + where(error.rows, error.count) for error in examination.errors])
+        refuse([error.words + where(error.rows, error.count) for error in examination.errors], examination.hints)

@@ -20,7 +20,12 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import RegressionTarget, SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
-from site_agent.trainer.examination.examined_columns import absent_in, collinear_findings, column_findings
+from site_agent.trainer.examination.examined_columns import (
+    absent_in,
+    collinear_findings,
+    column_findings,
+    outcome_and_group_findings,
+)
 from site_agent.trainer.examination.examined_outcome import (
     Part,
     alone,
@@ -45,6 +50,7 @@ class Examination:
         table: what was examined.
         parts: training, validation and test in numbers; None where the table cannot be split.
         findings: errors first, then warnings, then notes.
+        hints: what corrects errors of the table, as far as that is known, in sentences.
         missing: by feature the share of rows without a value.
         alone: by feature how well it predicts the outcome on its own.
         patients: how many, None where no column identifies them.
@@ -57,6 +63,7 @@ class Examination:
     table: Table
     parts: tuple[Part, ...] | None
     findings: tuple[Finding, ...]
+    hints: tuple[str, ...]
     missing: Mapping[str, float]
     alone: Mapping[str, float]
     patients: int | None
@@ -95,6 +102,7 @@ class Examination:
             "contract_digest": self.table.contract.digest,
             "query_digest": self.query_digest,
             "findings": [asdict(finding) for finding in self.findings],
+            "hints": list[Json](self.hints),
             "parts": None if self.parts is None else [asdict(part) for part in self.parts],
             "missing": dict(self.missing),
             "predicts_alone": dict(self.alone),
@@ -122,6 +130,7 @@ def examine(survey: Survey, split: Split) -> Examination:
     patients = patient_numbers(table)
     if table.rows:
         found += column_findings(table)
+        found += outcome_and_group_findings(table)
         found += collinear_findings(table)
         try:
             rows = split_rows(table, split)
@@ -140,6 +149,7 @@ def examine(survey: Survey, split: Split) -> Examination:
         table=table,
         parts=parts,
         findings=findings,
+        hints=survey.hints,
         missing=_missing(table),
         alone=measured,
         patients=None if patients is None else len(np.unique(patients)),

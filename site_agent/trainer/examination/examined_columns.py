@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract import CategoricalFeature, Feature
+from site_agent.trainer.data.code_spellings import two_spellings
+from site_agent.trainer.data.contract import CategoricalFeature, Feature, MultiClassTarget
 from site_agent.trainer.data.disguised import disguised_numbers
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.mixed_units import far_values, mixed_units
@@ -37,7 +38,7 @@ def column_findings(table: Table) -> Iterator[Finding]:
         share = float(absent.mean()) if len(absent) else 1.0
         there = values[~absent]
         if not len(there):
-            words = f"column {feature.name}: no row has a value; give it the role ignore"
+            words = f"column {feature.name}: no row has a value. Declare it with `role: ignore` in the contract"
             yield Finding(level="error", key=f"empty:{feature.name}", words=words)
             continue
         if there.min() == there.max():
@@ -46,10 +47,37 @@ def column_findings(table: Table) -> Iterator[Finding]:
         if share > MOSTLY:
             words = f"column {feature.name}: {share:.0%} of the rows have no value"
             yield Finding(level="warning", key=f"mostly-missing:{feature.name}", words=words)
-        if not isinstance(feature, CategoricalFeature):
+        if isinstance(feature, CategoricalFeature):
+            yield from _spellings(table, feature.name, feature.codes, values)
+        else:
             markers = disguised_numbers(values)
             yield from _disguised(table, feature, values, markers)
             yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
+
+
+def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
+    """Codes of the outcome and of columns that only name groups, where they are written in two ways."""
+    target = table.contract.target
+    if isinstance(target, MultiClassTarget) and table.target is not None:
+        yield from _spellings(table, target.name, target.classes, table.target)
+    for column in table.contract.groups:
+        if column.name in table.group_positions:
+            yield from _spellings(table, column.name, column.codes, table.group_positions[column.name])
+
+
+def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
+    """One code in two spellings, of the codes that occur."""
+    found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
+    if found is None:
+        return
+    ones, others = (
+        np.flatnonzero(np.isin(values, [codes.index(code) for code in spelt])) for spelt in (found.one, found.other)
+    )
+    fewer = ones if len(ones) < len(others) else others
+    words = f"column {name}: {found.words}; write each code in one way in the table"
+    yield Finding(
+        level="warning", key=f"two-spellings:{name}", words=words, rows=rows_of(table, fewer), count=len(fewer)
+    )
 
 
 def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:

@@ -79,7 +79,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
     """
     survey = survey_new_rows(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
     if survey.mistakes:
-        refuse([mistake.line for mistake in survey.mistakes])
+        refuse([mistake.line for mistake in survey.mistakes], survey.hints)
     if survey.table.rows < FEWEST_ROWS:
         refuse([f"the table has {survey.table.rows} rows, and at least {FEWEST_ROWS} are needed"])
     return survey.table

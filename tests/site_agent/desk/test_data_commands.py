@@ -103,7 +103,8 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     first = run("data", "check", "--config", config)
     assert first.returncode == 78
     assert "WARNING: column stay: on its own it predicts the outcome" in first.stdout
-    assert "Nobody has accepted the 1 warning about" in first.stderr
+    assert "Nobody has accepted the 1 warning listed above" in first.stderr
+    assert "stay" not in first.stderr, "a finding appears once"
     digest = re.findall(r"digest of this examination is ([0-9a-f]{16})", first.stdout)[0]
     wrong = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", "0" * 16)
     assert wrong.returncode == 2
@@ -124,6 +125,39 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert "Zebra" not in "".join([*words, page, (tmp_path / "state" / "data" / "check.json").read_text(), text])
 
 
+def test_two_spellings_of_one_code_are_pointed_out(run: Run, tmp_path: Path) -> None:
+    """0 and 1 beside f and m: the draft is suspicious, and the check warns with the rows of the rarer spelling."""
+    table, config = write_patients(tmp_path), write_hospital(tmp_path)
+    lines = table.read_text().splitlines()
+    for row in (5, 6, 7, 8, 9):
+        cells = lines[row].split(",")
+        lines[row] = ",".join([*cells[:2], str("fm".index(cells[2])), *cells[3:]])
+    table.write_text("\n".join(lines) + "\n")
+
+    run("data", "describe", table, "--output", tmp_path / "contract.yaml")
+    checked = run("data", "check", "--config", config)
+
+    words = "codes are written in two ways: 0 and 1 beside f and m"
+    assert f"# suspicious: {words}" in (tmp_path / "contract.yaml").read_text()
+    assert checked.returncode == 78
+    assert f"WARNING: column sex: {words}" in checked.stdout
+    assert "in rows 6, 7, 8, 9, 10." in checked.stdout
+
+
+def test_a_draft_lists_no_word_that_occurs_once_beside_numbers(run: Run, tmp_path: Path) -> None:
+    """A note in a column of numbers may be a name."""
+    table = write_patients(tmp_path)
+    lines = table.read_text().splitlines()
+    lines = [",".join([line.split(",")[0], str(place % 3), *line.split(",")[2:]]) for place, line in enumerate(lines)]
+    lines[0], lines[5] = "patient,stage,sex,pressure,stay,outcome", lines[5].replace(",2,", ",Zebra,", 1)
+    table.write_text("\n".join(lines) + "\n")
+
+    drafted = run("data", "describe", table)
+
+    assert "{name: stage, role: feature, type: categorical, codes: [0, 1, 2]" in drafted.stdout
+    assert "Zebra" not in drafted.stdout
+
+
 @pytest.mark.parametrize(("rows", "level"), [(3, "note"), (30, "WARNING")])
 def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Path, rows: int, level: str) -> None:
     """Refused they stop with the remedy, dropped they are counted and shown; many of them a person has to accept."""
@@ -139,7 +173,10 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     dropped = run("data", "check", "--config", config)
 
     assert refused.returncode == 78
+    assert "2 errors: the table must be corrected" in refused.stdout, "a cell, an outcome, and no remedy among them"
+    assert refused.stdout.count("ERROR: ") == 2
     assert "column outcome: a missing value, which the contract refuses" in refused.stdout
+    assert "column outcome" not in refused.stderr, "a finding appears once"
     assert "`missing: drop`" in refused.stderr
     assert "ERROR" not in dropped.stdout
     share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are left out, as the contract says"
