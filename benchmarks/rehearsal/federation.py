@@ -80,7 +80,7 @@ def prepare(setting: Setting) -> None:
     for name in setting.site_names:
         config = folder / name / "hospital.yaml"
         plan = folder / "run-plan.yaml"
-        _command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the benchmark")
+        _command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the benchmark", "--yes")
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def prepare(rehearsal: Rehearsal) -> None:
         plans.append(plan.name)
         for hospital in rehearsal.hospitals:
             config = folder / hospital.name / "hospital.yaml"
-            command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the quickstart")
+            command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "the quickstart", "--yes")
     configuration = {
         "listen": rehearsal.address,
         "enrolment_listen": rehearsal.enrolment,

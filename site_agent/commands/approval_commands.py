@@ -11,7 +11,7 @@ import pwd
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,12 +87,12 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @_by_option
-@click.option("--yes", is_flag=True, help="Approve without the question at a terminal. For scripts.")
-@click.option("--until", help="Day or time when this approval ends, in UTC if no time zone is given.")
+@click.option("--yes", is_flag=True, help="Approve without the question at a terminal. Scripts require it.")
+@click.option("--until", help="Last day of this approval, or the time of its end. In UTC if no time zone is given.")
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. Without an approval nothing trains.
 
-    At a terminal this command first shows the plan in short and asks y or n.
+    At a terminal this command first shows the plan in short and asks y or n. Without a terminal it requires --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "A. Jones" --until 2027-06-30
     """
@@ -114,8 +114,8 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
             consequence="Nothing was approved. Nothing left this site.",
             remedy=remedy_of_refusal(plan, hospital.site, own_fingerprint(hospital)),
         )
-    if sys.stdin.isatty() and not yes:
-        _ask(hospital, plan, by)
+    if not yes:
+        _ask(hospital, plan, by, ends)
     earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
     log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **facts)
     approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
@@ -124,20 +124,29 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study is not followed any more.")
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
+    if ends is not None:
+        click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
     missing = why_not(approval, approvers=hospital.policy.approvers, now=now)
     if missing is not None:
         click.echo(f"Nothing trains yet: {missing}.")
 
 
-def _ask(hospital: Hospital, plan: Plan, by: str) -> None:
+def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None:
     """Show the plan in short and require a yes.
 
     Raises:
-        UsageError: the answer was another one.
+        UsageError: the answer was another one, or there is no terminal to ask at.
     """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            what="There is no terminal at which a person can answer.",
+            consequence="Nothing was approved. Nothing left this site.",
+            remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
+        )
     for line in as_lines([*_of_receiver(hospital, plan), _in_words(hospital, plan)]):
         click.echo(line)
-    if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}?", default=False):
+    until = "" if ends is None else f" until {_moment(ends)}"
+    if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
             what="The answer was not y.",
             consequence="Nothing was approved. Nothing left this site.",
@@ -336,14 +345,14 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
             "A dry run", ("This site only receives: table and contract fit the plan, and nothing would leave.",)
         )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
-    words = ("One round was made here by the process without network, and nothing was sent.", _of_bytes(plan))
+    words = ("The process without network trained one round here. Nothing was sent.", _of_bytes(plan))
     return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
 
 
 def _of_bytes(plan: Plan) -> str:
     if plan.secure_aggregation == "off":
-        return "These very bytes would have left."
-    return "These very bytes would have left after masking, which makes others of them each time."
+        return "In a real round, exactly these bytes would leave this site."
+    return "In a real round, these bytes would be masked first. The masked bytes differ each time."
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
@@ -393,6 +402,13 @@ def _end_of(text: str, now: datetime) -> datetime:
     if found <= now:
         raise _no_end(text)
     return found
+
+
+def _moment(ends: datetime) -> str:
+    """The end of an approval for a person; a midnight is the end of the day before."""
+    if ends.time() == time():
+        return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
+    return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"
 
 
 def _no_end(text: str) -> UsageError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 import click
 
-from protos.errors import UsageError
+from protos.errors import DataError, UsageError
 from site_agent.commands.approval_commands import account, audit_log_of, person
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
@@ -31,7 +31,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     """Apply the model in use to new rows. Nothing leaves this computer.
 
     The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
-    .parquet.
+    .parquet. The exit status is 78 if no row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
@@ -54,6 +54,12 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
             click.echo(f"  {line}")
     for notice in predicted.notices:
         click.echo(notice)
+    if not done:
+        raise DataError(
+            what=f"The model predicted none of the {predicted.rows} rows.",
+            consequence=f"{output} has the rows with the reasons. Nothing left this site.",
+            remedy="Compare the columns above with the contract: codes, units and ranges. Then correct the table.",
+        )
 
 
 @click.command()

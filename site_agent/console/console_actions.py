@@ -65,7 +65,7 @@ class Act:
 EXAMINE: Final = Act(role=Role.DATA_MANAGER, words=("data", "check"), page="--html")
 ACCEPT: Final = Act(role=Role.DATA_MANAGER, words=("data", "accept"), needs=("by", "digest"))
 REVIEW: Final = Act(role=Role.OFFICER, words=("review",), has_plan=True, page="--html")
-APPROVE: Final = Act(role=Role.OFFICER, words=("approve",), needs=("by",), may_have=("until",), has_plan=True)
+APPROVE: Final = Act(role=Role.OFFICER, words=("approve", "--yes"), needs=("by",), may_have=("until",), has_plan=True)
 REFUSE: Final = Act(role=Role.OFFICER, words=("refuse",), needs=("by", "because"), has_plan=True)
 WITHDRAW: Final = Act(role=Role.OFFICER, words=("withdraw",), needs=("by",), has_plan=True)
 READ_LOG: Final = Act(role=Role.OFFICER, words=("audit", "export"), page="--output")

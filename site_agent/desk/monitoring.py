@@ -19,7 +19,7 @@ from site_agent.desk.findings.facts import saved_facts
 from site_agent.desk.findings.received_report import RECEIVING
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
-from site_agent.desk.use.new_rows import NewRows, read_new_rows
+from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
@@ -53,6 +53,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     quality = None if is_received else _quality(hospital, used, new, scores)
     rows, abstained = new.table.rows, new.table.rows - len(new.usable)
     warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
+    warnings += missing_columns(new)
     off_contract = int(new.off_contract().sum())
     if abstained:
         warnings.append(f"The model abstains from {abstained} of the {rows} rows.")

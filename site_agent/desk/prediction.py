@@ -28,10 +28,10 @@ from typing import Final, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError
+from protos.errors import DataError, UsageError
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
-from site_agent.desk.use.new_rows import NewRows, read_new_rows
+from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
@@ -41,6 +41,7 @@ _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
 _ABSTAINED: Final = "abstained_because"
 _PARQUET: Final = (".parquet", ".pq")
+_TEXT: Final = (".csv", ".txt")
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,26 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
     check_place(output, "--output", hospital, [table])
+    _check_name(output)
     used = model_in_use(hospital.state_path, run)
     model = used.model
     new = read_new_rows(table, model.preprocessing.contract, model.profile)
+    require_columns(new)
     scores = scores_of_new_rows(hospital, used, new)
     lines = _lines(model.preprocessing.contract, new, scores)
     write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     why = tuple(one.line for one in new.left_out)
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
+
+
+def _check_name(output: Path) -> None:
+    if output.suffix.lower() not in (*_TEXT, *_PARQUET):
+        kind = output.suffix or "a name without an ending"
+        raise UsageError(
+            what=f"Predictions cannot be written to {output.name}: {kind} is not a format of this command.",
+            consequence="Nothing was predicted or overwritten. Nothing left this site.",
+            remedy="End the name of --output with .csv or .parquet. A spreadsheet opens CSV.",
+        )
 
 
 def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:

@@ -30,7 +30,7 @@ def _privately(rehearsal: Rehearsal) -> Path:
         content = yaml.safe_load(config.read_text()) | {"training": {"simple_models": False}}
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
-        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones")
+        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
     return plan
 
 

@@ -95,7 +95,7 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert "It refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
     assert "It refuses this plan: the policy does not allow the method fedavg, it allows local." in site.out
     assert " MB would leave, and the policy allows 1e-05 MB." in site.out
-    assert site("approve", "--by", "A. Jones") == 77
+    assert site("approve", "--by", "A. Jones", "--yes") == 77
     assert "change the policy in hospital.yaml" in site.err
     assert "has 3 rounds, and the policy allows 2; " in site.err
     assert "the policy allows 1e-05 MB; the plan's clipping range is 8, and the policy allows 0.5" in site.err
@@ -136,7 +136,7 @@ def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
     site.identities = made_up_identities()
     site.plan()
 
-    assert site("approve", "--by", "A. Jones") == 77
+    assert site("approve", "--by", "A. Jones", "--yes") == 77
     own = SiteKeys.load(site.folder / "state" / "gate").identity_fingerprint()
     assert f"lists a with the identity key {site.identities['a']}. This site's identity key is {own}." in site.err
     assert "Send the researcher the fingerprint that `site-agent identity` prints." in site.err
@@ -175,12 +175,12 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     site.plan()
     assert site("review") == 0
     assert "No other plan of this study was ever approved here." in site.out
-    assert site("approve", "--by", "A. Jones") == 0
+    assert site("approve", "--by", "A. Jones", "--yes") == 0
 
     site.plan(version=2, seed=9)
     assert site("review") == 0
     for command in ("review", "approve"):
-        assert site(*((command,) if command == "review" else (command, "--by", "A. Jones"))) == 0
+        assert site(*((command,) if command == "review" else (command, "--by", "A. Jones", "--yes"))) == 0
         assert "What has changed since version 1, which was approved here last" in site.out
         rows = [line.split() for line in site.out.splitlines()]
         assert ["seed", "0", "9"] in rows
@@ -193,11 +193,11 @@ def test_four_eyes_see_when_they_are_four(site: Site) -> None:
     plan = site.plan()
     site.allow(approvers=2)
 
-    assert site("approve", "--by", "A. Jones") == 0
+    assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert "Nothing trains yet: 1 of 2 persons have approved it." in site.out
-    assert site("approve", "--by", "a. jones") == 0
+    assert site("approve", "--by", "a. jones", "--yes") == 0
     assert site.why_not(plan, 2) is not None
-    assert site("approve", "--by", "B. Smith") == 0
+    assert site("approve", "--by", "B. Smith", "--yes") == 0
     assert "Nothing trains yet" not in site.out
     assert site.why_not(plan, 2) is None
     assert [facts["by"] for facts in site.events()] == ["A. Jones", "a. jones", "B. Smith"]
@@ -209,7 +209,7 @@ def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
     """A day that has passed and words that are no day approve nothing."""
     plan = site.plan()
 
-    assert site("approve", "--by", "A. Jones", "--until", until) == 2
+    assert site("approve", "--by", "A. Jones", "--until", until, "--yes") == 2
     assert site.why_not(plan) is not None
 
 
@@ -218,7 +218,7 @@ def test_a_day_means_its_end(site: Site) -> None:
     plan = site.plan()
     day = (datetime.now(UTC) + timedelta(days=3)).date()
 
-    assert site("approve", "--by", "A. Jones", "--until", day.isoformat()) == 0
+    assert site("approve", "--by", "A. Jones", "--until", day.isoformat(), "--yes") == 0
     found = find_approval(site.folder / "state", plan)
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     assert why_not(found, approvers=1, now=midnight - timedelta(seconds=1)) is None
@@ -227,11 +227,46 @@ def test_a_day_means_its_end(site: Site) -> None:
     assert f"until {midnight.isoformat(timespec='seconds')}" in site.out
 
 
+@pytest.mark.parametrize(
+    ("until", "shown"),
+    [
+        ("2099-06-30", "the end of 2099-06-30 (UTC)"),
+        ("2099-06-30T18:00+02:00", "2099-06-30 18:00 (UTC+02:00)"),
+        ("2099-06-30T18:00", "2099-06-30 18:00 (UTC)"),
+    ],
+)
+def test_the_end_of_an_approval_is_confirmed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, until: str, shown: str
+) -> None:
+    """The question and the confirmation name the last moment as it is meant."""
+    site.plan()
+    terminal = io.StringIO("y\n")
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+    assert site("approve", "--by", "A. Jones", "--until", until) == 0
+
+    assert f"approve study version 1 until {shown}?" in site.out
+    assert f"This approval is valid until {shown}." in site.out
+
+
+def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
+    """A script has to say --yes; the refusal names it and approves nothing."""
+    plan = site.plan()
+
+    assert site("approve", "--by", "A. Jones") == 2
+
+    assert "There is no terminal at which a person can answer." in site.err
+    assert "--yes" in site.err
+    assert find_approval(site.folder / "state", plan) is None
+    assert site("approve", "--by", "A. Jones", "--yes") == 0
+
+
 def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     """The act stands in the log with its person; a second one has nothing to withdraw; a new yes brings it back."""
     plan = site.plan()
     assert site("withdraw", "--by", "B. Smith") == 2  # nobody has agreed yet
-    site("approve", "--by", "A. Jones")
+    site("approve", "--by", "A. Jones", "--yes")
 
     assert site("withdraw", "--by", "B. Smith") == 0
     assert site.events()[-1]["event"] == "plan_withdrawn"
@@ -241,7 +276,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert site("review") == 0
     assert "Not approved at this site: B. Smith withdrew this site at" in site.out
     assert site("withdraw", "--by", "B. Smith") == 2
-    assert site("approve", "--by", "A. Jones") == 0
+    assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert site.why_not(plan) is None
 
 
@@ -287,7 +322,7 @@ def test_a_dry_run_shows_the_digests_of_one_round_and_sends_nothing(
 def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
     """The withdrawal counts although it cannot be recorded, and the command says that the log is broken."""
     plan = site.plan()
-    site("approve", "--by", "A. Jones")
+    site("approve", "--by", "A. Jones", "--yes")
     log = site.folder / "state" / "gate" / "audit.log"
     log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
 

@@ -290,7 +290,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
     tensors = ("first   3      32-bit integers", "second  7      32-bit integers")
     for shown in (plan.digest.hex(), "Not approved at this site: nobody here", *tensors, "144 bytes in all"):
         assert shown in site_agent.out
-    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones") == 0
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones", "--yes") == 0
     assert site_agent("review", "--config", config, "--plan", folder / "plan.yaml") == 0
     assert "Approved by A. Jones" in site_agent.out
     assert site_agent("audit", "verify", "--config", config) == 0
@@ -304,14 +304,14 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
     """`audit verify` fails, names the line, and `approve` writes nothing more into a broken log."""
     config = folder / "hospital.yaml"
     written_plan(folder)
-    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones") == 0
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones", "--yes") == 0
     log = folder / "state" / "gate" / "audit.log"
     log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
 
     assert site_agent("audit", "verify", "--config", config) == 1
     assert "line 1" in site_agent.err
     assert_three_sentences(site_agent.err)
-    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "C") == 1
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "C", "--yes") == 1
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,10 @@ def test_a_wrong_plan_is_not_approved(site_agent: Terminal, folder: Path, keys: 
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan_document(made_up_identities()) | keys))
 
     assert (
-        site_agent("approve", "--config", folder / "hospital.yaml", "--plan", folder / "plan.yaml", "--by", "A") == 78
+        site_agent(
+            "approve", "--config", folder / "hospital.yaml", "--plan", folder / "plan.yaml", "--by", "A", "--yes"
+        )
+        == 78
     )
     assert finding in site_agent.err
     assert "Nothing was approved" in site_agent.err

@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from protos.errors import DataError
+from protos.plan.nearest import nearest_name
 from site_agent.desk.export.onnx_inputs import input_names
 from site_agent.trainer.data.cell_rules import ABSENT, FOREIGN, MISSING, Flaw, joined, reason, shown
 from site_agent.trainer.data.column_profile import Profile
@@ -104,6 +106,30 @@ class NewRows:
             if one.is_off_contract and column in (None, one.column):
                 found[one.places] = True
         return found
+
+
+def missing_columns(new: NewRows) -> tuple[str, ...]:
+    """A sentence for each column that the model requires and the table does not have.
+
+    Without it the model abstains from every row.
+    """
+    return tuple(_missing_column(one.column, list(new.others)) for one in new.left_out if one.flaw == ABSENT)
+
+
+def _missing_column(column: str, others: Sequence[str]) -> str:
+    near = nearest_name(column, others)
+    nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
+    return f"The table has no column {column}, which the model requires.{nearest}"
+
+
+def require_columns(new: NewRows) -> None:
+    """Raises DataError if the table does not have a column that the model requires."""
+    if missing := missing_columns(new):
+        raise DataError(
+            what=" ".join(missing),
+            consequence="Nothing was computed or overwritten. Nothing left this site.",
+            remedy="Rename or add the column in the table. The names are those of the table that trained the model.",
+        )
 
 
 def read_new_rows(path: Path, contract: Contract, profile: Profile | None, *, has_outcome: bool = False) -> NewRows:

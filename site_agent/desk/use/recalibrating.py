@@ -16,7 +16,7 @@ import numpy.typing as npt
 from protos.errors import UsageError
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_before_recalibration
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
-from site_agent.desk.use.new_rows import read_new_rows
+from site_agent.desk.use.new_rows import read_new_rows, require_columns
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
 from site_agent.trainer.comparison.calibration import calibrations
@@ -70,6 +70,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
 
 def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
     new = read_new_rows(table, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
+    require_columns(new)
     rows = outcomes_of_new_rows(used, new)
     if rows is None and new.table.target is None:
         raise UsageError(

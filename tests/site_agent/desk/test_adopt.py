@@ -255,7 +255,7 @@ def test_nothing_takes_the_place_of_the_adopted_model(
 
     table, made = folder / "table.csv", tmp_path / "made"
     ended = [
-        site_agent("predict", "--input", table, "--output", made),
+        site_agent("predict", "--input", table, "--output", tmp_path / "made.csv"),
         site_agent("export", "--output", made),
         site_agent("card", "--markdown", made),
         site_agent("monitor", table, "--json", made),
@@ -263,7 +263,7 @@ def test_nothing_takes_the_place_of_the_adopted_model(
     ]
 
     assert [status for status, _ in ended] == [78] * 5, ended
-    assert not made.exists()
+    assert not list(tmp_path.glob("made*"))
 
 
 def test_a_recalibration_belongs_to_one_model(folder: Path, tmp_path: Path, site_agent: Command) -> None:

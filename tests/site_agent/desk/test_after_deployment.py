@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_log import Limits
-from protos.errors import ConfigurationError, UsageError
+from protos.errors import ConfigurationError, DataError, UsageError
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
@@ -83,15 +83,15 @@ def test_a_row_that_is_foreign_or_lacks_a_value_is_left_out(hospital: Hospital, 
 
 
 def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_path: Path) -> None:
-    """Every row says which one is missing."""
+    """The column is named by predict, which writes nothing, and by monitor, which still compares the others."""
     changed = new_rows(hospital, tmp_path / "new.csv", {}, without="mean_texture")
 
-    predicted = predict_table(hospital, changed, tmp_path / "out.csv", None)
+    with pytest.raises(DataError, match="no column mean_texture, which the model requires"):
+        predict_table(hospital, changed, tmp_path / "out.csv", None)
 
-    why = (f"column mean_texture: it is missing, in {predicted.rows} rows",)
-    assert predicted.abstained == predicted.rows
-    assert predicted.why == why
-    assert "column mean_texture: it is missing" in (tmp_path / "out.csv").read_text().splitlines()[1]
+    assert not (tmp_path / "out.csv").exists()
+    (named,) = [line for line in monitor_table(hospital, changed, None)["warnings"] if "no column" in str(line)]
+    assert named == "The table has no column mean_texture, which the model requires."
 
 
 def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Path) -> None:

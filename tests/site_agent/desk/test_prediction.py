@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -324,12 +325,63 @@ def test_the_command_counts_and_names_what_it_does_not_predict(tmp_path: Path) -
         [*command, "--input", str(new), "--output", str(tmp_path / "out.csv")], capture_output=True, text=True
     )
 
+    for row in rows:
+        row[1] = "M"
+    none = subprocess.run(
+        [
+            *command,
+            "--input",
+            str(trained.write(tmp_path / "none.csv", rows)),
+            "--output",
+            str(tmp_path / "none-out.csv"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+
     _, found = _read(tmp_path / "out.csv")
+    assert none.returncode == 78
+    assert f"The model predicted none of the {len(rows)} rows." in none.stderr
+    assert len(_read(tmp_path / "none-out.csv")[1]) == len(rows), "with the reasons"
     assert done.returncode == 0, done.stderr
     assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in done.stdout
     assert f"{len(rows) - 3} of {len(rows)} rows predicted" in done.stdout
     assert found[0][1:] == ["", f"column {first}: text where a number is declared (M)"]
     assert [row[1] == "" for row in found[:9]] == [place in (0, 3, 4) for place in range(9)]
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda name: f"{name}_1", lambda name: f"my{name}", None])
+def test_a_renamed_column_is_named_with_the_nearest_name(tmp_path: Path, change: Callable[[str], str] | None) -> None:
+    """A model abstains from every row without it, so the command fails, writes nothing, and names both columns."""
+    trained = _trained(tmp_path)
+    column = trained.header[1]
+    new = tmp_path / "new.csv"
+    if change is None:
+        trained.write(new, trained.rows, [name for name in trained.header if name != column])
+    else:
+        first, *lines = _copy(tmp_path).read_text().splitlines()
+        renamed = ",".join(change(name) if name == column else name for name in first.split(","))
+        new.write_text("\n".join([renamed, *lines]))
+
+    with pytest.raises(DataError, match=f"The table has no column {column}, which the model requires") as told:
+        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
+
+    assert told.value.exit_status == 78
+    nearest = "" if change is None else f" The nearest name in the table is {change(column)}."
+    assert told.value.what.endswith(nearest or "requires.")
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["out.xlsx", "out.tsv", "out"])
+def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str) -> None:
+    """A workbook's name never holds CSV; the remedy names the formats that exist."""
+    trained = _trained(tmp_path)
+
+    with pytest.raises(UsageError, match=f"cannot be written to {name}") as told:
+        predict_table(trained.hospital, _copy(tmp_path), tmp_path / name, None)
+
+    assert ".csv or .parquet" in told.value.remedy
+    assert not (tmp_path / name).exists()
 
 
 def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None:
