@@ -58,7 +58,7 @@ _READING: Final = (
     "Sensitivity: of patients with the outcome, the share that is treated. Specificity: of those without, the share"
     " that is not. Predictive values: of patients treated, the share with the outcome, and of those not treated, the"
     " share without it. They depend on how common the outcome is.",
-    "AUROC: of pairs of one row with and one without the outcome, the share ranked the right way round. Brier score and"
+    "AUROC: of pairs of one row with and one without the outcome, the share ranked correctly. Brier score and"
     " log loss: how far probabilities are from what happened; lower is better.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated"
     " calibration index is the mean distance of the probabilities to a smooth curve through what happened.",

@@ -1,4 +1,4 @@
-"""What joining brought this site, in one sentence that a clinician can act on.
+"""What joining brought this site, in a few sentences that a clinician can act on.
 
 The federated model against the best local model, on the same test rows: the simple model that this site would have
 chosen on its training rows, or the same network trained alone if there are no simple models. The rules:
@@ -39,7 +39,7 @@ _OPENINGS: Final[dict[Verdict, str]] = {
 }
 _BROUGHT: Final = {True: "brought more", False: "took something away", None: "made no clear difference"}
 _PLACEBOS: Final = {
-    PLACEBO: "a federation of copies of this site, which averages without anyone else's patients",
+    PLACEBO: "a federation of copies of this site, without anyone else's patients",
     SILOED: "the same recipe without the other hospitals",
 }
 _NAMES: Final = {"auroc": "AUROC", "rmse": "root mean square error"}
@@ -130,15 +130,15 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
     verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
     if difference is None or best is None:
         reason = baselines.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
-        sentence = f"{_OPENINGS[verdict]}: {reason}."
+        sentences = [f"{_OPENINGS[verdict]}: {reason}."]
     else:
-        other = _other(best, baselines)
-        sentence = f"{_OPENINGS[verdict]}: {_figures(rows, difference, other)}; {_counts(rows)})."
+        sentences = [f"{_OPENINGS[verdict]}.", *_figures(rows, difference, _other(best, baselines))]
+        sentences += [f"These are {_counts(rows)}.", f"The {_span(difference, ' is')}."]
     if placebo is not None:
-        sentence += f" Against {_PLACEBOS[baselines.placebo]}, the other hospitals {_BROUGHT[placebo.better]}"
-        sentence += f" ({_span(placebo)})."
+        sentences.append(f"The placebo is {_PLACEBOS[baselines.placebo]}.")
+        sentences.append(f"Compared with it, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)}).")
     elif verdict == "better, cause not shown":
-        sentence += " There is no placebo to compare with, so averaging alone may explain the difference."
+        sentences.append("There is no placebo to compare with, so averaging alone may explain the difference.")
     return Gain(
         metric=metric,
         federated=values[FEDERATED],
@@ -147,7 +147,7 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
         difference=difference,
         placebo=placebo,
         verdict=verdict,
-        sentence=sentence,
+        sentence=" ".join(sentences),
         warnings=tuple(_warnings(rows, compared)),
     )
 
@@ -164,35 +164,34 @@ def _verdict(difference: Difference, placebo: Difference | None) -> Verdict:
 
 
 def _other(best: str, baselines: Baselines) -> str:
-    """The best local model as the sentence names it."""
+    """The best local model as the sentence names it. `recommend` may choose another one, on the validation rows."""
     if best in TITLES:
-        return f"the best local model ({TITLES[best]})"
-    return _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
+        return f"The best local model ({TITLES[best]}, chosen on the training rows)"
+    recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
+    return recipe[0].upper() + recipe[1:]
 
 
-def _figures(rows: HeldOutRows, difference: Difference, other: str) -> str:
-    """The two figures and their difference; the bracket stays open."""
+def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
+    """The two figures, each in a sentence."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
-        figures = f"the federated model's predictions miss by {first:.4g}{unit}, those of {other} by {second:.4g}{unit}"
-    else:
-        noun = _noun(rows)
-        pairs = (
-            f"one {noun} with the outcome and one without"
-            if rows.task == "binary"
-            else f"one {noun} of a class and one of another, averaged over the classes,"
-        )
-        figures = (
-            f"of 100 pairs of {pairs} the federated model ranks {100 * first:.1f} the right way round, {other}"
-            f" {100 * second:.1f}"
-        )
-    return f"{figures} ({_span(difference)}"
+        yield f"The federated model misses by {first:.4g}{unit} in the root mean square."
+        yield f"{other} misses by {second:.4g}{unit}."
+        return
+    noun = _noun(rows)
+    pairs = (
+        f"one {noun} with the outcome and one without"
+        if rows.task == "binary"
+        else f"one {noun} of a class and one of another, averaged over the classes"
+    )
+    yield f"Of 100 pairs of {pairs}, the federated model ranks {100 * first:.1f} correctly."
+    yield f"{other} ranks {100 * second:.1f} correctly."
 
 
-def _span(difference: Difference) -> str:
+def _span(difference: Difference, verb: str = "") -> str:
     name, digits = _NAMES[difference.metric], ".3f" if difference.metric == "auroc" else ".3g"
-    text = f"difference in {name} {difference.value:+{digits}}"
+    text = f"difference in {name}{verb} {difference.value:+{digits}}"
     if difference.interval is None:
         return text
     return f"{text}, 95% interval {difference.interval.low:+{digits}} to {difference.interval.high:+{digits}}"

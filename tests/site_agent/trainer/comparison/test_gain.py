@@ -42,10 +42,10 @@ def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others:
 @pytest.mark.parametrize(
     ("federated", "siloed", "verdict", "opening"),
     [
-        (2.0, 1.0, "gained", "Joining gained: "),
-        (1.0, 2.0, "lost", "Joining lost: "),
-        (1.0, 1.001, "no clear difference", "No clear difference: "),
-        (1.0, 1.0, "no clear difference", "No clear difference: "),
+        (2.0, 1.0, "gained", "Joining gained. "),
+        (1.0, 2.0, "lost", "Joining lost. "),
+        (1.0, 1.001, "no clear difference", "No clear difference. "),
+        (1.0, 1.0, "no clear difference", "No clear difference. "),
     ],
 )
 def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: float, verdict: str, opening: str) -> None:
@@ -68,12 +68,13 @@ def test_the_sentence_has_the_numbers() -> None:
     assert gain.difference is not None
     assert gain.interval is not None
     assert gain.sentence == (
-        "Joining gained: of 100 pairs of one patient with the outcome and one without the federated model ranks"
-        f" {100 * gain.difference.first:.1f} the right way round, the same network trained alone"
-        f" {100 * gain.difference.second:.1f} (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
-        f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f}; 200 test patients, 80 with the outcome and 120"
-        " without). Against a federation of copies of this site, which averages without anyone else's patients, the"
-        f" other hospitals brought more (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
+        "Joining gained. Of 100 pairs of one patient with the outcome and one without, the federated model ranks"
+        f" {100 * gain.difference.first:.1f} correctly. The same network trained alone ranks"
+        f" {100 * gain.difference.second:.1f} correctly. These are 200 test patients, 80 with the outcome and"
+        f" 120 without. The difference in AUROC is {gain.difference.value:+.3f}, 95%"
+        f" interval {gain.interval.low:+.3f} to {gain.interval.high:+.3f}. The placebo is a federation of copies of"
+        " this site, without anyone else's patients. Compared"
+        f" with it, the other hospitals brought more (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
         f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f})."
     )
 
@@ -106,7 +107,8 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
 
     assert gain.verdict == verdict
     assert ("Joining gained" in gain.sentence) == (verdict == "gained")
-    assert "the best local model (random forest)" in gain.sentence
+    assert "The best local model (random forest, chosen on the training rows) ranks" in gain.sentence
+    assert all(len(one.split()) <= 25 for one in gain.sentence.replace(" (", ". (").split(". "))
     assert gain.difference is not None
     assert gain.to_json()["best_local_value"] == gain.difference.second
     assert ("no placebo" in gain.sentence) == (placebo is None)
@@ -122,7 +124,8 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
     apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, baselines=baselines, resamples=300).gain
 
     assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
-    assert "Against the same recipe without the other hospitals, the other hospitals brought more" in apart.sentence
+    assert "The placebo is the same recipe without the other hospitals." in apart.sentence
+    assert "Compared with it, the other hospitals brought more" in apart.sentence
 
 
 def test_rows_are_called_patients_only_where_that_is_known() -> None:
@@ -150,7 +153,7 @@ def test_a_smaller_error_is_a_gain(federated: float, siloed: float, verdict: str
     assert gain.metric == "rmse"
     assert gain.difference is not None
     assert (gain.difference.value < 0) == (verdict == "gained")
-    assert f"miss by {gain.difference.first:.4g} mmHg" in gain.sentence
+    assert f"misses by {gain.difference.first:.4g} mmHg" in gain.sentence
 
 
 def test_several_classes_are_told_as_an_average() -> None:
