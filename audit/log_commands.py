@@ -115,9 +115,10 @@ def lines(found: Verification) -> Iterator[str]:
     yield f"Checkpoint {found.position.hash}."
     if found.witnesses:
         waiting = found.position.sequence - found.cosigned
-        yield f"Cosigned by {', '.join(found.witnesses)} up to record {found.cosigned}; {waiting} after it."
+        by = ", ".join(found.witnesses)
+        yield f"Cosigned by {by} up to record {found.cosigned}. Later records, not cosigned yet: {waiting}."
     else:
-        yield "No checkpoint in it is cosigned. Only --checkpoints can show that nobody rewrote the log."
+        yield "The other side has not cosigned this log yet. Only `--checkpoints` can detect that it was rewritten."
     if found.kept_checkpoints:
         yield f"Checkpoints kept outside the log that agree with it: {found.kept_checkpoints}."
     if found.unchecked:

@@ -125,7 +125,7 @@ def runs(path: Path, as_json: bool) -> None:
         "standing",
         "rounds made",
         "void attempts",
-        "times gone back",
+        "returns",
         "restarts",
         "began",
     )

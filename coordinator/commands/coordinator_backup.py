@@ -106,13 +106,15 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
             keep_key(staged["state"], key)
 
     before = bring_back(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
-    click.echo(f"The state of {catalogue.made} is back in {configuration.state}.")
+    click.echo(f"Restored the state of {catalogue.made} to {configuration.state}.")
     for place in before:
-        click.echo(f"What was there before is in {place}; remove it when nobody needs it.")
+        click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
     if has_authority:
-        click.echo("The authority that is there was left as it is.")
+        click.echo("The existing authority was not changed.")
     else:
-        click.echo("The authority is back too: look at `pki list`, and revoke again who was revoked since.")
+        click.echo(
+            "Restored the authority too. Read `pki list`, and revoke again each site that was revoked since then."
+        )
 
 
 def _mark(state: Path, made: str) -> None:

@@ -123,11 +123,11 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
 
 def told_of_removal(site: str, *, waits: bool) -> str:
     """A few sentences on a member that is let in no more, because its hospital's own authority was removed."""
-    waiting, back = ("The run waits for it", "this") if waits else ("The others go on without it", "a later")
+    waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
     return (
-        f"The hospital's own authority by which {site} was let in has been removed; no certificate of {site} counts."
-        f" {waiting}. Have its people run `site-agent renew`, which brings it a certificate of the federation: with"
-        f" that it comes back to {back} round."
+        f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."
+        f" {waiting}. Ask its people to run `site-agent renew`, which requests a certificate of the federation."
+        f" With that certificate {site} returns to {round_} round."
     )
 
 
@@ -152,20 +152,20 @@ def _ends(state: State, clock_seconds: float, now: datetime) -> str:
 
 def _told_of_giving_up(site: str) -> str:
     return (
-        f"{site} was missing in {MOST_LATE_ATTEMPTS} attempts in a row, and the others go on without it. It may be"
-        f" connected; nothing is asked of it. Call its people: `site-agent doctor` there says what is wrong. Then start"
-        " the coordinator again: the site enters again."
+        f"{site} was missing in {MOST_LATE_ATTEMPTS} attempts in a row, and the others continue without it. It may be"
+        " connected, but it receives no round. Call its people: `site-agent doctor` there names the cause. Then restart"
+        " the coordinator, and the site takes part again."
     )
 
 
 def _told(site: str, *, is_revoked: bool, waits: bool, ends: str) -> str:
     what = f"The federation office has revoked {site}" if is_revoked else f"The people of {site} have withdrawn it"
     if not waits:
-        return f"{what}. The others go on without it."
+        return f"{what}. The others continue without it."
     remedy = (
-        f"Invite it again with `pki invite {site}`: with the identity key in the plan it comes back to this round."
+        f"Invite it again with `pki invite {site}`: with the identity key in the plan it returns to this round."
         if is_revoked
-        else "Call them: a new approval there brings it back to this round."
+        else "Call them: after a new approval there, the site returns to this round."
     )
     return (
         f"{what}. The run waits for it {ends}. {remedy} Or end the run with `coordinator stop` and propose a new"

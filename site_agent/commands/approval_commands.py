@@ -122,7 +122,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     for line in as_lines([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)]):
         click.echo(line)
     if 0 < older < plan.version:
-        click.echo(f"Version {older} of this study is not followed any more.")
+        click.echo(f"Version {older} of this study no longer trains here.")
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
     if ends is not None:
         click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
@@ -178,8 +178,12 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
             remedy="Name the plan that was approved with --plan.",
         )
     audit_log_of(hospital).write("plan_withdrawn", **_facts(plan, by))
-    click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}; nothing more leaves.")
-    click.echo("What left before stays in the sums: see `site-agent release withdraw-data`.")
+    click.echo(
+        f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more leaves this site."
+    )
+    click.echo(
+        "Earlier contributions stay in the sums. `site-agent release withdraw-data` records that data is withdrawn."
+    )
 
 
 @click.command()

@@ -122,10 +122,12 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         stamp=f"{now:%Y%m%dT%H%M%S}",
         mark=mark,
     )
-    click.echo(f"The state of {catalogue.made} is back in {state}.")
+    click.echo(f"Restored the state of {catalogue.made} to {state}.")
     for place in before:
-        click.echo(f"What was there before is in {place}; remove it when nobody needs it.")
-    click.echo("What this site did since is not in its audit log any more; if it did anything, tell the office.")
+        click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
+    click.echo(
+        "The audit log has nothing that this site did since then. If the site was in a run since, inform the office."
+    )
 
 
 def _mark(state: Path, site: str, made: str) -> None:

@@ -10,20 +10,16 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from protos.errors import DataError, OperatorError, UsageError
+from protos.errors import OperatorError, UsageError
 from protos.plan.concepts import read_concepts
 from site_agent.commands.site_options import config_option
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.isolation import give_up_network
-
-if TYPE_CHECKING:
-    from site_agent.trainer.examination.examine import Examination
 
 
 @click.group()
@@ -80,7 +76,7 @@ def check(path: Path, html: Path | None) -> None:
     from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
     from site_agent.desk.result_files import check_place, write_result
     from site_agent.trainer.examination.acceptance import find_acceptance
-    from site_agent.trainer.examination.admitted_rows import examined
+    from site_agent.trainer.examination.admitted_rows import examined, is_accepted, stop_as_listed
 
     if html is not None:
         check_place(html, "--html", hospital, [path])
@@ -96,7 +92,9 @@ def check(path: Path, html: Path | None) -> None:
     for line in finding_lines(examination):
         click.echo(line)
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
-    _end(hospital, examination, path)
+    stop_as_listed(hospital, examination, path)
+    if not is_accepted(hospital, examination):
+        click.echo(f"{path.name} has `unaccepted_warnings: tell`, so the table is used although nobody has accepted.")
 
 
 @data.command()
@@ -158,32 +156,6 @@ def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
     contract = read_contract(contract_path)
     _write_new(output, write_table(made_up(contract, rows=rows, seed=seed), contract))
     click.echo(f"Wrote {rows} made-up rows (no real patients) to {output}.")
-
-
-def _end(hospital: Hospital, examination: Examination, path: Path) -> None:
-    """Raises DataError if the findings, which were just listed, prevent training. They are not repeated."""
-    from site_agent.trainer.data.mistakes import CORRECT_TABLE
-    from site_agent.trainer.examination.admitted_rows import is_accepted
-    from site_agent.trainer.examination.finding import counted
-
-    unused = "The table is not used for training. Nothing left this site."
-    if examination.errors:
-        raise DataError(
-            what=f"The table has {counted(len(examination.errors), 'error')}, listed above.",
-            consequence=unused,
-            remedy=" ".join([*examination.hints, CORRECT_TABLE]),
-        )
-    if is_accepted(hospital, examination):
-        return
-    if hospital.data.unaccepted_warnings == "tell":
-        click.echo(f"{path.name} has `unaccepted_warnings: tell`, so the table is used although nobody has accepted.")
-        return
-    accepting = f"site-agent data accept --config {path} --by NAME --digest {examination.digest[:16]}"
-    raise DataError(
-        what=f"Nobody has accepted the {counted(len(examination.warnings), 'warning')} listed above.",
-        consequence=unused,
-        remedy=f"Correct the table, or run `{accepting}` if it is right.",
-    )
 
 
 def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:

@@ -123,10 +123,10 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
     log.close()
     keep_window(gate_folder(hospital.state_path), window)
     if window is None:
-        click.echo("The window is cancelled; a running agent tells it at once.")
+        click.echo("The absence is cancelled. A running agent reports this to the coordinator at once.")
     else:
         click.echo(f"Announced: {window.begins:%Y-%m-%d %H:%M} to {window.ends:%Y-%m-%d %H:%M} UTC.")
-        click.echo("A running agent tells it at once, another one when it calls next.")
+        click.echo("A running agent reports this to the coordinator at once. Otherwise the next start reports it.")
 
 
 @click.command("move-state")

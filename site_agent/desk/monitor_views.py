@@ -14,10 +14,10 @@ from site_agent.trainer.comparison.gain import headline_metric
 Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"Below {SOME} a column has hardly changed, from {MUCH} on it has. Two tables of the same patients differ by"
-    " chance, the more the fewer rows they have: an index is reported as drift only above the one that chance exceeds,"
-    " in any column, in 1 of 100 tables without drift. The bins are the training rows'. Rows of one patient count as"
-    " what they tell beside each other.",
+    f"Below {SOME} a column has hardly changed. From {MUCH} on it has changed much. Two tables of the same patients"
+    " differ by chance, and small tables differ more. An index is reported as drift only above a limit. Without drift,"
+    " the index of any column exceeds this limit in 1 of 100 tables. The bins are those of the training rows. Several"
+    " rows of one patient count as fewer rows, because they resemble each other.",
     "Shares are of all new rows. Missing: no value. Outside of the training rows: beyond their rounded limits. Not"
     " allowed: another code than the declared ones, beyond the contract's range, in the future, or no number where one"
     " is declared. Such a value is counted nowhere else.",
@@ -32,7 +32,7 @@ _HELP: Final = {
     "abstained_rows": "Rows for which the model predicts nothing.",
     "off_contract_rows": "Rows with a value that the contract does not allow.",
     "stability_index": "Population stability index of a column against the training rows.",
-    "stability_index_by_chance": "What that index exceeds by chance, in any column, in 1 of 100 tables without drift.",
+    "stability_index_by_chance": "Value that any index exceeds by chance in 1 of 100 tables without drift.",
     "missing_share": "Share of rows in which a column has no value.",
     "missing_share_in_training": "The same among the training rows.",
     "outside_training_share": "Share of rows beyond the limits of the training rows.",
@@ -40,27 +40,28 @@ _HELP: Final = {
     "metric": "A metric of the model on the monitored rows, where the outcome is known.",
     "metric_at_the_test": "The same metric on the test rows of the run.",
     "metric_is_worse": "1 where the metric is worse than at the test by more than chance.",
-    "expected_mean": "What the model expects on average, by outcome.",
-    "happened_mean": "What happened on average, by outcome.",
-    "integrated_calibration_index": "Mean distance of the probabilities to what happened, by outcome.",
+    "expected_mean": "Mean of the predictions, by outcome.",
+    "happened_mean": "Mean of the observed outcomes, by outcome.",
+    "integrated_calibration_index": "Mean distance of the probabilities to the observed frequencies, by outcome.",
 }
 
 
 def monitor_lines(facts: Facts) -> Iterator[str]:
     """Rows, warnings, then a line for each column and for the headline metric."""
-    abstained = f"{facts['abstained']} abstained, {facts['off_contract']} of them off contract"
-    yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows, {abstained}"
+    yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows"
+    not_allowed = f"{facts['off_contract']} of them with a value that the contract does not allow"
+    yield f"{facts['abstained']} rows without a prediction, {not_allowed}"
     yield from facts["notices"]
     for warning in facts["warnings"]:
         yield f"Warning: {warning}"
     for one in facts["columns"]:
         index = "not defined" if one["stability_index"] is None else f"{one['stability_index']:.3f}"
-        chance = "" if one["by_chance"] is None else f"(by chance to {one['by_chance']:.3f})"
+        chance = "" if one["by_chance"] is None else f"(by chance up to {one['by_chance']:.3f})"
         shares = ", ".join(
             f"{words} {100 * one[key]:.1f}%"
-            for words, key in (("missing", "missing"), ("outside", "outside"), ("off contract", "outside_contract"))
+            for words, key in (("missing", "missing"), ("outside", "outside"), ("not allowed", "outside_contract"))
         )
-        yield f"  {one['name']:<28} stability index {index:<11} {chance:<21} {shares}"
+        yield f"  {one['name']:<28} stability index {index:<11} {chance:<24} {shares}"
     if facts.get("first_score"):
         yield _first_score(facts)
         return
@@ -75,8 +76,8 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} {now} on {quality['rows']} rows, at the test {then}{span}"
     for name, one in quality["expected"].items():
         yield (
-            f"expected on average for {name} {one['expected']:.3g}, happened {one['happened']:.3g};"
-            f" at the test {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g}"
+            f"mean of {name}: predicted {one['expected']:.3g}, observed {one['happened']:.3g}"
+            f" (at the test {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g})"
         )
     for name, one in quality["calibration"].items():
         before = _shown(quality["calibration_at_the_test"][name]["integrated_calibration_index"])
@@ -121,7 +122,7 @@ def monitor_page(facts: Facts) -> str:
 
 
 def _row(one: Facts) -> Row:
-    words = None if one["by_chance"] is None else f"by chance to {one['by_chance']:.3f}"
+    words = None if one["by_chance"] is None else f"by chance up to {one['by_chance']:.3f}"
     return Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"], words=words)
 
 
@@ -130,8 +131,10 @@ def _indices(label: str, rows: list[Row]) -> str:
 
 
 def _calm(facts: Facts) -> str:
-    quality = "the outcome was not compared." if facts["quality"] is None else "see Quality."
-    return f"No column has drifted much; {quality}"
+    quality = (
+        "The outcome was not compared." if facts["quality"] is None else "The section Quality compares the outcome."
+    )
+    return f"No column has drifted much. {quality}"
 
 
 def monitor_metrics(facts: Facts) -> str:
@@ -209,13 +212,13 @@ def _verdict(metric: str, found: Facts | None, is_worse: bool | None) -> str:
 
 
 def _expected(expected: Facts) -> str:
-    head = ["on average", "expected now", "happened now", "expected at the test", "happened at the test", "change"]
+    head = ["mean of", "predicted now", "observed now", "predicted at the test", "observed at the test", "change"]
     keys = ["expected", "happened", "expected_at_the_test", "happened_at_the_test"]
     lines = [
         [name, *(one[key] for key in keys), f"{one['interval'][0]:+.3f} to {one['interval'][1]:+.3f}"]
         for name, one in expected.items()
     ]
-    return table("Expected and happened", head, lines)
+    return table("Predicted and observed", head, lines)
 
 
 def _span(interval: list[float]) -> str:

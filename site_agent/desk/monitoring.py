@@ -56,10 +56,10 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     warnings += missing_columns(new)
     off_contract = int(new.off_contract().sum())
     if abstained:
-        warnings.append(f"The model abstains from {abstained} of the {rows} rows.")
+        warnings.append(f"The model predicts nothing for {abstained} of the {rows} rows.")
     if off_contract:
         why = "; ".join(one.line for one in new.left_out if one.is_off_contract)
-        warnings.append(f"{off_contract} of the {rows} rows are off contract: {why}.")
+        warnings.append(f"{off_contract} of the {rows} rows have a value that the contract does not allow: {why}.")
     warnings += [text for column in columns for text in column.warnings]
     warnings += [] if quality is None else list(quality_warnings(quality, contract.target.task))
     return {

@@ -70,7 +70,7 @@ def test_people_count_rounds_from_one_everywhere() -> None:
     """The first round of the protocol, 0, is round 1 in words, in the table and in CSV."""
     facts = {"event": "contribution_handed_over", "run": RUN, "round": 0, "bytes": 7}
 
-    assert in_words(facts) == f"The contribution to round 1 of {RUN} left: 7 bytes."
+    assert in_words(facts) == f"The contribution to round 1 of {RUN} was sent: 7 bytes."
     assert in_words({"event": "unheard_of", "round": 0}) == "Unheard of: round 1."
     assert f",{RUN},1," in as_csv([(0, facts)])
 

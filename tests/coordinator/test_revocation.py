@@ -130,7 +130,7 @@ def test_who_was_shut_out_comes_back_to_the_round_that_waits_or_to_a_later_one(w
     text = told_of_removal("c", waits=waits)
 
     assert ("waits for it" in text, "to this round" in text) == (waits, waits)
-    assert ("go on without it" in text, "to a later round" in text) == (not waits, not waits)
+    assert ("continue without it" in text, "to a later round" in text) == (not waits, not waits)
 
 
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
         rows = [line.split() for line in site.out.splitlines()]
         assert ["seed", "0", "9"] in rows
         assert ["version", "1", "2"] in rows
-    assert "Version 1 of this study is not followed any more." in site.out
+    assert "Version 1 of this study no longer trains here." in site.out
 
 
 def test_four_eyes_see_when_they_are_four(site: Site) -> None:

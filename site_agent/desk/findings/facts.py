@@ -289,8 +289,8 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
             )
     if len(kept.validation) < FEWEST_TO_CHOOSE:
         warnings.append(
-            f"The checkpoint was chosen on {len(kept.validation)} validation rows: another few would perhaps have"
-            f" chosen another one (fewer than {FEWEST_TO_CHOOSE})."
+            f"The checkpoint was chosen on only {len(kept.validation)} validation rows (fewer than {FEWEST_TO_CHOOSE})."
+            " With other validation rows the choice could be different."
         )
     if rollbacks := len(cast(Sequence[Json], facts.get("rollbacks", ()))):
         warnings.append(

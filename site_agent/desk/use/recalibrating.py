@@ -42,11 +42,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     name, model = used.run, used.name
     if kind == "none":
         was_there = forget_recalibration(hospital.state_path, name, model)
-        yield (
-            f"The recalibration of {name} was taken away."
-            if was_there
-            else f"{name} has no recalibration to take away."
-        )
+        yield (f"Removed the recalibration of {name}." if was_there else f"{name} has no recalibration to remove.")
         return
     kept = scored_rows(hospital.state_path, name)
     if table is not None:

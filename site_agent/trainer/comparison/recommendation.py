@@ -54,11 +54,11 @@ def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
         reason = "It is the only model of this run that can be adopted."
     elif chosen != best:
         reason = (
-            f"{what} is within chance of the lowest ({MODEL_TITLES[best]}, {found[best]:.3g}), and it is the simplest"
-            " such model."
+            f"{what} does not differ clearly from the lowest ({MODEL_TITLES[best]}, {found[best]:.3g}). It is the"
+            " simplest such model."
         )
     elif len(equal) > 1:
-        reason = f"{what} is the lowest, and it is the simplest of those within chance of it."
+        reason = f"{what} is the lowest. Other models may be as good by chance, and none of them is simpler."
     else:
         reason = f"{what} is clearly lower than that of every other model."
     sentence = f"Recommended: {title}. {reason}"

@@ -10,7 +10,7 @@ from protos.errors import DataError
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.mistakes import refuse, where
+from site_agent.trainer.data.mistakes import CORRECT_TABLE, refuse, where
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.tables import survey_table
 from site_agent.trainer.examination.acceptance import find_acceptance
@@ -67,6 +67,24 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
         )
     if warnings:
         structlog.get_logger().info("table_has_warnings", warnings=len(warnings), accepted=accepted)
+
+
+def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
+    """Raises DataError if findings that were just listed prevent training. The error does not repeat them."""
+    unused = "The table is not used for training. Nothing left this site."
+    if examination.errors:
+        raise DataError(
+            what=f"The table has {counted(len(examination.errors), 'error')}, listed above.",
+            consequence=unused,
+            remedy=" ".join([*examination.hints, CORRECT_TABLE]),
+        )
+    if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
+        accept = f"site-agent data accept --config {configuration} --by NAME --digest {examination.digest[:16]}"
+        raise DataError(
+            what=f"Nobody has accepted the {counted(len(examination.warnings), 'warning')} listed above.",
+            consequence=unused,
+            remedy=f"Correct the table, or run `{accept}` if it is right.",
+        )
 
 
 def is_accepted(hospital: Hospital, examination: Examination) -> bool:
