@@ -41,6 +41,17 @@ def check_local(listen: str, consequence: str) -> None:
         ) from cause
 
 
+def plain_address(listen: str) -> str:
+    """HOST:PORT as a browser writes it, with no zeros before the port; a checked Unix socket stays unchanged."""
+    host, _, port = listen.rpartition(":")
+    return listen if listen.startswith("unix:") else f"{host}:{int(port)}"
+
+
+def browser_host(address: str) -> str:
+    """How a browser names a plain address in its requests: it leaves out the usual port of HTTP."""
+    return address.removesuffix(":80")
+
+
 async def until_ended(server: asyncio.Server, listen: str) -> None:
     """Say where the page is, and answer until this process is ended."""
     shown = listen if listen.startswith("unix:") else f"http://{listen}/"

@@ -6,6 +6,7 @@ It stands on the lowest floor that both programs share and that may listen; what
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -54,6 +55,12 @@ async def serving_pages(
         yield
 
 
+_WHY: Final = {
+    errno.EADDRINUSE: "Another program uses this address.",
+    errno.EACCES: "This user may not use this address. Ports below 1024 need root.",
+}
+
+
 def _no_body(_head: bytes) -> int:
     return 0
 
@@ -72,10 +79,15 @@ async def serve_page(
     try:
         return await serve_locally(address, respond, body_bytes)
     except OSError as cause:
+        reason = _WHY.get(cause.errno or 0, f"The operating system reports: {cause.strerror or cause}.")
+        is_port = not address.startswith("unix:")
+        other = (
+            "another port with --listen, such as 127.0.0.1:8500" if is_port else "a socket where this user may write"
+        )
         raise ConfigurationError(
-            what=f"The page cannot be served on {address}: {cause.strerror or cause}.",
+            what=f"The page cannot be served on {address}. {reason}",
             consequence=f"Nothing was started. A running {running} continues.",
-            remedy="Name a free port of loopback with --listen, or a Unix socket where this user may write.",
+            remedy=f"Choose {other}.",
         ) from cause
 
 

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from host.durable import give_to_owner, make_folder, opened_folder, replace_file
 from protos.errors import ProtocolError, RefusedError
@@ -28,19 +29,37 @@ from protos.plan.plan import Plan, plan_from_wire
 from site_agent.state_folders import approvals_folder, gate_folder
 
 
+def _aware(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without a time zone")
+    return text
+
+
+Moment: TypeAlias = Annotated[str, AfterValidator(_aware)]
+
+
 class Signature(Document):
     """One named person's yes; times are aware and in ISO 8601, `until` is None for a yes without end."""
 
     by: str
-    at: str
-    until: str | None = None
+    at: Moment
+    until: Moment | None = None
 
 
 class Withdrawal(Document):
     """One named person's no, after the yes of others or of their own."""
 
     by: str
-    at: str
+    at: Moment
+
+
+class Refusal(Document):
+    """One named person's no to a plan that nobody here has approved, and the reason."""
+
+    plan_digest: str
+    by: str
+    at: Moment
+    because: str
 
 
 class Approval(Document):
@@ -50,7 +69,7 @@ class Approval(Document):
     manifest_digest: str
     study: str
     version: int
-    signatures: tuple[Signature, ...]
+    signatures: tuple[Signature, ...] = Field(min_length=1)
     withdrawn: Withdrawal | None = None
 
     @property
@@ -103,6 +122,15 @@ def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | No
     return approval
 
 
+def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> None:
+    """Record that a person refuses a plan, for who reads the plan later. Without an approval nothing trains anyway."""
+    when = at.isoformat(timespec="seconds")
+    refusal = Refusal(plan_digest=plan.digest.hex(), by=by, at=when, because=because)
+    place = _refusal_path(state, plan)
+    make_folder(place.parent, mode=0o750)
+    _write(place, json.dumps(refusal.model_dump(), indent=2).encode())
+
+
 def keep_plan(state: Path, plan: Plan) -> None:
     """Put an announced plan where `site-agent review` and `approve` find it by its digest."""
     _write(gate_folder(state) / "plans" / f"{plan.digest.hex()}.json", plan.canonical)
@@ -121,18 +149,31 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     Raises:
         RefusedError: there is a file in its place that is no approval.
     """
+    place = approval_path(state, plan)
     try:
-        approval = Approval.model_validate_json(approval_path(state, plan).read_bytes())
+        approval = Approval.model_validate_json(place.read_bytes())
     except FileNotFoundError:
         return None
-    except ValidationError as cause:
+    except (IsADirectoryError, ValidationError) as cause:
         raise RefusedError(
-            what=f"The approval of the plan {plan.study} cannot be read.",
-            consequence="Nothing left this site.",
-            remedy="Review the plan and approve it again with `site-agent approve`.",
+            what=f"The approval of the plan {plan.study} cannot be read: the file {place} is damaged.",
+            consequence="Nothing is trained under this plan, and nothing of it leaves this site.",
+            remedy="Remove this file as root. Then review the plan and approve it again with `site-agent approve`.",
         ) from cause
     wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
     return approval if (approval.plan_digest, approval.manifest_digest) == wanted else None
+
+
+def find_refusal(state: Path, plan: Plan) -> Refusal | None:
+    """Who refused exactly this plan last, or None.
+
+    A file that cannot be read is passed over: a refusal changes nothing, and the audit log has it.
+    """
+    try:
+        refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return refusal if refusal.plan_digest == plan.digest.hex() else None
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
@@ -193,6 +234,10 @@ def newest_version(state: Path, study: str) -> int:
 def approval_path(state: Path, plan: Plan) -> Path:
     """The file that holds what was said to a plan."""
     return approvals_folder(state) / f"{plan.digest.hex()}.json"
+
+
+def _refusal_path(state: Path, plan: Plan) -> Path:
+    return approvals_folder(state) / "refused" / f"{plan.digest.hex()}.json"
 
 
 def _is_same_person(one: str, other: str) -> bool:

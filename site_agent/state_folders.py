@@ -7,7 +7,14 @@ are the trainer's.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
+
+from protos.errors import UsageError
+
+FEDERATED_FILE: Final = "model"  # every other model's file has the model's name
+_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
@@ -28,3 +35,30 @@ def approvals_folder(state: Path) -> Path:
 def audit_log_path(state: Path) -> Path:
     """The audit log's present file."""
     return gate_folder(state) / "audit.log"
+
+
+def is_run_name(run: str) -> bool:
+    """Whether a run's name can name a folder: it comes from the coordinator and must not lead elsewhere."""
+    return _RUN.fullmatch(run) is not None
+
+
+def require_run_name(run: str) -> None:
+    """Return if a run's name can name a folder.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not is_run_name(run):
+        raise UsageError(
+            what="The name of a run has letters, digits, dots, underscores and hyphens.",
+            consequence="No file was read or changed, and nothing left this site.",
+            remedy="Use a name from the folder `models` in the state directory, or leave --run out.",
+        )
+
+
+def saved_runs(state: Path) -> list[str]:
+    """The runs that left a federated model here, the latest first; empty if there is none."""
+    models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
+    # Where two were saved within one tick of the clock, the name decides, so that the answer is always the same.
+    times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}
+    return sorted(times, key=lambda run: (times[run], run), reverse=True)

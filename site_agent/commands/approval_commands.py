@@ -22,14 +22,17 @@ from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import (
+    Approval,
     announced_plans,
     find_approval,
+    find_refusal,
     last_approved,
     newest_version,
     others_approved,
     why_not,
 )
 from site_agent.approvals import approve as record_approval
+from site_agent.approvals import refuse as record_refusal
 from site_agent.approvals import withdraw as record_withdrawal
 from site_agent.commands.site_options import config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
@@ -208,6 +211,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
             remedy="End it with `site-agent withdraw`.",
         )
     audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
+    record_refusal(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
     click.echo(f"{by} refused {plan.study} version {plan.version}. It is not approved, and nothing of it leaves.")
 
 
@@ -237,15 +241,25 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
         sentences.append(
             "Whether the plan lists this site's identity key was not checked: the key cannot be read here."
         )
-    missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
-    said = [
-        f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
-        for given in (approval.signatures if approval else ())
-    ]
-    said.append(f"Not approved at this site: {missing}." if missing else "Approved: it may train.")
+    said = _said(hospital, plan, approval, is_refused=bool(refused))
     compared = [_since(plan, earlier)] if earlier else [_no_earlier()]
     compared += _beside_others(hospital, plan)
-    return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who agreed", tuple(said))]
+    return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who decided", tuple(said))]
+
+
+def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
+    """What people here decided about the plan, and whether it may train."""
+    if (refusal := find_refusal(hospital.state_path, plan)) is not None:
+        yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
+    for given in approval.signatures if approval else ():
+        yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
+    missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
+    if missing is not None:
+        yield f"Not approved at this site: {missing}."
+    elif is_refused:
+        yield "It may not train in spite of the approval, because this hospital's own policy refuses it."
+    else:
+        yield "Approved: it may train."
 
 
 def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:

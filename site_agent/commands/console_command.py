@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
 
-from host.listening import check_local, listen_option
+from host.listening import browser_host, check_local, listen_option, plain_address
 from protos.errors import UsageError
 from site_agent.commands.approval_commands import account, person
 from site_agent.commands.site_options import config_option
-from site_agent.hospital import Hospital, read_hospital
+from site_agent.hospital import read_hospital
 
 _ROLES = ("data-manager", "officer", "clinician")
 
@@ -33,17 +36,17 @@ _ROLES = ("data-manager", "officer", "clinician")
     default=15.0,
     show_default=True,
     type=click.FloatRange(0.01, 480),
-    help="End after this many minutes without a request.",
+    help="End a session after this many minutes without a request.",
 )
 def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
     """Serve pages on which people read and decide: the table, plans, the audit log, the report, models.
 
     Open the printed link in a browser on this computer. Each link works once. Every button runs a command of
-    site-agent as the user who started the console. Ctrl-C ends it.
+    site-agent as the user who started the console. Ctrl-C ends it. It ends by itself when all sessions have ended.
 
     Example: site-agent console --config hospital.yaml --role officer
     """
-    hospital = read_hospital(path)
+    read_hospital(path)
     check_local(listen, "Nothing was started; nothing left this site.")
     if listen.startswith("unix:"):
         raise UsageError(
@@ -52,41 +55,61 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
             remedy="Give a port of loopback with --listen, such as 127.0.0.1:8483.",
         )
     name = "" if by is None else person(by)
+    signals: list[signal.Signals] = []
+    serving = _serve(path.resolve(), roles, name, (plain_address(listen), idle_minutes * 60), signals)
     try:
-        reason = asyncio.run(_serve(hospital, path.resolve(), roles, name, (listen, idle_minutes * 60)))
+        reason = asyncio.run(serving)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        reason = "You stopped it."
-    click.echo(f"The console ended. {reason} Decisions that were made are kept, and the audit log has them.", err=True)
+        reason = f"It received {signals[0].name}." if signals else "You stopped it."
+    _print(f"The console ended. {reason} Decisions that were made are kept, and the audit log has them.")
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # the terminal was closed
+        click.echo(line, err=True)
 
 
 def _seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-async def _serve(hospital: Hospital, config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float]) -> str:
+def _end_in_order(signals: list[signal.Signals]) -> None:
+    """From now on a request to end this process cancels the running task, so that its files are removed."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        signals.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, partial(end, number))
+
+
+async def _serve(
+    config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float], signals: list[signal.Signals]
+) -> str:
     """Print the links and answer until it is over; why it ended."""
     from host.local_server import serve_page
     from site_agent.console.console_links import LINK_SECONDS, Links, Role
     from site_agent.console.console_server import Console, Setting
 
-    host, idle_seconds = place
+    address, idle_seconds = place
+    host = browser_host(address)
     wanted = [frozenset({Role(role)}) for role in dict.fromkeys(roles)] or [frozenset(Role)]
     setting = Setting(
-        hospital=hospital,
-        config=config,
-        host=host,
-        by=by,
-        account=account(),
-        idle_seconds=idle_seconds,
-        clock=_seconds,
-        say=lambda line: click.echo(line, err=True),
+        config=config, host=host, by=by, account=account(), idle_seconds=idle_seconds, clock=_seconds, say=_print
     )
-    links = Links(wanted, _seconds())
+    links = Links(wanted, _seconds(), idle_seconds)
     started = Console(setting, links)
-    server = await serve_page(host, started.respond, "study", started.body_bytes)
+    _end_in_order(signals)
+    server = await serve_page(address, started.respond, "study", started.body_bytes)
     for link, for_roles in links.unused():
         whose = " and ".join(role for role in Role if role in for_roles)
         click.echo(f"{whose}: http://{host}/enter/{link}")
     setting.say(f"Each link works once, for {LINK_SECONDS / 60:g} minutes. Give it to nobody else. Ctrl-C ends.")
-    async with server:
-        return await started.until_over()
+    try:
+        async with server:
+            return await started.until_over()
+    finally:
+        await started.close()

@@ -63,7 +63,8 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
     type=click.Path(path_type=Path),
     help="Output file for the page. Without this option, a file below `state`.",
 )
-def check(path: Path, html: Path | None) -> None:
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the findings, as JSON.")
+def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     """Compare the table with its contract and list every finding. Do this before the first round.
 
     The exit status is 78 if an error, or a warning that nobody accepted, prevents training.
@@ -74,21 +75,24 @@ def check(path: Path, html: Path | None) -> None:
     give_up_network()  # before anything starts a thread
 
     from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
-    from site_agent.desk.result_files import check_place, write_result
+    from site_agent.desk.result_files import check_places, write_result
     from site_agent.trainer.examination.acceptance import find_acceptance
     from site_agent.trainer.examination.admitted_rows import examined, is_accepted, stop_as_listed
 
-    if html is not None:
-        check_place(html, "--html", hospital, [path])
+    check_places((("--html", html), ("--json", json_path)), hospital, [path])
     examination = examined(hospital)
     found = find_acceptance(hospital.state_path, examination.digest)
     by = None if found is None else f"{found.by} at {found.at}"
+    stops = hospital.data.unaccepted_warnings == "stop"
     folder = hospital.state_path / "data"
     place = html or folder / "check.html"
-    write_result(place, examination_page(examination, site=hospital.site, accepted_by=by).encode())
-    write_result(folder / "check.json", json.dumps(examination.to_json(), indent=2, allow_nan=False).encode())
+    page = examination_page(examination, site=hospital.site, accepted_by=by, warnings_stop=stops)
+    write_result(place, page.encode())
+    facts = json.dumps(examination.to_json() | {"accepted_by": by}, indent=2, allow_nan=False).encode()
+    for output in (folder / "check.json", *([] if json_path is None else [json_path])):
+        write_result(output, facts)
     _keep_counts(hospital, {part.name: part.rows for part in examination.parts or ()})
-    click.echo(f"{hospital.site}: {verdict(examination, by)}")
+    click.echo(f"{hospital.site}: {verdict(examination, by, warnings_stop=stops)}")
     for line in finding_lines(examination):
         click.echo(line)
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")

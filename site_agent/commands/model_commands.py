@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
@@ -20,6 +20,8 @@ from site_agent.hospital import Hospital, read_hospital
 
 if TYPE_CHECKING:
     from site_agent.desk.use.adoption import Adoption
+
+_MOST_RUNS: Final = 5  # in one sentence
 
 
 @click.command()
@@ -124,11 +126,11 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     """Record the decision, first in the audit log."""
     from site_agent.desk.use.adoption import Adoption, keep_adoption
     from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-    from site_agent.trainer.saved_model import load_model, saved_names
+    from site_agent.trainer.saved_model import load_model
 
     state, name = hospital.state_path, model.strip().lower().replace("-", "_")
-    names = saved_names(state, run)
-    if names and name not in names:
+    names = _names_of(state, run)
+    if name not in names:
         known = ", ".join(names)
         raise _refused(f"The run {run} has no model {model}. It has {known}.", "Give one of these names.")
     digest = load_model(state, run, name).digest
@@ -144,6 +146,27 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     yield "predict, export and monitor use it until a person adopts another model."
     if before is not None:
         yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
+
+
+def _names_of(state: Path, run: str) -> tuple[str, ...]:
+    """The models of a run, at least one.
+
+    Raises:
+        UsageError: there is no such run here.
+    """
+    from site_agent.state_folders import saved_runs
+    from site_agent.trainer.saved_model import saved_names
+
+    if names := saved_names(state, run):
+        return names
+    known = saved_runs(state)
+    more = f" and {len(known) - _MOST_RUNS} older ones" if len(known) > _MOST_RUNS else ""
+    listed = (
+        f"The latest runs with a model are {', '.join(known[:_MOST_RUNS])}{more}" if known else "No run left a model"
+    )
+    raise _refused(
+        f"There is no model of a run {run} here. {listed}.", "Give --run one of these names, or leave it out."
+    )
 
 
 class _Model(TypedDict):
@@ -163,12 +186,9 @@ def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
     from site_agent.desk.findings.facts import saved_facts
     from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
     from site_agent.trainer.comparison.recommendation import MODEL_TITLES
-    from site_agent.trainer.saved_model import load_model, saved_names
 
     state, notices = hospital.state_path, []
-    names = saved_names(state, run)
-    if not names:
-        load_model(state, run)  # reports that there is none
+    names = _names_of(state, run)
     if (state / "reports" / f"{run}.json").exists() and (found := saved_facts(state, run).get("recommendation")):
         notices.append(cast(Mapping[str, str], found)["sentence"])
     if adoption is None:

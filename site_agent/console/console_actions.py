@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +34,8 @@ class Act:
         may_have: fields that become options unless they are empty.
         has_plan: whether it is about a plan, which the field `plan` names by its digest.
         page: the option that names the page to write; empty if the command writes none.
+        facts: the option that names the file of facts to write, as JSON; empty if the command writes none.
+        is_decision: whether it only records what a person decided about a plan. It never waits for another act.
     """
 
     role: Role
@@ -40,34 +44,46 @@ class Act:
     may_have: tuple[str, ...] = ()
     has_plan: bool = False
     page: str = ""
+    facts: str = ""
+    is_decision: bool = False
 
-    def command(self, config: Path, folder: Path, form: Mapping[str, str]) -> list[str]:
-        """The command with its options.
-
-        Args:
-            config: hospital.yaml.
-            folder: where the plan is (`plan.json`), and where the page is written (`page.html`).
-            form: what was typed.
+    def require_fields(self, form: Mapping[str, str]) -> None:
+        """Return if a form has what the command needs.
 
         Raises:
             RefusedRequest: a field is missing.
         """
         if missing := [name for name in self.needs if name not in form]:
             raise RefusedRequest(400, f"The form lacks: {', '.join(missing)}.")
+
+    def command(self, config: Path, folder: Path, form: Mapping[str, str]) -> list[str]:
+        """The command with its options.
+
+        Args:
+            config: hospital.yaml.
+            folder: where the plan is (`plan.json`), and where page and facts are written.
+            form: what was typed, with all that this act needs.
+        """
         options = {name: form[name] for name in self.needs if name != "model"}
         options |= {name: form[name] for name in self.may_have if form.get(name)}
         words = [*self.words, f"--config={config}", *(f"--{name}={text}" for name, text in options.items())]
         words += [f"--plan={folder / 'plan.json'}"] if self.has_plan else []
         words += [f"{self.page}={folder / 'page.html'}"] if self.page else []
+        words += [f"{self.facts}={folder / 'facts.json'}"] if self.facts else []
         return [*words, "--", form["model"]] if "model" in self.needs else words
 
 
-EXAMINE: Final = Act(role=Role.DATA_MANAGER, words=("data", "check"), page="--html")
+def _decision(*words: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
+    """An act about a plan that records what the officer decided."""
+    return Act(role=Role.OFFICER, words=words, needs=needs, may_have=may_have, has_plan=True, is_decision=True)
+
+
+EXAMINE: Final = Act(role=Role.DATA_MANAGER, words=("data", "check"), page="--html", facts="--json")
 ACCEPT: Final = Act(role=Role.DATA_MANAGER, words=("data", "accept"), needs=("by", "digest"))
 REVIEW: Final = Act(role=Role.OFFICER, words=("review",), has_plan=True, page="--html")
-APPROVE: Final = Act(role=Role.OFFICER, words=("approve", "--yes"), needs=("by",), may_have=("until",), has_plan=True)
-REFUSE: Final = Act(role=Role.OFFICER, words=("refuse",), needs=("by", "because"), has_plan=True)
-WITHDRAW: Final = Act(role=Role.OFFICER, words=("withdraw",), needs=("by",), has_plan=True)
+APPROVE: Final = _decision("approve", "--yes", may_have=("until",))
+REFUSE: Final = _decision("refuse", needs=("by", "because"))
+WITHDRAW: Final = _decision("withdraw")
 READ_LOG: Final = Act(role=Role.OFFICER, words=("audit", "export"), page="--output")
 REPORT: Final = Act(role=Role.CLINICIAN, words=("report",), may_have=("run",), page="--html")
 COMPARE: Final = Act(role=Role.CLINICIAN, words=("adopt", "--json"), may_have=("run",))
@@ -87,33 +103,72 @@ ACTS: Final[Mapping[str, Act]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Done:
-    """How a command ended: its exit status, what it printed, and the page that it wrote, if any."""
+    """How a command ended.
+
+    Attributes:
+        status: its exit status.
+        text: what it printed as its result.
+        problems: what it printed as errors and warnings.
+        document: the page that it wrote; None if it wrote none.
+        facts: the facts that it wrote; None if it wrote none.
+    """
 
     status: int
     text: str
+    problems: str
     document: str | None
+    facts: str | None
 
 
-async def run_command(words: list[str], folder: Path) -> Done:
-    """Run a command of `site-agent` to its end; a browser that goes away does not end it."""
+async def run_command(words: list[str], folder: Path, patience_seconds: float) -> Done:
+    """Run a command of `site-agent` to its end; a browser that goes away does not end it.
+
+    Args:
+        words: the command with its options.
+        folder: where it writes.
+        patience_seconds: how long it may go on after this is cancelled.
+
+    Raises:
+        TimeoutError: it did not end within an hour, and was ended.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "site_agent.site_cli", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stderr=asyncio.subprocess.PIPE,
         # Sentences are not cut at the width of the terminal in which the console was started.
         env=os.environ | {"COLUMNS": "1000"},
+        # Ctrl-C at this terminal ends the console, which decides what becomes of the command.
+        start_new_session=True,
     )
+    reading = asyncio.create_task(process.communicate())
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
-            printed, _ = await process.communicate()
+            printed, problems = await asyncio.shield(reading)
     finally:
-        if process.returncode is None:
-            process.kill()
-    page = folder / "page.html"
-    document = page.read_text(encoding="utf-8") if page.exists() else None
-    # Where the page was written is of no use to a reader: the folder is removed.
-    lines = [line for line in printed.decode(errors="replace").splitlines() if str(folder) not in line]
-    return Done(process.returncode or 0, "\n".join(lines), document)
+        try:
+            if process.returncode is None:
+                await asyncio.wait([reading], timeout=patience_seconds)
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with every process that it started
+            await reading  # nothing writes to the folder any more
+    return Done(
+        status=process.returncode or 0,
+        text=_without(folder, printed),
+        problems=_without(folder, problems),
+        document=_text_of(folder / "page.html"),
+        facts=_text_of(folder / "facts.json"),
+    )
+
+
+def _text_of(place: Path) -> str | None:
+    return place.read_text(encoding="utf-8") if place.exists() else None
+
+
+def _without(folder: Path, output: bytes) -> str:
+    """What was printed, without lines about the folder: it is removed, so its name is of no use to a reader."""
+    return "\n".join(line for line in output.decode(errors="replace").splitlines() if str(folder) not in line)

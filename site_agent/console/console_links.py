@@ -3,17 +3,20 @@
 The rules:
 
 * a link opens one session of its roles, once, and only within LINK_SECONDS;
+* a session that nobody uses ends by itself, whatever other sessions do;
 * a session needs two secrets: the folder of its addresses, and a cookie that the browser sends to this folder alone.
   Browsers send cookies of 127.0.0.1 to every port of it, so the page of another user of this computer would receive
   a cookie that has no secret folder;
-* each form repeats a third secret. All are compared in constant time, and only a link is ever printed.
+* each form repeats a third secret. All are compared in constant time, and only a link is ever printed;
+* each form has a number of its own. What a form asks for is done once, however often the form is sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -39,12 +42,12 @@ class Shown:
     """What one act came to.
 
     Attributes:
-        page: its own page; None if the document is all of it.
+        page: makes its own page, as things are when a person looks; None if the document is all of it.
         document: the page that the command wrote, as it was written; None if there is none.
         plan: the plan that the document reviews.
     """
 
-    page: str | None = None
+    page: Callable[[], str] | None = None
     document: str | None = None
     plan: Plan | None = None
 
@@ -59,18 +62,23 @@ class Session:
 
     Attributes:
         roles: whose acts it may ask for.
+        last_seconds: when it was used last, on the console's clock.
         by: the name that was typed last.
         read: plan digest -> each plan whose review this session has opened.
+        acts: number of a form -> the act that it began, which ends with the path of its result.
     """
 
     roles: frozenset[Role]
+    last_seconds: float = 0.0
     by: str = ""
     folder: str = field(default_factory=_secret, repr=False)
     cookie: str = field(default_factory=_secret, repr=False)
     form_key: str = field(default_factory=_secret, repr=False)
     read: dict[bytes, Plan] = field(default_factory=dict, repr=False)
+    acts: dict[int, asyncio.Task[str]] = field(default_factory=dict, repr=False)
     _shown: dict[int, Shown] = field(default_factory=dict, repr=False)
     _count: int = 0
+    _forms: int = 0
 
     @property
     def address(self) -> str:
@@ -82,6 +90,11 @@ class Session:
         """The number of the next result."""
         return self._count + 1
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an act of this session has not ended."""
+        return any(not act.done() for act in self.acts.values())
+
     def keep(self, shown: Shown) -> int:
         """Remember a result for this session's pages; its number. Only the latest ones are kept."""
         self._count += 1
@@ -91,19 +104,25 @@ class Session:
 
     def find(self, number: str) -> Shown | None:
         """A result by its number."""
-        return self._shown.get(int(number)) if number.isdecimal() and len(number) < 10 else None
+        return self._shown.get(int(number)) if _is_number(number) else None
 
-    def has_form_key(self, given: str) -> bool:
-        """Whether a form came from a page of this session."""
-        return _is_same(given, self.form_key)
+    def new_form(self) -> int:
+        """The number of one more form on a page of this session."""
+        self._forms += 1
+        return self._forms
+
+    def form_number(self, key: str, number: str) -> int | None:
+        """The number of a form, or None if no page of this session has it."""
+        is_own = _is_same(key, self.form_key) and _is_number(number) and 0 < int(number) <= self._forms
+        return int(number) if is_own else None
 
 
 class Links:
     """All links and sessions of one console."""
 
-    def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float) -> None:
-        """One link for each set of roles; the clock never jumps."""
-        self._ends_seconds = now_seconds + LINK_SECONDS
+    def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float, idle_seconds: float) -> None:
+        """One link for each set of roles; a session ends `idle_seconds` after its last use. The clock never jumps."""
+        self._ends_seconds, self._idle_seconds = now_seconds + LINK_SECONDS, idle_seconds
         self._unused = {_secret(): each for each in roles}
         self._sessions: list[Session] = []
 
@@ -116,31 +135,43 @@ class Links:
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
-        session = Session(roles=self._unused.pop(known))
+        session = Session(roles=self._unused.pop(known), last_seconds=now_seconds)
         self._sessions.append(session)
         return session
 
-    def session(self, path: str, cookies: Iterable[str]) -> Session | None:
-        """The session that a request belongs to by its path and its cookies, or None."""
+    def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
+        """The session that a request belongs to by its path and its cookies; None if there is none, or it is over."""
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):
-                return session
+                return None if self._is_idle(session, now_seconds) else session
         return None
 
     def has(self, session: Session) -> bool:
-        """Whether nobody has left the session."""
+        """Whether the session is not over."""
         return any(one is session for one in self._sessions)
 
-    def leave(self, session: Session) -> None:
+    def end(self, session: Session) -> None:
         """End a session."""
         self._sessions.remove(session)
 
-    def seconds_left(self, now_seconds: float) -> float:
-        """How long anybody can still ask for something: without end while there is a session."""
-        if self._sessions:
-            return float("inf")
-        return self._ends_seconds - now_seconds if self._unused else 0.0
+    def end_idle(self, now_seconds: float) -> list[Session]:
+        """End every session that nobody uses any more, and return them."""
+        idle = [session for session in self._sessions if self._is_idle(session, now_seconds)]
+        for session in idle:
+            self.end(session)
+        return idle
+
+    def is_over(self, now_seconds: float) -> bool:
+        """Whether nobody can ask for anything any more."""
+        return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
+
+    def _is_idle(self, session: Session, now_seconds: float) -> bool:
+        return not session.is_waiting and now_seconds - session.last_seconds >= self._idle_seconds
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _is_same(given: str, known: str) -> bool:

@@ -12,14 +12,19 @@ from html import escape
 from typing import Any, Final, assert_never
 
 from host.printed_page import Section, page, paragraph, table
+from site_agent.console.console_actions import Done
 from site_agent.console.console_links import Role, Session
+from site_agent.console.console_words import BUTTONS, ROLE_NAMES, for_buttons
 
-ROLE_NAMES: Final = {
-    Role.DATA_MANAGER: "data manager",
-    Role.OFFICER: "data protection officer",
-    Role.CLINICIAN: "clinician",
-}
 _MOST_LINES: Final = 200
+_REPEATED: Final = (
+    "You sent this form before, so it was not carried out again. This page shows the result of the first time."
+)
+_VERDICTS: Final = {
+    0: "This hospital's policy allows the plan.",
+    77: "This hospital's policy refuses the plan, so you cannot approve it. The review gives the reasons.",
+    78: "This hospital's table has too few rows for the plan. The review gives the numbers.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +34,31 @@ class KnownPlan:
     Attributes:
         title: study and version.
         digest: in hexadecimal.
-        standing: who agreed, or what is missing, in one sentence.
+        standing: who decided, and what is missing, in a few sentences.
         is_approved: whether there is an approval that can be withdrawn.
+        is_damaged: whether the file with the approval cannot be read.
     """
 
     title: str
     digest: str
     standing: str
     is_approved: bool
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """What lies at this site, for the first page.
+
+    Attributes:
+        site: the hospital's name.
+        plans: those that were announced, the latest first; None if this user cannot read them.
+        runs: names of runs that left models, the latest first.
+    """
+
+    site: str
+    plans: Sequence[KnownPlan] | None
+    runs: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,121 +67,138 @@ class Desk:
 
     Attributes:
         session: whose page it is.
-        site: the hospital's name.
         account: the user of this computer as whom every command runs.
         fixed_name: the name that was given when the console started; empty if it is typed on the page.
     """
 
     session: Session
-    site: str
     account: str
     fixed_name: str
 
-    def home(self, plans: Sequence[KnownPlan]) -> str:
+    def home(self, shelf: Shelf) -> str:
         """The first page: everything that this session's roles can ask for."""
         mine = [role for role in Role if role in self.session.roles]
-        sections = [section for role in mine for section in self._sections(role, plans)]
+        sections = [section for role in mine for section in self._sections(role, shelf)]
         roles = " and ".join(ROLE_NAMES[role] for role in mine)
-        name = f" Your decisions are recorded under the name {self.fixed_name}." if self.fixed_name else ""
+        name = f" The audit log records your decisions under the name {self.fixed_name}." if self.fixed_name else ""
         opening = [
-            paragraph(f"You are here as {roles}. Commands run as the user {self.account} of this computer.{name}"),
-            paragraph("Each button runs one command of site-agent on this computer. Some take a minute.", "soft"),
-            self._form({"leave": "Leave the console"}),
+            paragraph(f"You are here as {roles}.{name}"),
+            paragraph(
+                f"Each button starts a program on this computer, as the user {self.account}. Some programs need a "
+                "minute.",
+                "soft",
+            ),
+            self._form("leave", label="Leave the console"),
         ]
-        return page(f"Console of {self.site}", opening, sections, has_forms=True)
+        return page(f"Console of {shelf.site}", opening, sections, has_forms=True)
 
     def plan(self, plan: KnownPlan, status: int, document: int) -> str:
         """A plan whose review was made: read it, then decide."""
-        verdicts = {
-            0: "This hospital's policy allows the plan.",
-            77: "This hospital's policy refuses the plan. It cannot be approved.",
-            78: "This site's table has too few rows for the plan.",
-        }
-        read = f'<p><a href="{self.session.address}document/{document}">Read the review</a></p>'
         known, name = {"plan": plan.digest}, self._name()
-        sections = [Section(heading="1. Read what is asked", parts=[paragraph(verdicts.get(status, "")), read])]
-        if status != 77:
-            until = '<label>Until (a day, or empty) <input type="date" name="until"></label>'
-            form = self._form({"approve": "Approve"}, known, name + until)
-            sections.append(Section(heading="2. Approve it", parts=[paragraph(plan.standing), form]))
-        if plan.is_approved:
-            words = "This site stops at once. What left before stays in the sums."
-            parts = [paragraph(words), self._form({"withdraw": "Withdraw"}, known, name)]
-            sections.append(Section(heading="Or withdraw this site from it", parts=parts))
+        reading = [paragraph(_VERDICTS.get(status, "")), self._link(document, "Read the review")]
+        sections = [Section(heading="1. Read the review", parts=reading)]
+        standing = paragraph(plan.standing, "warning" if plan.is_damaged else "")
+        if status == 77 or plan.is_damaged:
+            sections.append(Section(heading="2. Decide", parts=[standing]))
         else:
+            until = '<label>Until the end of this day, or empty for no end <input type="date" name="until"></label>'
+            parts = [standing, self._form("approve", hidden=known, fields=name + until)]
+            sections.append(Section(heading="2. Approve the plan", parts=parts))
+        if plan.is_approved:
+            words = "This site stops at once, also during a training. The numbers that have left stay in the sums."
+            parts = [paragraph(words), self._form("withdraw", hidden=known, fields=name)]
+            sections.append(Section(heading="Or end the approval", parts=parts))
+        elif not plan.is_damaged:
             because = '<label>Reason <input name="because" required maxlength="300"></label>'
-            form = self._form({"refuse": "Refuse"}, known, name + because)
-            sections.append(Section(heading="Or refuse it", parts=[form]))
+            words = "This records your name and your reason. Nothing is trained under a plan without an approval."
+            parts = [paragraph(words), self._form("refuse", hidden=known, fields=name + because)]
+            sections.append(Section(heading="Or refuse the plan", parts=parts))
         opening = [self._back(), paragraph(f"Plan digest {plan.digest}", "soft")]
         return page(plan.title, opening, sections, has_forms=True)
 
-    def examination(self, status: int, text: str, document: int, to_accept: str | None) -> str:
-        """The examined table: its findings, and the form that accepts warnings if `to_accept` has their digest."""
-        read = f'<p><a href="{self.session.address}document/{document}">Read the examination</a></p>'
-        sections = [Section(heading="What was found", parts=[read, *_lines(text)])]
-        if to_accept is not None:
-            form = self._form({"accept": "Accept the warnings"}, {"digest": to_accept}, self._name())
-            words = "Accept them only if you have read each of them and know its cause."
+    def examination(self, done: Done, document: int) -> str:
+        """The examined table: its findings, and the form that accepts exactly its warnings if there are open ones."""
+        read = self._link(document, "Read the examination")
+        sections = [Section(heading="What was found", parts=[read, *self._lines(done.text)])]
+        digest = _to_accept(done)
+        if digest is not None:
+            form = self._form("accept", hidden={"digest": digest}, fields=self._name())
+            words = "Accept the warnings only if you have read each of them and you know its cause."
             sections.append(Section(heading="Decide about the warnings", parts=[paragraph(words), form]))
-        title = "The table can be used" if status == 0 else "The table cannot be used yet"
+        title = "The table can be used" if done.status == 0 else "The table cannot be used yet"
+        title += ". It has warnings that nobody has accepted" if done.status == 0 and digest is not None else ""
         return page(title, [self._back()], sections, has_forms=True)
 
     def models(self, text: str) -> str:
         """The models of a run, as `adopt --json` lists them."""
         listed: dict[str, Any] = json.loads(text)
-        rows = [(model["title"], model["name"], "in use" if model["in_use"] else "") for model in listed["models"]]
-        parts = [table("Models", ("model", "name in commands", "use"), rows), *map(paragraph, listed["notices"])]
-        options = "".join(f'<option value="{escape(name)}">{escape(title)}</option>' for title, name, _ in rows)
+        rows = [(model["title"], "in use" if model["in_use"] else "") for model in listed["models"]]
+        notices = [paragraph(for_buttons(notice, self.session.roles)) for notice in listed["notices"]]
+        options = "".join(
+            f'<option value="{escape(model["name"])}">{escape(model["title"])}</option>' for model in listed["models"]
+        )
         choose = f'<label>Model <select name="model">{options}</select></label>'
-        adopt = self._form({"adopt": "Adopt this model"}, {"run": listed["run"]}, choose + self._name())
-        words = "predict, export and monitor use the adopted model until a person adopts another one."
+        adopt = self._form("adopt", hidden={"run": listed["run"]}, fields=choose + self._name())
+        words = "Predictions, exports and monitoring use the adopted model until a person adopts another model."
         sections = [
-            Section(heading="Compare", parts=parts),
-            Section(heading="Adopt", parts=[paragraph(words), adopt]),
+            Section(heading="Compare the models", parts=[table("Models", ("model", "use"), rows), *notices]),
+            Section(heading="Adopt a model", parts=[paragraph(words), adopt]),
         ]
         return page(f"Models of the run {listed['run']}", [self._back()], sections, has_forms=True)
 
-    def result(self, status: int, text: str) -> str:
+    def result(self, done: Done) -> str:
         """What a command printed, and whether it did what was asked."""
-        title = "Done" if status == 0 else f"Not done (exit status {status})"
-        section = Section(heading="The command reported", parts=list(_lines(text)))
-        return page(title, [self._back()], [section], has_forms=True)
+        parts = [*self._lines(done.text), *self._lines(done.problems)]
+        if done.status:
+            parts.append(paragraph(f"The program ended with exit status {done.status}.", "soft"))
+        title = "Done" if done.status == 0 else "This was not done"
+        return page(title, [self._back()], [Section(heading="What the program reported", parts=parts)], has_forms=True)
+
+    def message(self, text: str) -> str:
+        """Why a request of this session was not answered."""
+        return page("This was not done", [self._back()], [Section(heading="The reason", parts=list(self._lines(text)))])
 
     def with_way_back(self, document: str) -> str:
         """A command's own page with a link to the console's first page."""
         return document.replace("<body>", f"<body>{self._back()}", 1)
 
-    def _sections(self, role: Role, plans: Sequence[KnownPlan]) -> list[Section]:
+    def repeated(self, shown: str) -> str:
+        """A result, for a person who sent its form a second time."""
+        return shown.replace("<body>", f"<body>{paragraph(_REPEATED, 'warning')}", 1)
+
+    def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
         match role:
             case Role.DATA_MANAGER:
-                return [self._data()]
+                words = "Compare the table with its contract, and see every finding. Nothing leaves this computer."
+                yield Section(heading="The table", parts=[paragraph(words), self._form("examine")])
             case Role.OFFICER:
-                return [*self._plans(plans), self._log()]
+                yield from self._plans(shelf.plans)
+                words = "Check the audit log, and read what left this site and who decided."
+                yield Section(heading="The audit log", parts=[paragraph(words), self._form("log")])
             case Role.CLINICIAN:
-                return [self._models()]
+                yield self._models(shelf.runs)
             case _:
                 assert_never(role)
 
-    def _data(self) -> Section:
-        words = "Compare the table with its contract. Nothing leaves this computer."
-        return Section(heading="The table", parts=[paragraph(words), self._form({"examine": "Examine the table"})])
-
-    def _plans(self, plans: Sequence[KnownPlan]) -> Iterator[Section]:
+    def _plans(self, plans: Sequence[KnownPlan] | None) -> Iterator[Section]:
         if not plans:
-            words = "No plan that this user may read was announced here."
+            words = "No plan has arrived yet. A plan appears here after the coordinator has announced it to this site."
+            if plans is None:
+                words = f"The user {self.account} cannot read the plans. Ask the operator to start the console as root."
             yield Section(heading="Plans", parts=[paragraph(words)])
-        for plan in plans:
-            review = self._form({"review": "Review and decide"}, {"plan": plan.digest})
-            yield Section(heading=f"Plan {plan.title}", parts=[paragraph(plan.standing), review])
+        for plan in plans or ():
+            standing = paragraph(plan.standing, "warning" if plan.is_damaged else "")
+            review = self._form("review", hidden={"plan": plan.digest})
+            yield Section(heading=f"Plan {plan.title}", parts=[standing, review])
 
-    def _log(self) -> Section:
-        words = "Verify the audit log, and read everything that left this site."
-        return Section(heading="What left", parts=[paragraph(words), self._form({"log": "Read the audit log"})])
-
-    def _models(self) -> Section:
-        run = '<label>Run (empty for the latest) <input name="run" maxlength="200"></label>'
-        form = self._form({"report": "Read the report", "compare": "Compare models"}, fields=run)
-        return Section(heading="Report and models", parts=[form])
+    def _models(self, runs: Sequence[str]) -> Section:
+        heading = "Report and models"
+        if not runs:
+            words = "No training has ended here yet. The report and the models appear here after the first run."
+            return Section(heading=heading, parts=[paragraph(words)])
+        options = "".join(f'<option value="{run}">{run}</option>' for run in map(escape, runs))
+        form = self._form("report", "compare", fields=f'<label>Run <select name="run">{options}</select></label>')
+        return Section(heading=heading, parts=[paragraph("The latest run is first."), form])
 
     def _name(self) -> str:
         if self.fixed_name:
@@ -167,21 +206,33 @@ class Desk:
         value = escape(self.session.by)
         return f'<label>Your name <input name="by" required maxlength="120" value="{value}"></label>'
 
+    def _link(self, document: int, words: str) -> str:
+        return f'<p><a href="{self.session.address}document/{document}">{words}</a></p>'
+
     def _back(self) -> str:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
-    def _form(self, acts: Mapping[str, str], hidden: Mapping[str, str] | None = None, fields: str = "") -> str:
-        """A form with one button for each act: the act's name -> what is written on it."""
-        known = {"form_key": self.session.form_key, **(hidden or {})}
+    def _form(self, *acts: str, hidden: Mapping[str, str] | None = None, fields: str = "", label: str = "") -> str:
+        """A form with one button for each act; it has a number, so that it is carried out once."""
+        known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(
-            f'<button name="action" value="{name}">{escape(label)}</button>' for name, label in acts.items()
+            f'<button name="action" value="{act}">{escape(label or BUTTONS[act])}</button>' for act in acts
         )
         return f'<form method="post" action="{self.session.address}">{kept}{fields}{buttons}</form>'
 
+    def _lines(self, text: str) -> Iterator[str]:
+        lines = [for_buttons(line, self.session.roles) for line in text.splitlines() if line.strip()]
+        yield from map(paragraph, lines[:_MOST_LINES])
+        if len(lines) > _MOST_LINES:
+            yield paragraph(f"{len(lines) - _MOST_LINES} more lines are not shown here.", "soft")
 
-def _lines(text: str) -> Iterator[str]:
-    lines = [line for line in text.splitlines() if line.strip()]
-    yield from map(paragraph, lines[:_MOST_LINES])
-    if len(lines) > _MOST_LINES:
-        yield paragraph(f"{len(lines) - _MOST_LINES} further lines are in the page.", "soft")
+
+def _to_accept(done: Done) -> str | None:
+    """The digest of the examination that this very command made, if a person can accept its warnings."""
+    if done.facts is None:
+        return None
+    facts: dict[str, Any] = json.loads(done.facts)
+    levels = {finding["level"] for finding in facts["findings"]}
+    is_open = facts["accepted_by"] is None and "warning" in levels and "error" not in levels
+    return str(facts["digest"]) if is_open else None

@@ -19,15 +19,17 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from site_agent.console.console_links import COOKIE
+from site_agent.state_folders import is_run_name
 
 LONGEST_FORM_BYTES: Final = 8192
 _MOST_FIELDS: Final = 16
-_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 _FORM: Final = "application/x-www-form-urlencoded"
 # A field that comes twice could mean one thing here and another thing elsewhere.
 _SINGLE: Final = frozenset(
     {"host", "origin", "content-length", "content-type", "sec-fetch-site", "sec-fetch-dest", "transfer-encoding"}
 )
+# With these, browsers ask for a page that nobody has opened yet. Such a request must not use up a link.
+_AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
 _REASONS: Final = {
     200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
@@ -102,8 +104,8 @@ def read_form(body: bytes) -> dict[str, str]:
     if any(ord(letter) < 32 or letter == "\x7f" for _, value in pairs for letter in value):
         raise RefusedRequest(400, "A field of the form has a control character.")
     found = dict(pairs)
-    if found.get("run") and _RUN.fullmatch(found["run"]) is None:
-        raise RefusedRequest(400, "This is no name of a run. Leave the field empty for the latest run.")
+    if found.get("run") and not is_run_name(found["run"]):
+        raise RefusedRequest(400, "This is no name of a run. Choose a run from the list.")
     return found
 
 
@@ -161,7 +163,8 @@ def _require_own_page(fields: dict[str, list[str]], host: str, *, is_form: bool)
     sites = ("same-origin",) if is_form else ("same-origin", "none")
     is_foreign = fields.get("sec-fetch-site", ["same-origin"])[0] not in sites
     is_embedded = fields.get("sec-fetch-dest", ["document"])[0] != "document"
-    if is_foreign or is_embedded or "sec-purpose" in fields or "purpose" in fields:
+    is_ahead = any(name in fields for name in _AHEAD)
+    if is_foreign or is_embedded or is_ahead:
         raise RefusedRequest(403, "Another page asked for this. Copy the console's link into the address bar.")
     if is_form and fields.get("origin") != [f"http://{host}"]:
         raise RefusedRequest(403, "This form was not sent by a page of this console.")

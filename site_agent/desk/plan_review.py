@@ -20,6 +20,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
 from protos.plan.volume import most_bytes, rounds_with
 
+_LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
 # By the first word of the name, or by the whole name where there is one of its kind.
 _MEANING: Final = {
     "rows": "its training rows, rounded to two significant bits",
@@ -186,13 +187,19 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(scalar),
-            f"{'+-' if scalar.is_signed else ''}{scalar.bound / scalar.scale:g}",
+            f"{'+-' if scalar.is_signed else ''}{_limit(scalar)}",
             _times(plan, scalar.occasion),
             _masked(plan),
         )
         for scalar, count in _grouped(manifest.scalars)
     )
     return Section(heading, sentences, Table(("number", "what it is", "at most", "when", "masked"), rows))
+
+
+def _limit(scalar: Scalar) -> str:
+    """The largest value in digits that a person can read aloud: no powers of ten."""
+    largest = scalar.bound / scalar.scale
+    return f"{largest:,.0f}" if largest >= _LARGE else f"{largest:g}"
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:

@@ -56,6 +56,6 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
         return
     raise UsageError(
         what=f"Nothing can be written to {path.name or path}: it {reason}.",
-        consequence="Nothing was predicted or overwritten, and nothing left this site.",
+        consequence="Nothing was computed or overwritten, and nothing left this site.",
         remedy=f"Name another file with {option}.",
     )

@@ -8,7 +8,6 @@ between. Everything stays at the site.
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,8 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError, OperatorError, ProtocolError, UsageError
+from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.plan import Plan, plan_from_wire
+from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
 from site_agent.trainer.baselines import Baseline, baseline_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.comparison.gain import FEDERATED
@@ -36,8 +36,6 @@ from site_agent.trainer.prior.joined_model import JoinedModel, joined_model_of
 _JOINED: Final = "joined "
 _OWN: Final = "own "
 _BASELINE: Final = "expert "  # with a blank, which no tensor of a network has in its name
-_FEDERATED_FILE: Final = "model"  # every other model's file has its name
-_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,11 +122,6 @@ class SavedModel:
         return len(target.classes) if target.task == "multi-class" else 1
 
 
-def is_run_name(run: str) -> bool:
-    """Whether a run's name can name a folder: it comes from the coordinator and must not lead elsewhere."""
-    return _RUN.fullmatch(run) is not None
-
-
 def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) -> Path:
     """Write one model of a run below the state directory, whole, mode 0600; an earlier one is replaced."""
     facts: dict[str, Json] = {
@@ -157,12 +150,7 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
         UsageError: `run` cannot be a run's name.
         ConfigurationError: there is none, or it is damaged or of another version.
     """
-    if not is_run_name(run):
-        raise UsageError(
-            what="The name of a run has letters, digits, dots, underscores and hyphens.",
-            consequence="Nothing was predicted, and nothing left this site.",
-            remedy="Take a name from the folder `models` in the state directory, or leave --run out.",
-        )
+    require_run_name(run)
     checkpoint = load(_folder(state, run), _file(name))
     try:
         plan = plan_from_wire(str(checkpoint.facts["plan"]).encode())
@@ -229,7 +217,7 @@ def other_version(run: str) -> ConfigurationError:
     """What to raise when a model was read whole and still does not fit this program."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
-        consequence="Nothing was predicted, and nothing left this site.",
+        consequence="No model was used, and nothing left this site.",
         remedy="Install the version that trained it, or train again.",
     )
 
@@ -240,23 +228,24 @@ def latest_run(state: Path) -> str:
     Raises:
         OperatorError: there is none.
     """
-    models = list((state / "models").glob(f"*/{_FEDERATED_FILE}.safetensors"))
-    if not models:
+    runs = saved_runs(state)
+    if not runs:
         raise OperatorError(
             what="This site has no trained model yet.",
-            consequence="Nothing was predicted, and nothing left this site.",
+            consequence="No model was used, and nothing left this site.",
             remedy="Take part in a study first, with `site-agent join`.",
         )
-    # Where two were saved within one tick of the clock, the name decides, so that the answer is always the same.
-    return max(models, key=lambda path: (path.stat().st_mtime_ns, path.parent.name)).parent.name
+    return runs[0]
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
     """The names of the models that a run left here, the federated one first; empty if there is none.
 
     Raises:
+        UsageError: `run` cannot be a run's name.
         OperatorError: this user may not look there.
     """
+    require_run_name(run)
     try:
         files = sorted(path.stem for path in _folder(state, run).iterdir() if path.suffix == ".safetensors")
     except FileNotFoundError:
@@ -267,8 +256,8 @@ def saved_names(state: Path, run: str) -> tuple[str, ...]:
             consequence="Nothing was changed, and nothing left this site.",
             remedy="Run this command as root, or as a user who may read the folder `models` in the state directory.",
         ) from cause
-    others = [name for name in files if name != _FEDERATED_FILE]
-    return (*([FEDERATED] if _FEDERATED_FILE in files else []), *others)
+    others = [name for name in files if name != FEDERATED_FILE]
+    return (*([FEDERATED] if FEDERATED_FILE in files else []), *others)
 
 
 def _folder(state: Path, run: str) -> Path:
@@ -276,7 +265,7 @@ def _folder(state: Path, run: str) -> Path:
 
 
 def _file(name: str) -> str:
-    return _FEDERATED_FILE if name == FEDERATED else name
+    return FEDERATED_FILE if name == FEDERATED else name
 
 
 PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetensors")

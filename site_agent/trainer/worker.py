@@ -32,6 +32,7 @@ from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
+from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
@@ -137,7 +138,6 @@ class Worker:
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.question_check import require_answer
-        from site_agent.trainer.saved_model import is_run_name
         from site_agent.trainer.saves import Saves
 
         if not is_run_name(run):

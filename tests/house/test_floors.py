@@ -126,6 +126,7 @@ TABLE = (
         frozenset(),
         (
             "site_agent.console",
+            "site_agent.gate.policy",  # pure: whether the hospital's own file allows a plan
             "site_agent.hospital",
             "site_agent.approvals",
             "site_agent.state_folders",

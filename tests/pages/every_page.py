@@ -18,8 +18,9 @@ from coordinator.operations.status_page import StatusPage
 from host.local_page import document
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
+from site_agent.console.console_actions import Done
 from site_agent.console.console_links import Role, Session
-from site_agent.console.console_pages import Desk, KnownPlan
+from site_agent.console.console_pages import Desk, KnownPlan, Shelf
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
@@ -99,21 +100,25 @@ def _examination() -> str:
         patients=tuple(f"Zebra{row // 2}" for row in range(rows)),
         group_positions=MappingProxyType({"ward": (np.arange(rows) // 2 % 2).astype(np.float64)}),
     )
-    return examination_page(examine(Survey(table=table, mistakes=()), Split(seed=0)), site="st-mary", accepted_by=None)
+    examination = examine(Survey(table=table, mistakes=()), Split(seed=0))
+    return examination_page(examination, site="st-mary", accepted_by=None, warnings_stop=True)
 
 
 def _console() -> Iterator[tuple[str, str]]:
     """The console's own pages, in a session that has every role."""
-    desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), site="st-mary", account="root", fixed_name="")
+    desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), account="root", fixed_name="")
     plan = KnownPlan(title="heart, version 2", digest="ab" * 32, standing="It may not train.", is_approved=False)
-    yield "console", desk.home([plan, replace(plan, digest="cd" * 32, is_approved=True)])
+    plans = [plan, replace(plan, digest="cd" * 32, is_approved=True), replace(plan, is_damaged=True)]
+    yield "console", desk.home(Shelf(site="st-mary", plans=plans, runs=[_LONG_RUN, "law-1"]))
     yield "console-plan", desk.plan(plan, 0, 1)
     yield "console-approved-plan", desk.plan(replace(plan, is_approved=True), 0, 1)
     finding = "WARNING: column age: its largest value is 900. Is it in another unit?\n" * 5
-    yield "console-examination", desk.examination(78, finding, 2, "0123456789abcdef")
+    facts = json.dumps({"digest": "01" * 32, "findings": [{"level": "warning"}], "accepted_by": None})
+    done = Done(status=78, text=finding, problems="", document="", facts=facts)
+    yield "console-examination", desk.examination(done, 2)
     models = [{"name": name, "title": name.replace("_", " "), "in_use": name == "siloed"} for name in MODEL_TITLES]
     yield "console-models", desk.models(json.dumps({"run": _LONG_RUN, "models": models, "notices": ["In use: one."]}))
-    yield "console-result", desk.result(77, f"site-agent: The plan {'ab' * 32} was refused.")
+    yield "console-result", desk.result(replace(done, problems=f"site-agent: The plan {'ab' * 32} was refused."))
 
 
 async def _coordinator(folder: Path) -> str:

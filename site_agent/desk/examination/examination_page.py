@@ -17,18 +17,19 @@ from site_agent.trainer.examination.finding import Finding, counted
 _MOST_COLUMNS = 1000
 
 
-def examination_page(examination: Examination, *, site: str, accepted_by: str | None) -> str:
+def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
     """The page.
 
     Args:
         examination: what was found.
         site: the hospital's name.
-        accepted_by: who accepted the warnings, and when; None where nobody has.
+        accepted_by: who accepted the warnings, and when; None if nobody has.
+        warnings_stop: whether this hospital trains only after a person has accepted the warnings.
     """
     return page(
         f"The table of {site}",
         [
-            paragraph(verdict(examination, accepted_by), "lead"),
+            paragraph(verdict(examination, accepted_by, warnings_stop=warnings_stop), "lead"),
             *(paragraph(hint) for hint in examination.hints),
             paragraph("This page has row numbers and counts of patients. It stays at this site.", "soft"),
         ],
@@ -44,16 +45,18 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
     )
 
 
-def verdict(examination: Examination, accepted_by: str | None) -> str:
-    """One sentence: may this table be used?"""
+def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop: bool) -> str:
+    """In short: may this table be used?"""
     errors, warnings = len(examination.errors), len(examination.warnings)
-    size = f"{examination.table.rows} rows"
+    size = counted(examination.table.rows, "row")
     if examination.patients is not None:
-        size += f" of {examination.patients} patients"
+        size += f" of {counted(examination.patients, 'patient')}"
     if errors:
         return f"{size}. {counted(errors, 'error')}: the table must be corrected before training."
-    if warnings and accepted_by is None:
+    if warnings and accepted_by is None and warnings_stop:
         return f"{size}. {counted(warnings, 'warning')}: a person must accept before training."
+    if warnings and accepted_by is None:
+        return f"{size}. {counted(warnings, 'warning')} that nobody has accepted. hospital.yaml allows training anyway."
     if warnings:
         return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
     return f"{size}. No error and no warning: the table is ready for training."

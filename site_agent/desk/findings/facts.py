@@ -32,6 +32,7 @@ from site_agent.desk.use.adoption import find_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
+from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED
@@ -125,8 +126,10 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
     """A run's report as it was written when the run ended.
 
     Raises:
+        UsageError: `run` cannot be a run's name.
         ConfigurationError: there is none that can be read.
     """
+    require_run_name(run)
     try:
         return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
     except (OSError, ValueError) as cause:

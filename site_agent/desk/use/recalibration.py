@@ -136,7 +136,7 @@ def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
     except (ValidationError, ValueError) as cause:
         raise ConfigurationError(
             what=f"The recalibration of the run {run} is damaged or of another version of this program.",
-            consequence="Nothing was predicted, and nothing left this site.",
+            consequence="No model was used, and nothing left this site.",
             remedy="Run `site-agent recalibrate` again, or with --kind none to do without.",
         ) from cause
 

@@ -20,7 +20,6 @@ from protos.plan.plan import Plan
 from site_agent.approvals import keep_plan
 from site_agent.console.console_links import Links, Role
 from site_agent.console.console_server import Console, Setting
-from site_agent.hospital import read_hospital
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -135,7 +134,7 @@ class Running:
         assert answer.status == 303, answer.body
         cookie = answer.fields["set-cookie"].partition(";")[0]
         visitor = Visitor(self, answer.fields["location"], cookie)
-        visitor.form_key = re.findall('name="form_key" value="([^"]+)"', visitor.get().body)[0]
+        visitor.form_key, _ = visitor.new_form()
         return visitor
 
 
@@ -152,9 +151,15 @@ class Visitor:
         """Ask for a page below the session's folder."""
         return self.running.ask(self.folder + path, Cookie=self.cookie, **fields)
 
+    def new_form(self) -> tuple[str, str]:
+        """Key and number of a form on the first page, which are new each time that it is loaded."""
+        return re.findall(
+            'name="form_key" value="([^"]+)"><input type="hidden" name="form" value="([0-9]+)"', self.get().body
+        )[0]
+
     def post(self, form: Mapping[str, str], **fields: str | None) -> Answer:
-        """Send a form."""
-        body = urlencode({"form_key": self.form_key, **form})
+        """Send a form that was not sent before."""
+        body = urlencode({"form_key": self.form_key, "form": self.new_form()[1], **form})
         return self.running.ask(self.folder, body, **{"Cookie": self.cookie, **fields})
 
     def act(self, action: str, **typed: str) -> Answer:
@@ -176,10 +181,9 @@ def running_console(
 ) -> Iterator[Running]:
     """A console of the hospital in a folder, until the block ends."""
     clock, said, host = Clock(), [], f"127.0.0.1:{free_port()}"
-    links = Links(roles, clock())
-    hospital = read_hospital(folder / "hospital.yaml")
+    links = Links(roles, clock(), idle_seconds)
     setting = Setting(
-        hospital=hospital, config=folder / "hospital.yaml", host=host, by=by, account="jones",
+        config=folder / "hospital.yaml", host=host, by=by, account="jones",
         idle_seconds=idle_seconds, clock=clock, say=said.append,
     )  # fmt: skip
     console = Console(setting, links)

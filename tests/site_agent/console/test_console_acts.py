@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,14 +12,13 @@ import click
 import pytest
 
 from protos.plan.plan import Plan
-from site_agent.approvals import approval_path, find_approval, why_not
-from site_agent.console import console_server
+from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
 from site_agent.console.console_actions import ACTS
-from site_agent.console.console_links import LINK_SECONDS, Role
+from site_agent.console.console_links import Role
 from site_agent.site_cli import cli
 from site_agent.state_folders import audit_log_path, gate_folder
 from tests.pki.whole_site import SiteKeys
-from tests.site_agent.console.running_console import Visitor, announce, make_hospital, running_console
+from tests.site_agent.console.running_console import announce, make_hospital, running_console
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -67,9 +62,9 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
         approved = officer.act("approve", plan=digest, by="A. Jones", until="2099-01-31")
         assert "A. Jones approved study version 1" in approved.body
         assert may_train(tmp_path, plan)
-        assert "Approved by A. Jones: it may train." in officer.get().body
+        assert "Approved by A. Jones. It may train." in officer.get().body
         again = officer.act("refuse", plan=digest, by="B. Lee", because="late")
-        assert "Not done (exit status 2)" in again.body
+        assert "exit status 2" in again.body
         withdrawn = officer.act("withdraw", plan=digest, by="B. Lee")
         assert "B. Lee withdrew a from study version 1" in withdrawn.body
         assert not may_train(tmp_path, plan)
@@ -114,7 +109,7 @@ def test_what_the_policy_refuses_is_refused_on_the_page(tmp_path: Path) -> None:
 
     assert "policy refuses the plan" in page
     assert 'value="approve"' not in page
-    assert "Not done (exit status 77)" in answer.body
+    assert "exit status 77" in answer.body
     assert [facts["event"] for facts in events(tmp_path)] == ["approval_refused"]
 
 
@@ -137,7 +132,7 @@ def test_a_decision_needs_a_name(tmp_path: Path, name: str) -> None:
     with running_console(tmp_path) as running:
         page = running.enter().act("refuse", plan=plan.digest.hex(), by=name, because="x")
 
-    assert "--by is empty" in page.body
+    assert "“Your name” is empty" in page.body
     assert not audit_log_path(tmp_path / "state").exists()
 
 
@@ -166,81 +161,130 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     assert len(events(tmp_path)) == 1
 
 
-def ended(visitor: Visitor) -> list[str]:
-    """Why the console ended."""
-    assert visitor.running.is_over.wait(30)
-    return visitor.running.ended
-
-
-def test_a_console_that_nobody_uses_ends(tmp_path: Path) -> None:
-    """After the idle time it ends by itself; strangers who knock do not keep it open."""
-    make_hospital(tmp_path)
-    with running_console(tmp_path, idle_seconds=900) as running:
-        visitor = running.enter()
-        running.clock.seconds += 899
-        assert visitor.get().status == 200
-        running.clock.seconds += 899
-        running.ask("/")
-        assert running.ended == []
-        running.clock.seconds += 2
-
-        assert ended(visitor) == ["Nobody used it for 15 minutes."]
-
-
-def test_a_console_that_nobody_enters_ends(tmp_path: Path) -> None:
-    """When all links have expired unused, it ends by itself."""
-    make_hospital(tmp_path)
-    with running_console(tmp_path) as running:
-        running.clock.seconds += LINK_SECONDS - 1
-        assert running.ended == []
-        running.clock.seconds += 1
-
-        assert running.is_over.wait(30)
-        assert running.ended == ["Nobody opened its link in time."]
-
-
-def test_what_was_asked_before_leaving_is_not_done_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An act that waits for another one is dropped when its person leaves."""
+def test_a_changed_policy_is_shown_at_once(tmp_path: Path) -> None:
+    """hospital.yaml is read for each page: an approved plan that the policy now refuses may not train."""
     plan = make_hospital(tmp_path)
-    run_command, go_on = console_server.run_command, threading.Event()
+    config = tmp_path / "hospital.yaml"
+    allowed = config.read_text()
+    with running_console(tmp_path) as running:
+        officer = running.enter()
+        officer.read_plan(plan)
+        officer.act("approve", plan=plan.digest.hex(), by="A. Jones", until="")
+        before = officer.get().body
+        config.write_text(allowed.replace("largest_rounds: 10", "largest_rounds: 2"))
+        refused = officer.get().body
+        config.write_text(allowed.replace("policy:", "policy:\n  approvers: 2"))
+        waiting = officer.get().body
+        config.write_text("site: [")
+        broken = officer.get()
+        config.write_text(allowed)
+        after = officer.get().body
 
-    async def held(words: Any, folder: Path) -> Any:
-        await asyncio.to_thread(go_on.wait, 30)
-        return await run_command(words, folder)
-
-    with running_console(tmp_path) as running, ThreadPoolExecutor(2) as threads:
-        visitor = running.enter()
-        assert visitor.read_plan(plan).status == 200
-        monkeypatch.setattr(console_server, "run_command", held)
-        first = threads.submit(visitor.post, {"action": "log"})
-        until(lambda: running.console._busy.locked())
-        approval = {"action": "approve", "plan": plan.digest.hex(), "by": "A. Jones", "until": ""}
-        late = threads.submit(visitor.post, approval)
-        until(lambda: bool(running.console._busy._waiters))
-        assert visitor.post({"action": "leave"}).status == 200
-        go_on.set()
-
-        assert (first.result().status, late.result().status) == (303, 403)
-    assert find_approval(tmp_path / "state", plan) is None
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Return when something holds, which it does within moments."""
-    for _ in range(3_000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came true")
+    assert "Approved by A. Jones. It may train." in before
+    assert "policy refuses it, because the plan has 3 rounds, and the policy allows 2." in refused
+    assert "It may not train: 1 of 2 persons have approved it." in waiting
+    assert "It may train." not in refused + waiting
+    assert (broken.status, "hospital.yaml" in broken.body) == (409, True)
+    assert "Approved by A. Jones. It may train." in after
 
 
-def test_a_person_can_leave(tmp_path: Path) -> None:
-    """After leaving, neither cookie nor link opens anything; when everybody has left, the console ends."""
+DAMAGE = {
+    "garbage": b"{",
+    "no zone": b'"until": "2099-01-01"',
+    "no time": b'"until": "tomorrow"',
+    "no signature": b'"signatures": []',
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "folder"])
+def test_a_damaged_approval_is_named_beside_the_rest(tmp_path: Path, damage: str) -> None:
+    """The page names the file and the remedy, and still shows every plan, the log and a way to decide."""
+    plan = make_hospital(tmp_path)
+    other = announce(tmp_path, SiteKeys.load(tmp_path / "state" / "gate"), version=2)
+    with running_console(tmp_path) as running:
+        officer = running.enter()
+        officer.read_plan(plan)
+        officer.act("approve", plan=plan.digest.hex(), by="A. Jones", until="")
+        place = approval_path(tmp_path / "state", plan)
+        content = place.read_bytes()
+        if damage == "folder":
+            place.unlink()
+            place.mkdir()
+        else:
+            place.write_bytes(damaged(content, DAMAGE[damage]))
+        home = officer.get()
+        review = officer.act("review", plan=plan.digest.hex()).body
+        officer.read_plan(other)
+        decided = officer.act("refuse", plan=other.digest.hex(), by="A. Jones", because="x").body
+        place.rmdir() if damage == "folder" else place.unlink()
+        restored = officer.act("approve", plan=plan.digest.hex(), by="A. Jones", until="").body
+
+    assert home.status == 200
+    assert f"the file {place} is damaged." in home.body
+    assert "Remove this file as root." in home.body
+    assert "Read the audit log" in home.body
+    assert "nobody here has approved it" in home.body
+    assert str(place) in review
+    assert "A. Jones refused" in decided
+    assert "A. Jones approved" in restored
+
+
+def damaged(content: bytes, change: bytes) -> bytes:
+    """An approval with one key of a wrong value."""
+    if change == b"{":
+        return change
+    key, _, _ = change.partition(b":")
+    facts = json.loads(content)
+    value = json.loads(b"{" + change + b"}")
+    if key == b'"until"':
+        facts["signatures"][0] |= value
+    else:
+        facts |= value
+    return json.dumps(facts).encode()
+
+
+def test_a_refusal_is_shown_to_the_next_reader(tmp_path: Path) -> None:
+    """The first page and the review name who refused a plan, and why, until somebody approves it."""
+    plan = make_hospital(tmp_path)
+    with running_console(tmp_path) as running:
+        officer = running.enter()
+        officer.act("refuse", plan=plan.digest.hex(), by="A. Jones", because="too many rounds")
+        home, review = officer.get().body, officer.read_plan(plan).body
+        officer.act("approve", plan=plan.digest.hex(), by="B. Lee", until="")
+        after = officer.get().body
+
+    assert re.search(r"Refused by A\. Jones on 20\d\d-\d\d-\d\d\. The reason: too many rounds\.", home)
+    assert "The reason: too many rounds" in review
+    assert "Approved by B. Lee. It may train." in after
+    assert "Refused by" not in after
+
+
+def test_an_approved_plan_that_the_policy_refuses_may_not_train(tmp_path: Path) -> None:
+    """The review never shows a refusal beside the words that the plan may train."""
+    plan = make_hospital(tmp_path)
+    config = tmp_path / "hospital.yaml"
+    with running_console(tmp_path) as running:
+        officer = running.enter()
+        officer.read_plan(plan)
+        officer.act("approve", plan=plan.digest.hex(), by="A. Jones", until="")
+        allowed = officer.read_plan(plan).body
+        config.write_text(config.read_text().replace("largest_rounds: 10", "largest_rounds: 2"))
+        refused = officer.read_plan(plan).body
+
+    assert "Approved: it may train." in allowed
+    assert "It refuses this plan: the plan has 3 rounds" in refused
+    assert "It may not train in spite of the approval" in refused
+    assert "Approved: it may train." not in refused
+
+
+def test_before_the_first_plan_the_page_explains_itself(tmp_path: Path) -> None:
+    """Without plans and runs, each role reads what appears here, and when."""
     make_hospital(tmp_path)
-    with running_console(tmp_path, (frozenset({Role.OFFICER}), frozenset({Role.CLINICIAN}))) as running:
-        first, second = running.enter(0), running.enter(1)
+    (place,) = announced_plans(tmp_path / "state")
+    place.unlink()
+    with running_console(tmp_path) as running:
+        page = running.enter().get().body
 
-        assert first.post({"action": "leave"}).status == 200
-        assert first.get().status == 403
-        assert second.get().status == 200
-        assert second.post({"action": "leave"}).status == 200
-        assert ended(second) == ["Everybody left it."]
+    assert "No plan has arrived yet." in page
+    assert "No training has ended here yet." in page
+    assert 'value="report"' not in page

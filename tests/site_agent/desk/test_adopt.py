@@ -211,7 +211,15 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
         (("../law-1/model", "--by", "A"), "has no model", 2),
         (("federated",), "--by is missing", 2),
         (("federated", "--by", " "), "--by is empty", 2),
-        (("federated", "--by", "A", "--run", "law-9"), "cannot be read", 78),
+        (
+            ("federated", "--by", "A", "--run", "law-9"),
+            "no model of a run law-9 here. The latest runs with a model are",
+            2,
+        ),
+        (("Logistic regression!", "--by", "A"), "has no model Logistic regression!. It has federated", 2),
+        (("Logistic regression!", "--by", "A", "--run", "law-9"), "no model of a run law-9 here", 2),
+        (("--run", "../models/law-1"), "The name of a run has letters", 2),
+        (("--run", "/etc"), "The name of a run has letters", 2),
         (("federated", "--by", "A", "--run", "../law-1"), "The name of a run has letters", 2),
     ],
 )
@@ -224,6 +232,22 @@ def test_what_cannot_be_adopted_is_refused(
     assert (found, expected in said) == (status, True), said
     assert find_adoption(state_of(folder)) is None
     assert not audit_log_path(state_of(folder)).exists()
+
+
+@pytest.mark.parametrize("run", ["../../evil", "/etc/evil", "..", "", "a b", "law-1/../law-1"])
+def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str) -> None:
+    """No command reads a report or a model from a folder that is not the site's own."""
+    (folder / "evil.json").write_text("{}")
+
+    for words in (
+        ("report",),
+        ("adopt",),
+        ("card",),
+        ("export", "--output", "made"),
+        ("recalibrate", "--kind", "none"),
+    ):
+        status, said = site_agent(*words, "--run", run)
+        assert (status, "The name of a run has letters" in said) == (2, True), (words, said)
 
 
 def test_without_a_model_there_is_nothing_to_adopt(folder: Path, site_agent: Command) -> None:

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 from protos.errors import ConfigurationError, OperatorError, UsageError
 from protos.plan.gain_sums import gain_sums
 from site_agent.hospital import Hospital
+from site_agent.state_folders import is_run_name
 from site_agent.trainer import run_report, saved_model, simple_models
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import held_out_rows, scores_of
 from site_agent.trainer.run_report import Report, make_report
-from site_agent.trainer.saved_model import is_run_name, latest_run, load_model
+from site_agent.trainer.saved_model import latest_run, load_model
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
 

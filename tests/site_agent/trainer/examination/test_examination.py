@@ -262,7 +262,9 @@ def test_the_page_needs_nothing_but_itself(table: Table) -> None:
         for column in table.contract.columns
     ]
     contract = table.contract.model_copy(update={"columns": tuple(columns)})
-    page = examination_page(_examined(replace(table, contract=contract)), site="a<b", accepted_by=None)
+    page = examination_page(
+        _examined(replace(table, contract=contract)), site="a<b", accepted_by=None, warnings_stop=True
+    )
 
     assert "<script" not in page
     assert "&lt;script&gt;" in page
