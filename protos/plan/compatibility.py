@@ -37,8 +37,8 @@ from protos.plan.ingredients import (
     Nothing,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
-    RandomPrefix,
     SensitivePrefix,
 )
 
@@ -108,11 +108,15 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     # Method local too: without the plan's list of columns nothing tells a site which of its own are common.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column goes with the network columns, which has a common and a unique column"
-    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and isinstance(
+    if isinstance(method.federated, SensitivePrefix | Prefix) and isinstance(
         network, ParallelNetwork | ColumnsNetwork | NamedTensors
     ):
         yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
-    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and _has_linear_path(network):
+    if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
+        count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
+        if wanted >= count:
+            yield f"{wanted} layers cannot be shared: the network has {count}, and at least the last one stays private"
+    if isinstance(method.federated, SensitivePrefix | Prefix) and _has_linear_path(network):
         yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
 
 

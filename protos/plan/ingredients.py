@@ -51,11 +51,13 @@ class SensitivePrefix:
 
 
 @dataclass(frozen=True)
-class RandomPrefix:
-    """The layers from the input up to one that the plan's seed draws; never the last layer."""
+class Prefix:
+    """So many layers from the input are federated, never the last one; None: the plan's seed draws how many."""
+
+    layers: int | None = None
 
 
-Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | RandomPrefix | Nothing
+Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | Prefix | Nothing
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ class Method:
     def federated_parts(self) -> tuple[Part, ...]:
         """The parts of the network of which parameters may travel."""
         match self.federated:
-            case Everything() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+            case Everything() | AllButNormalisation() | SensitivePrefix() | Prefix():
                 return tuple(Part)
             case Parts(parts=parts):
                 return parts

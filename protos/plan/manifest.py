@@ -30,7 +30,7 @@ from protos.plan.ingredients import (
     LayerIntervals,
     Nothing,
     Parts,
-    RandomPrefix,
+    Prefix,
     SensitivePrefix,
 )
 from protos.plan.initial_values import initial_values
@@ -207,7 +207,9 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return tuple(tensor for tensor in network if not tensor.is_normalisation)
         case SensitivePrefix():
             return _prefix(network, len(_layers(network)) - 1)
-        case RandomPrefix():
+        case Prefix(layers=int(layers)):
+            return _prefix(network, layers)
+        case Prefix():
             number = len(_layers(network)) - 1
             drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
             return _prefix(network, min(number, 1 + drawn))

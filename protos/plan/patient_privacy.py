@@ -19,7 +19,7 @@ from protos.plan.ingredients import (
     Federated,
     Nothing,
     Parts,
-    RandomPrefix,
+    Prefix,
     SensitivePrefix,
 )
 from protos.plan.methods import Composition, MethodChoice
@@ -107,7 +107,7 @@ def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
     match federated:
         case Everything() | Nothing():
             return
-        case Parts() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+        case Parts() | AllButNormalisation() | SensitivePrefix() | Prefix():
             yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
         case _:
             assert_never(federated)

@@ -24,8 +24,8 @@ from protos.plan.ingredients import (
     Mixture,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
-    RandomPrefix,
     SensitivePrefix,
 )
 
@@ -177,14 +177,18 @@ class CHFL(Document):
 
 
 class PLayerFL(Document):
-    """A measured choice of which layers to share. Elhussein and Gürsoy 2025."""
+    """A measured choice of which layers to share. Elhussein and Gürsoy 2025.
+
+    With `layers` nothing is measured, and so many layers from the input are shared: PLayer-FL-1 and PLayer-FL+1.
+    """
 
     name: Literal["player-fl"]
     threshold: float = Field(default=2.0, gt=1, le=1e6)
+    layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
         """The method made of its ingredients."""
-        return Method(federated=SensitivePrefix(self.threshold))
+        return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
 
 
 class PLayerFLRandom(Document):
@@ -194,7 +198,7 @@ class PLayerFLRandom(Document):
 
     def method(self) -> Method:
         """The method made of its ingredients."""
-        return Method(federated=RandomPrefix())
+        return Method(federated=Prefix())
 
 
 class FedBN(Document):

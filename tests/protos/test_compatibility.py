@@ -59,6 +59,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         },
         "so there is no prefix",
     ),
+    "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "3 layers cannot be shared"),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
     "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
     "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor known as a normalisation"),

@@ -156,6 +156,17 @@ def test_all_prefixes_are_drawn() -> None:
     assert {len(manifest_of(plan).layers) for plan in plans} == {1, 2, 3}
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_prefix_that_the_plan_gives_is_federated(layers: int) -> None:
+    """PLayer-FL with `layers` federates so many layers from the input, and measures nothing."""
+    network = {"name": "dense", "hidden": [4, 3, 2]}
+    plan = plan_of_method({"name": "player-fl", "layers": layers}, architecture=network)
+
+    assert list(manifest_of(plan).layers) == ["input.layer1", "body.layer2", "body.layer3"][:layers]
+    assert not plan.has_probe
+    assert manifest_of(plan).scalars == ()
+
+
 def test_normalisations_stay_private_with_fedbn() -> None:
     """Everything but the weights and biases of normalisations is in the manifest."""
     names = [tensor.name for tensor in manifest_of(plan_of_method({"name": "fedbn"})).tensors]

@@ -29,9 +29,9 @@ from protos.plan.ingredients import (
     Nothing,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
     Proximal,
-    RandomPrefix,
     SensitivePrefix,
 )
 from protos.plan.methods import METHOD_NAMES, Composition, MethodChoice, method_names
@@ -52,7 +52,7 @@ CATALOGUE: dict[str, Method] = {
     "global-layers": Method(federated=BODY),
     "chfl": Method(federated=COMMON, procedure=ColumnByColumn()),
     "player-fl": Method(federated=SensitivePrefix(2.0)),
-    "player-fl-random": Method(federated=RandomPrefix()),
+    "player-fl-random": Method(federated=Prefix()),
     "fenda-fl": Method(federated=COMMON),
     "perfcl": Method(
         federated=COMMON,
@@ -127,6 +127,7 @@ SETTINGS: list[tuple[dict[str, Any], Method]] = [
     ),
     ({"name": "apfl", "share": 0.25, "share_rate": 0.5}, Method(procedure=Mixture(0.25, 0.5))),
     ({"name": "player-fl", "threshold": 3.0}, Method(federated=SensitivePrefix(3.0))),
+    ({"name": "player-fl", "layers": 2}, Method(federated=Prefix(2))),
 ]  # fmt: skip
 
 
