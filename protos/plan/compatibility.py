@@ -32,6 +32,7 @@ from protos.plan.ingredients import (
     InnerProblem,
     KeptLayersMean,
     LayerIntervals,
+    Layers,
     Method,
     Mixture,
     Nothing,
@@ -84,10 +85,12 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     """What a plan has to list for all sites: the numbers on which the shape of some federated tensor depends."""
-    parts = method.federated_parts
+    parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
         network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
+        if isinstance(federated, Layers):
+            return [tensor.shape for tensor in network if tensor.layer in federated.names]
         return [tensor.shape for tensor in network if tensor.part in parts]
 
     others: dict[Size, list[tuple[int, ...]]] = {"columns": shapes(3, 2), "outputs": shapes(2, 3)}
@@ -116,8 +119,23 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
         count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
         if wanted >= count:
             yield f"{wanted} layers cannot be shared: the network has {count}, and at least the last one stays private"
+    if isinstance(method.federated, Layers):
+        yield from _of_named_layers(method.federated.names, network)
     if isinstance(method.federated, SensitivePrefix | Prefix) and _has_linear_path(network):
         yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
+
+
+def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
+    """Names that the network does not have, and a choice that leaves nothing private."""
+    if isinstance(network, NamedTensors):
+        yield "the network named-tensors lists what is shared itself, so layers cannot be named beside it"
+        return
+    there = list(dict.fromkeys(tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)))
+    missing = [name for name in names if name not in there]
+    if missing:
+        yield f"the network {network.name} has no {', '.join(missing)}; its layers are {', '.join(there)}"
+    if set(there) <= set(names):
+        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:

@@ -29,6 +29,13 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """The named layers are federated, as a network of this package names them; all others are private."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Nothing:
     """No parameter is federated: the site trains alone, in step with the others."""
 
@@ -57,7 +64,7 @@ class Prefix:
     layers: int | None = None
 
 
-Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | Prefix | Nothing
+Federated: TypeAlias = Everything | Parts | Layers | AllButNormalisation | SensitivePrefix | Prefix | Nothing
 
 
 @dataclass(frozen=True)
@@ -259,6 +266,8 @@ class Method:
                 return tuple(Part)
             case Parts(parts=parts):
                 return parts
+            case Layers(names=names):
+                return tuple(part for part in Part if any(name.startswith(f"{part}.") for name in names))
             case Nothing():
                 return ()
             case _:

@@ -28,6 +28,7 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
     LayerIntervals,
+    Layers,
     Nothing,
     Parts,
     Prefix,
@@ -203,6 +204,8 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
         case Everything():
             return network
+        case Layers(names=names):
+            return tuple(tensor for tensor in network if tensor.layer in names)
         case AllButNormalisation():
             return tuple(tensor for tensor in network if not tensor.is_normalisation)
         case SensitivePrefix():

@@ -17,6 +17,7 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
     Federated,
+    Layers,
     Nothing,
     Parts,
     Prefix,
@@ -107,7 +108,7 @@ def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
     match federated:
         case Everything() | Nothing():
             return
-        case Parts() | AllButNormalisation() | SensitivePrefix() | Prefix():
+        case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
             yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
         case _:
             assert_never(federated)

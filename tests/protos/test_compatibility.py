@@ -59,6 +59,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         },
         "so there is no prefix",
     ),
+    "a layer that is not there": (of({"name": "global-layers", "layers": ["body.layer9"]}), {}, "has no body.layer9"),
+    "all layers by name": (
+        of({"name": "global-layers", "layers": ["input.layer1", "body.layer2", "head.layer3"]}),
+        CHAIN,
+        "nothing would stay private",
+    ),
+    "layers of named tensors": (of({"name": "global-layers", "layers": ["body.weight"]}), NAMED, "cannot be named"),
     "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "3 layers cannot be shared"),
     "a random prefix of named tensors": (of("player-fl-random"), NAMED, "they have no prefix"),
     "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),

@@ -23,6 +23,7 @@ from protos.plan.ingredients import (
     InnerProblem,
     KeptLayersMean,
     LayerIntervals,
+    Layers,
     Method,
     Mixture,
     Moment,
@@ -110,6 +111,10 @@ def test_a_method_is_these_ingredients_by_default(name: str) -> None:
 
 SETTINGS: list[tuple[dict[str, Any], Method]] = [
     ({"name": "global-layers", "update_rate": 0.5}, Method(federated=BODY, update_rate=0.5)),
+    (
+        {"name": "global-layers", "layers": ("body.layer2", "head.layer5")},
+        Method(federated=Layers(("body.layer2", "head.layer5"))),
+    ),
     ({"name": "fedprox", "strength": 0.5}, Method(penalties=(Proximal(0.5),))),
     (
         {"name": "moon", "strength": 0.1, "temperature": 2.0},
