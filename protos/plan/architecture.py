@@ -22,6 +22,13 @@ from pydantic import Field
 
 from protos.errors import ConfigurationError
 from protos.plan.networks.column_networks import ColumnsNetwork, columns_tensors
+from protos.plan.networks.convolutional_networks import (
+    ConvolutionalNetwork,
+    ParallelConvolutionalNetwork,
+    convolutional_body,
+    convolutional_tensors,
+    parallel_convolutional_tensors,
+)
 from protos.plan.networks.dense_networks import DenseNetwork, dense_body, dense_tensors
 from protos.plan.networks.global_layers_networks import GlobalLayersNetwork, global_layers_body, global_layers_tensors
 from protos.plan.networks.named_tensors import TENSOR_NAME, NamedTensor, NamedTensors, listed_tensors
@@ -31,14 +38,22 @@ from protos.plan.networks.transformer_networks import FeatureTokensNetwork, feat
 
 __all__ = [
     "LARGEST_DIMENSION", "LARGEST_NUMBER_COUNT", "TENSOR_NAME", "Architecture", "ColumnsNetwork", "Constant",
-    "DenseNetwork", "FeatureTokensNetwork", "GlobalLayersNetwork", "Initial", "NamedTensor", "NamedTensors",
-    "ParallelNetwork", "Part", "TensorSpec", "Uniform", "body_tensors", "network_tensors",
+    "ConvolutionalNetwork", "DenseNetwork", "FeatureTokensNetwork", "GlobalLayersNetwork", "Initial", "NamedTensor",
+    "NamedTensors", "ParallelConvolutionalNetwork", "ParallelNetwork", "Part", "TensorSpec", "Uniform", "body_tensors",
+    "network_tensors",
 ]  # fmt: skip
 
 LARGEST_NUMBER_COUNT = 2**31
 
 Architecture = Annotated[
-    GlobalLayersNetwork | DenseNetwork | ParallelNetwork | ColumnsNetwork | FeatureTokensNetwork | NamedTensors,
+    GlobalLayersNetwork
+    | DenseNetwork
+    | ParallelNetwork
+    | ColumnsNetwork
+    | FeatureTokensNetwork
+    | ConvolutionalNetwork
+    | ParallelConvolutionalNetwork
+    | NamedTensors,
     Field(discriminator="name"),
 ]
 
@@ -74,6 +89,10 @@ def network_tensors(
             return _checked(columns_tensors(architecture, columns, outputs, shared))
         case FeatureTokensNetwork():
             return _checked(feature_tokens_tensors(architecture, columns, outputs))
+        case ConvolutionalNetwork():
+            return _checked(convolutional_tensors(architecture, outputs))
+        case ParallelConvolutionalNetwork():
+            return _checked(parallel_convolutional_tensors(architecture, outputs))
         case NamedTensors():
             return _checked(listed_tensors(architecture))
         case _:
@@ -91,10 +110,12 @@ def body_tensors(architecture: Architecture) -> tuple[TensorSpec, ...]:
             return _checked(global_layers_body(architecture))
         case DenseNetwork():
             return _checked(dense_body(architecture))
-        case ParallelNetwork() | ColumnsNetwork():
+        case ParallelNetwork() | ColumnsNetwork() | ParallelConvolutionalNetwork():
             return ()
         case FeatureTokensNetwork():
             return _checked(feature_tokens_body(architecture))
+        case ConvolutionalNetwork():
+            return _checked(convolutional_body(architecture))
         case NamedTensors():
             return _checked(listed_tensors(architecture))
         case _:

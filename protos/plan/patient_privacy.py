@@ -17,10 +17,9 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
     Federated,
-    Layers,
     Nothing,
     Parts,
-    Prefix,
+    RandomPrefix,
     SensitivePrefix,
 )
 from protos.plan.methods import Composition, MethodChoice
@@ -108,7 +107,7 @@ def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
     match federated:
         case Everything() | Nothing():
             return
-        case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
+        case Parts() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
             yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
         case _:
             assert_never(federated)

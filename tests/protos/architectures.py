@@ -11,11 +11,14 @@ import numpy as np
 from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
+    ConvolutionalNetwork,
     DenseNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
+    ParallelConvolutionalNetwork,
     ParallelNetwork,
 )
+from protos.plan.networks.convolutional_networks import ImageSize
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,41 @@ def _feature_tokens(generator: np.random.Generator) -> Architecture:
     )
 
 
+def _image(generator: np.random.Generator) -> ImageSize:
+    height, width = (int(side) for side in generator.integers(1, 9, 2))
+    return ImageSize(height=height, width=width, channels=3 if generator.integers(2) else 1)
+
+
+def _convolutional(generator: np.random.Generator) -> Architecture:
+    return ConvolutionalNetwork(
+        name="convolutional",
+        image=_image(generator),
+        blocks=_widths(generator, 1),
+        hidden=_widths(generator, 0),
+        normalisation=bool(generator.integers(2)),
+        activation=_activation(generator),
+    )
+
+
+def _parallel_convolutional(generator: np.random.Generator) -> Architecture:
+    return ParallelConvolutionalNetwork(
+        name="parallel-convolutional",
+        image=_image(generator),
+        common=_widths(generator, 1),
+        unique=_widths(generator, 1),
+        normalisation=bool(generator.integers(2)),
+        activation=_activation(generator),
+    )
+
+
 KINDS: Final[dict[str, Callable[[np.random.Generator], Architecture]]] = {
     "global-layers-network": _global_layers,
     "dense": _dense,
     "parallel": _parallel,
     "columns": _columns,
     "feature-tokens": _feature_tokens,
+    "convolutional": _convolutional,
+    "parallel-convolutional": _parallel_convolutional,
 }
 
 
@@ -99,5 +131,8 @@ def drawn(kind: str, seed: int) -> Drawn:
     generator = np.random.default_rng(seed)
     architecture = KINDS[kind](generator)
     columns = int(generator.integers(2, 9))
+    if isinstance(architecture, ConvolutionalNetwork | ParallelConvolutionalNetwork):
+        columns = architecture.image.numbers
+        return Drawn(architecture, columns, int(generator.integers(1, 5)), columns)
     common = int(generator.integers(1, columns))
     return Drawn(architecture, columns, int(generator.integers(1, 5)), common)

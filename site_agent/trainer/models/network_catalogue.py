@@ -16,14 +16,17 @@ from protos.errors import ConfigurationError
 from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
+    ConvolutionalNetwork,
     DenseNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
     NamedTensors,
+    ParallelConvolutionalNetwork,
     ParallelNetwork,
     network_tensors,
 )
 from site_agent.trainer.models.column_transformer import FeatureTokens
+from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
 from site_agent.trainer.models.dense_models import Dense, Parallel
 from site_agent.trainer.models.global_layers_model import GlobalLayers
 from site_agent.trainer.models.two_columns import Columns
@@ -56,6 +59,10 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return Columns(architecture, columns, outputs, shared)
         case FeatureTokensNetwork():
             return FeatureTokens(architecture, columns, outputs)
+        case ConvolutionalNetwork():
+            return Convolutional(architecture, outputs)
+        case ParallelConvolutionalNetwork():
+            return ParallelConvolutional(architecture, outputs)
         case NamedTensors():
             raise ConfigurationError(
                 what="The architecture named-tensors lists tensors and has no network.",

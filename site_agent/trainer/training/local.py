@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from protos.plan.learning_rates import RateSchedule, rate_factor
+from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -33,6 +34,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 # holds a number for every head and pair of columns. With 8 heads this is about 100 MB.
 _MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
+_EVALUATION_NUMBERS: Final = 1 << 24  # of a network of images, 64 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,12 @@ class LocalTraining:
 
 def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
     """How many rows of (rows, columns), or (copies, rows, columns), may go through a network in one piece."""
-    return max(1, min(_MOST_EVALUATION_ROWS, _EVALUATION_PAIRS // features.shape[-1] ** 2) // (flat.copies or 1))
+    network = flat.network
+    if isinstance(network, Convolutional | ParallelConvolutional):
+        most = _EVALUATION_NUMBERS // network.numbers_per_row
+    else:
+        most = _EVALUATION_PAIRS // features.shape[-1] ** 2
+    return max(1, min(_MOST_EVALUATION_ROWS, most) // (flat.copies or 1))
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:

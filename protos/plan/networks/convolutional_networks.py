@@ -1,0 +1,139 @@
+"""Networks of images: blocks of convolutions, then linear layers; and two such extractors under one head.
+
+Source: Elhussein and Gürsoy 2025, "PLayer-FL", table A.2: three convolutions and two linear layers for FashionMNIST
+and EMNIST. Each block is a convolution of 3 by 3 pixels with a border of zeros, a normalisation if the plan has it,
+the activation, and the largest of each 2 by 2 pixels while both sides are 2 pixels or longer.
+
+The size of the images is in the plan. So no tensor depends on a site's columns, and sites share every layer without a
+list of columns. A row of the network is one image: its channels, in each its pixels row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from protos.plan.documents import Document
+from protos.plan.networks.dense_networks import ActivationName, Widths
+from protos.plan.networks.network_tensors import Rate, TensorSpec, Uniform, linear, normalisation, spec
+
+LARGEST_IMAGE_NUMBERS = 2**18
+KERNEL = 3
+
+Side: TypeAlias = Annotated[StrictInt, Field(ge=1, le=1024)]
+Channels: TypeAlias = Annotated[StrictInt, Field(ge=1, le=4096)]
+Blocks: TypeAlias = Annotated[tuple[Channels, ...], Field(min_length=1, max_length=16)]
+
+
+class ImageSize(Document):
+    """Pixels of the images that a network reads; `channels` is 1 for grey and 3 for red, green and blue."""
+
+    height: Side
+    width: Side
+    channels: Literal[1, 3] = 1
+
+    @model_validator(mode="after")
+    def _bounded(self) -> ImageSize:
+        if self.numbers > LARGEST_IMAGE_NUMBERS:
+            raise ValueError(f"an image has {self.numbers} numbers; at most {LARGEST_IMAGE_NUMBERS} are possible")
+        return self
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers one image has."""
+        return self.height * self.width * self.channels
+
+    def __str__(self) -> str:
+        """As a person reads it."""
+        return f"{self.height} by {self.width} pixels, {'grey' if self.channels == 1 else 'colour'}"
+
+
+class ConvolutionalNetwork(Document):
+    """Channels of each block, then hidden widths of the linear layers between the blocks and the outputs.
+
+    `normalisation` gives each block mean 0 and variance 1 over one image (Wu and He 2018, with one group), then scale
+    and shift. `dropout` leaves out a share of the last layer's inputs in training.
+    """
+
+    name: Literal["convolutional"]
+    image: ImageSize
+    blocks: Blocks = (32, 64, 64)
+    hidden: Widths = (64,)
+    normalisation: StrictBool = False
+    activation: ActivationName = "relu"
+    dropout: Rate = 0.0
+
+
+class ParallelConvolutionalNetwork(Document):
+    """Channels of the blocks of the common and of the unique extractor; the head is a linear map of both results.
+
+    Source: Tavakoli et al. 2024, "FENDA-FL", section 3. Both extractors read the whole image.
+    """
+
+    name: Literal["parallel-convolutional"]
+    image: ImageSize
+    common: Blocks = (32, 64)
+    unique: Blocks = (32, 64)
+    normalisation: StrictBool = False
+    activation: ActivationName = "relu"
+    dropout: Rate = 0.0
+
+
+def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
+    """Every tensor, in the order of the network's own parameters."""
+    yield from _block("input.block1", network.image.channels, network.blocks[0], network.normalisation)
+    yield from convolutional_body(network)
+    yield from linear("head.output", _last_width(network), outputs, bias=True)
+
+
+def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
+    """The blocks after the first and the hidden linear layers, which do not depend on the outputs."""
+    for number, (inner, outer) in enumerate(pairwise(network.blocks), start=2):
+        yield from _block(f"body.block{number}", inner, outer, network.normalisation)
+    widths = (flat_width(network.image, network.blocks), *network.hidden)
+    for number, (inner, outer) in enumerate(pairwise(widths), start=len(network.blocks) + 1):
+        yield from linear(f"body.layer{number}", inner, outer, bias=True)
+
+
+def parallel_convolutional_tensors(network: ParallelConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
+    """Every tensor, in the order of the network's own parameters."""
+    for part, blocks in (("common", network.common), ("unique", network.unique)):
+        for number, (inner, outer) in enumerate(pairwise((network.image.channels, *blocks)), start=1):
+            yield from _block(f"{part}.block{number}", inner, outer, network.normalisation)
+    both = sum(flat_width(network.image, blocks) for blocks in (network.common, network.unique))
+    yield from linear("head.output", both, outputs, bias=True)
+
+
+def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
+    """Height and width of what so many blocks make of an image."""
+    height, width = image.height, image.width
+    for _ in range(blocks):
+        if is_halved(height, width):
+            height, width = height // 2, width // 2
+    return height, width
+
+
+def is_halved(height: int, width: int) -> bool:
+    """Whether a block takes the largest of each 2 by 2 pixels of a result of this size."""
+    return min(height, width) > 1
+
+
+def flat_width(image: ImageSize, blocks: Sequence[int]) -> int:
+    """How many numbers the last of these blocks makes of an image."""
+    height, width = sides_after(image, len(blocks))
+    return blocks[-1] * height * width
+
+
+def _last_width(network: ConvolutionalNetwork) -> int:
+    return network.hidden[-1] if network.hidden else flat_width(network.image, network.blocks)
+
+
+def _block(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:
+    initial = Uniform(1.0 / (KERNEL * inner**0.5))  # 1/√inputs, as torch's own convolution has it
+    yield spec(f"{name}.convolution.weight", (outer, inner, KERNEL, KERNEL), initial)
+    yield spec(f"{name}.convolution.bias", (outer,), initial)
+    if has_normalisation:
+        yield from normalisation(name, outer)

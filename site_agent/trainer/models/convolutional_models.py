@@ -1,0 +1,197 @@
+"""Networks of images: convolutions, linear layers, and two extractors under one head.
+
+Parameters are those of `protos.plan.networks.convolutional_networks`, in names, order and shapes, and there are no
+buffers. Rows are images laid out flat: (B, channels * height * width), or (S, B, ...) where parameters carry a stack
+axis. A stack is one convolution with S groups, so that nothing mixes between its copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from protos.plan.networks.convolutional_networks import (
+    KERNEL,
+    ConvolutionalNetwork,
+    ImageSize,
+    ParallelConvolutionalNetwork,
+    flat_width,
+    is_halved,
+    sides_after,
+)
+from site_agent.trainer.models.layers import (
+    NORMALISATION_EPSILON,
+    Activation,
+    Linear,
+    Normalisation,
+    activation_of,
+    parameter,
+)
+
+
+class Convolution(nn.Module):
+    """3 by 3 pixels with a border of zeros."""
+
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        self.weight = parameter(outer, inner, KERNEL, KERNEL)
+        self.bias = parameter(outer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, inner, height, width) to (B, outer, height, width); a stack's copies lie side by side in the channels."""
+        copies = self.bias.shape[0] if self.bias.dim() == 2 else 1
+        weight = self.weight.reshape(-1, *self.weight.shape[-3:])
+        return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
+
+
+class Block(nn.Module):
+    """Convolution, normalisation of each image by itself, activation, the largest of each 2 by 2 pixels."""
+
+    def __init__(self, inner: int, outer: int, activation: Activation, *, has_normalisation: bool) -> None:
+        super().__init__()
+        self._activation = activation
+        self.convolution = Convolution(inner, outer)
+        self.normalisation = Normalisation(outer) if has_normalisation else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, inner, height, width) to (B, outer, ...); a stack as in `Convolution`."""
+        images = self.convolution(images)
+        if self.normalisation is not None:
+            weight, bias = self.normalisation.weight, self.normalisation.bias
+            groups = weight.shape[0] if weight.dim() == 2 else 1
+            images = functional.group_norm(images, groups, weight.reshape(-1), bias.reshape(-1), NORMALISATION_EPSILON)
+        images = self._activation(images)
+        return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
+
+
+class Blocks(nn.Module):
+    """Blocks one after the other."""
+
+    def __init__(self, channels: Sequence[int], activation: Activation, *, has_normalisation: bool) -> None:
+        super().__init__()
+        for number, (inner, outer) in enumerate(pairwise(channels), start=1):
+            self.add_module(f"block{number}", Block(inner, outer, activation, has_normalisation=has_normalisation))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, first channels, height, width) to (B, last channels, ...)."""
+        for block in self.children():
+            images = block(images)
+        return images
+
+
+class Body(nn.Module):
+    """The blocks after the first, then the hidden linear layers."""
+
+    def __init__(self, architecture: ConvolutionalNetwork) -> None:
+        super().__init__()
+        blocks, self._activation = architecture.blocks, activation_of(architecture.activation)
+        has_normalisation = architecture.normalisation
+        for number, (inner, outer) in enumerate(pairwise(blocks), start=2):
+            self.add_module(
+                f"block{number}", Block(inner, outer, self._activation, has_normalisation=has_normalisation)
+            )
+        widths = (flat_width(architecture.image, blocks), *architecture.hidden)
+        for number, (inner, outer) in enumerate(pairwise(widths), start=len(blocks) + 1):
+            self.add_module(f"layer{number}", Linear(inner, outer, bias=True))
+        self._blocks = len(blocks) - 1
+
+    def forward(self, images: Tensor, copies: int | None) -> Tensor:
+        """What the first block returned to (B, last width), or to (copies, B, last width)."""
+        layers = list(self.children())
+        for block in layers[: self._blocks]:
+            images = block(images)
+        values = _as_rows(images, copies)
+        for layer in layers[self._blocks :]:
+            values = self._activation(layer(values))
+        return values
+
+
+class Convolutional(nn.Module):
+    """Blocks, then linear layers; `represent` gives the inputs of the last layer."""
+
+    def __init__(self, architecture: ConvolutionalNetwork, outputs: int) -> None:
+        super().__init__()
+        self._image, self._dropout = architecture.image, architecture.dropout
+        self.numbers_per_row = _numbers_per_row(architecture.image, architecture.blocks)
+        channels = (architecture.image.channels, architecture.blocks[0])
+        self.input = _extractor(channels, architecture)
+        self.body = Body(architecture)
+        last = architecture.hidden[-1] if architecture.hidden else flat_width(self._image, architecture.blocks)
+        self.head = nn.ModuleDict({"output": Linear(last, outputs, bias=True)})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor]:
+        """(B, pixels) to (B, last hidden width), before dropout."""
+        images, copies = _as_images(rows, self._image)
+        return (self.body(self.input(images), copies),)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """The last layer after dropout: (B, last hidden width) to (B, C)."""
+        (values,) = representations
+        logits: Tensor = self.head["output"](functional.dropout(values, self._dropout, self.training))
+        return logits
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits (B, C) of images laid out flat, (B, pixels)."""
+        return self.decide(self.represent(rows))
+
+
+class ParallelConvolutional(nn.Module):
+    """Two extractors of the same image under one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
+
+    def __init__(self, architecture: ParallelConvolutionalNetwork, outputs: int) -> None:
+        super().__init__()
+        image, self._image, self._dropout = architecture.image, architecture.image, architecture.dropout
+        both = (architecture.common, architecture.unique)
+        self.numbers_per_row = sum(_numbers_per_row(image, blocks) for blocks in both)
+        self.common = _extractor((image.channels, *architecture.common), architecture)
+        self.unique = _extractor((image.channels, *architecture.unique), architecture)
+        width = sum(flat_width(image, blocks) for blocks in both)
+        self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, pixels) to the common and the unique extractor's results, (B, width of each)."""
+        images, copies = _as_images(rows, self._image)
+        return _as_rows(self.common(images), copies), _as_rows(self.unique(images), copies)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """The head on both results side by side, after dropout: to (B, C)."""
+        together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
+        logits: Tensor = self.head["output"](together)
+        return logits
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Logits (B, C) of images laid out flat, (B, pixels)."""
+        return self.decide(self.represent(rows))
+
+
+def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork) -> Blocks:
+    activation = activation_of(architecture.activation)
+    return Blocks(channels, activation, has_normalisation=architecture.normalisation)
+
+
+def _as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
+    """(B, pixels) to (B, channels, height, width); of a stack the copies side by side, and how many they are."""
+    if rows.dim() == 2:
+        return rows.view(-1, image.channels, image.height, image.width), None
+    copies, count = rows.shape[:2]
+    return rows.transpose(0, 1).reshape(count, copies * image.channels, image.height, image.width), copies
+
+
+def _as_rows(images: Tensor, copies: int | None) -> Tensor:
+    """(B, channels, height, width) to (B, numbers), or to (copies, B, numbers)."""
+    if copies is None:
+        return images.flatten(1)
+    return images.reshape(len(images), copies, -1).transpose(0, 1)
+
+
+def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
+    """How many numbers the layers hold for one image."""
+    return sum(
+        channels * height * width
+        for number, channels in enumerate(blocks)
+        for height, width in [sides_after(image, number)]
+    )
