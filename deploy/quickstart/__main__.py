@@ -32,6 +32,7 @@ from quickstart.hospitals import (
     heart_hospitals,
     uci_hospitals,
 )
+from quickstart.image_hospitals import DIGITS, digit_hospitals
 from quickstart.plans import studies_of
 from quickstart.programs import run_to_the_end
 
@@ -55,12 +56,15 @@ _folder = click.Path(path_type=Path)
     default=UCI_HEART,
     show_default=True,
     metavar="NAME|FOLDER",
-    help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table dealt to hospitals), or a folder with "
-    f"{', '.join(HEART.values())}. The researcher's page names the sources.",
+    help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table dealt to hospitals), {DIGITS} (images of "
+    f"digits dealt to hospitals), or a folder with {', '.join(HEART.values())}. "
+    "The researcher's page names the sources.",
 )
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--sites", type=click.IntRange(2, 20), help="How many hospitals. [default: all, or 3 of breast-cancer]")
+@click.option(
+    "--sites", type=click.IntRange(2, 20), help="How many hospitals. [default: all, 3 of breast-cancer, or 5 of digits]"
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--json", "json_file", type=_folder, help="A file for the figures.")
 @click.option("--output", type=_folder, default=Path("quickstart-run"), show_default=True, help="A folder to fill.")
@@ -113,6 +117,8 @@ def _default_methods(data: str, *, has_concepts: bool) -> tuple[str, ...]:
 
 def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[HospitalData]:
     """The hospitals that a person asked for, their tables and contracts in a folder."""
+    if data == DIGITS:
+        return digit_hospitals(sites or 5, tables, seed)
     if data == BREAST_CANCER:
         return dealt_hospitals(sites or 3, tables, seed)
     return (uci_hospitals(tables) if data == UCI_HEART else heart_hospitals(Path(data), tables))[:sites]
@@ -121,10 +127,10 @@ def _hospitals(data: str, sites: int | None, tables: Path, seed: int) -> list[Ho
 def _check_words(*, data: str, sites: int | None, json_file: Path | None, methods: tuple[str, ...]) -> None:
     """Refuse what cannot work before anything is made."""
     studies_of(methods)
-    most = {BREAST_CANCER: 20, UCI_HEART: len(UCI_HOSPITALS)}.get(data, len(HEART))
+    most = {BREAST_CANCER: 20, DIGITS: 20, UCI_HEART: len(UCI_HOSPITALS)}.get(data, len(HEART))
     if sites is not None and sites > most:
         raise _usage(f"--data {data} has {most} hospitals, not {sites}.", "Use a smaller number, or omit --sites.")
-    if data not in (UCI_HEART, BREAST_CANCER):
+    if data not in (UCI_HEART, BREAST_CANCER, DIGITS):
         absent = [file for file in HEART.values() if not (Path(data) / file).is_file()]
         if absent:
             raise _usage(

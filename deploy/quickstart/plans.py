@@ -15,6 +15,7 @@ from protos.plan.architecture import Architecture, Part
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, parse_document
 from protos.plan.ingredients import (
+    AllButNormalisation,
     ColumnByColumn,
     ControlVariates,
     ExtractorContrast,
@@ -24,7 +25,9 @@ from protos.plan.ingredients import (
     Parts,
 )
 from protos.plan.methods import MethodChoice, described, method_names
+from protos.plan.networks.convolutional_networks import ImageSize
 from quickstart.hospitals import HospitalData
+from site_agent.trainer.data.contract import read_contract
 
 CONCEPTS = Path(__file__).parent.parent / "data" / "uci-heart" / "concepts.yaml"
 _FEWEST_SITES = 3
@@ -84,7 +87,9 @@ def plan_of(
     method, names = study.choice.method(), method_names(study.choice)
     if names == ("federated-prior",):
         return _prior_plan(study, hospitals)
-    network = _network(method, latent)
+    contract = read_contract(hospitals[0].contract)
+    image, target = contract.image, contract.target
+    network = _network(method, latent) if image is None else _image_network(method, image.image, latent)
     agreed = agreed_sizes(method, TypeAdapter(Architecture).validate_json(json.dumps(network)))
     has_columns = isinstance(method.procedure, ColumnByColumn)
     plan: dict[str, Any] = {
@@ -101,11 +106,11 @@ def plan_of(
         rule = {"rule": "held-out-loss", "standard_errors": 1.5, "largest_rise": 0.2}
         plan["acceptance"] = rule | {"quorum": len(hospitals) - 1}
     if isinstance(method.procedure, ControlVariates):
-        plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01}
+        plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01 if image is None else 0.1}
     if "columns" in agreed:
         plan |= _columns(hospitals, share=0.5 if has_columns else 1.0, is_masked=is_masked)
     if "outputs" in agreed:
-        plan["outputs"] = 1
+        plan["outputs"] = 1 if len(target.classes) == 2 else len(target.classes)
     return plan
 
 
@@ -113,8 +118,6 @@ def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, An
     """The concepts that three or more of the hospitals record. With the default of four, a clinic with few women would
     take the column of the sex away from all others.
     """
-    from site_agent.trainer.data.contract import read_contract
-
     recorded = {
         hospital.name: {feature.concept for feature in read_contract(hospital.contract).features}
         for hospital in hospitals
@@ -137,14 +140,24 @@ def _network(method: Method, latent: int) -> dict[str, Any]:
     return {"name": "global-layers-network", "latent": latent, "gate": False, "input_normalisation": False}
 
 
+def _image_network(method: Method, image: ImageSize, latent: int) -> dict[str, Any]:
+    """Three blocks and two linear layers, as the paper of PLayer-FL has them for small images."""
+    read = {"image": image.model_dump(mode="json")}
+    blocks = [latent // 4, latent // 2, latent // 2]
+    is_common = isinstance(method.federated, Parts) and Part.COMMON in method.federated.parts
+    if is_common or any(isinstance(penalty, ExtractorContrast) for penalty in method.penalties):
+        return read | {"name": "parallel-convolutional", "common": blocks[:2], "unique": blocks[:2]}
+    has_normalisation = isinstance(method.federated, AllButNormalisation)
+    hidden = {"blocks": blocks, "hidden": [latent // 2]}
+    return read | hidden | {"name": "convolutional", "normalisation": has_normalisation}
+
+
 def _columns(hospitals: Sequence[HospitalData], share: float, *, is_masked: bool) -> dict[str, Any]:  # Any: YAML
     """The encoded columns of all hospitals once, of each the first so many, and who records what not all do.
 
     Under masking, a column that fewer than three of three or more hospitals record is not used, since its sum would be
     about too few. If that leaves no column, all stay, and the plan is refused with the reason.
     """
-    from site_agent.trainer.data.contract import read_contract
-
     own = {hospital.name: read_contract(hospital.contract).encoded_columns for hospital in hospitals}
     chosen = (columns[: max(1, round(share * len(columns)))] for columns in own.values())
     recorded = {

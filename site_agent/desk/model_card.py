@@ -25,6 +25,7 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED
 from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.comparison.scored_rows import scored_rows
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.evaluation import HeldOutRows
 from site_agent.trainer.saved_model import versions
 
@@ -73,7 +74,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
         "task": contract.target.task,
         "target": contract.target.name,
-        "features": [feature.name for feature in contract.features],
+        "features": [*(feature.name for feature in contract.features), *_images(contract)],
         "rows": {part: _cell(count) for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
@@ -108,6 +109,10 @@ def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
         "calibration": {},
         "conclusion": saved[RECEIVING]["sentence"],
     }
+
+
+def _images(contract: Contract) -> list[Json]:
+    return [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
 
 
 def _built_of(used: ModelInUse) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
+from protos.plan.architecture import ConvolutionalNetwork, ParallelConvolutionalNetwork
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.training.batches import check_batches
@@ -25,6 +26,7 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
     """
     checks: tuple[Callable[[], None], ...] = (
         lambda: _check_outputs(plan, dataset),
+        lambda: _check_images(plan, dataset),
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
         lambda: check_batches(plan.schedule, len(dataset.training)),
@@ -63,6 +65,19 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
             remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. They name the sites "
             "that record a column, or have training patients of a class, unless all sites do.",
         )
+
+
+def _check_images(plan: Plan, dataset: Dataset) -> None:
+    """A network of images reads them as its plan says, and nothing else."""
+    network = plan.architecture
+    if not isinstance(network, ConvolutionalNetwork | ParallelConvolutionalNetwork) or network.image == dataset.image:
+        return
+    own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
+    raise ConfigurationError(
+        what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
+        consequence="Nothing was trained and nothing left this site.",
+        remedy="Declare images of the plan's size in the contract, or ask the researcher for a plan that fits.",
+    )
 
 
 def _check_outputs(plan: Plan, dataset: Dataset) -> None:

@@ -66,10 +66,17 @@ class Network:
         self._pump = asyncio.create_task(self._carry())
         self.engine.start()
 
-    def add(self, name: str, changes: Callable[[str, int, int, Vector], Vector] | None = None, **policy: Any) -> Site:
-        """Start a hospital's agent; it connects by itself."""
+    def add(
+        self,
+        name: str,
+        changes: Callable[[str, int, int, Vector], Vector] | None = None,
+        trainer: MadeUpTrainer | None = None,
+        **policy: Any,
+    ) -> Site:
+        """Start a hospital's agent; it connects by itself. Behind it is `trainer`, or a made-up one."""
         seconds = lambda: self.order.uniform(0.0, 5.0)  # noqa: E731
-        trainer = MadeUpTrainer(name, changes, seconds) if changes else MadeUpTrainer(name, seconds=seconds)
+        if trainer is None:
+            trainer = MadeUpTrainer(name, changes, seconds) if changes else MadeUpTrainer(name, seconds=seconds)
         site = Site(
             name,
             self.plan,

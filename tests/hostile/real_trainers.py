@@ -21,10 +21,10 @@ from protos.wire.messages import Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.worker import begin_study
-from site_agent.trainer_socket import Message, Prepare, Prepared, Train, Trained
+from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Train, Trained
 from tests.hostile.masking_coordinator import ask_for, total
 from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
-from tests.site_agent.trainer.sites import NAMES, Table, make_site
+from tests.site_agent.trainer.sites import NAMES, make_site
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Sum: TypeAlias = npt.NDArray[np.float64]
@@ -40,7 +40,8 @@ def hospitals(plan: Plan, folder: Path, columns: Mapping[str, slice] | slice) ->
     found = []
     for name in plan.site_names:
         mine = columns if isinstance(columns, slice) else columns[name]
-        trainer = RealTrainer(name, folder / name, table="breast-cancer", columns=mine)
+        place = folder / name / "hospital"
+        trainer = RealTrainer(name, make_site(place, name, table="breast-cancer", columns=mine, draws="secret"))
         found.append(Site(name, plan, folder / name / "state", trainer=trainer))
     return found
 
@@ -68,9 +69,9 @@ def trainers_of(sites: list[Site]) -> list[RealTrainer]:
 class RealTrainer(MadeUpTrainer):
     """A hospital's own study, asked as its gate asks the trainer."""
 
-    def __init__(self, site: str, folder: Path, *, table: Table, columns: slice) -> None:
+    def __init__(self, site: str, configuration: Path) -> None:
         super().__init__(site)
-        self._configuration = make_site(folder / "hospital", site, table=table, columns=columns, draws="secret")
+        self._configuration = configuration
         self.study: Study | None = None
         self.update: Vector = np.empty(0, np.float32)  # the secret: what was handed out last
 
@@ -90,6 +91,12 @@ class RealTrainer(MadeUpTrainer):
                 self.update = answer.changes.astype(np.float32)
                 scalars = np.array(answer.scalars, "<i8").tobytes()
                 return Trained(number, self.study.rows, answer.changes.astype("<f4").tobytes() + scalars)
+            case Conclude(payload=payload) if self.study is not None:
+                best = None if message.best_round < 0 else message.best_round
+                layers = bytes.fromhex(message.layers)
+                asked = Asked(round=message.round, stage=Stage.REPORT, layers=layers, best_round=best)
+                self.study.close(asked, np.frombuffer(payload, "<f4").copy())
+                return Agreed()
             case _:
                 return await super().ask(message, largest_payload)
 

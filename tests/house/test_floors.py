@@ -56,6 +56,7 @@ PATIENTS = frozenset(
         "sqlalchemy",
         "pyarrow",
         "openpyxl",
+        "PIL",
         "onnx",
         "onnxruntime",
         "blake3",

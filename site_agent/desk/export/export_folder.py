@@ -41,6 +41,8 @@ from site_agent.trainer.data import cell_rules
 from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
+from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.data.value_intervals import interval_rule
 from site_agent.trainer.saved_model import SavedModel
@@ -146,8 +148,9 @@ def answers(
 ) -> npt.NDArray[np.float64]:
     """What `predict` says of inputs (rows, inputs): (rows,) or (rows, classes)."""
     contract = applied.model.preprocessing.contract
-    features = features_of(contract, values)
-    table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None)
+    images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
+    features = {} if contract.image is not None else features_of(contract, values)
+    table = Table(contract=contract, rows=len(values), features=features, target=None, patients=None, images=images)
     scores = applied.scores(applied.model.encode(table))
     return scores if changed is None else changed.apply(scores)
 
@@ -165,6 +168,7 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
         "decimal": contract.format.decimal,
         "features": _features(model),
         "days": [_day(contract, column) for column in other_days(contract)],
+        "image": None if contract.image is None else _image(contract.image),
         "module": None if own is None else own.facts,
         "operations": [
             {"name": one.name, "inputs": list(one.inputs), "output": one.output, "attributes": _plain(one.attributes)}
@@ -193,6 +197,19 @@ def _features(model: SavedModel) -> list[Json]:
         }
         for feature in contract.features
     ]
+
+
+def _image(column: ImageColumn) -> Json:
+    """The size of an image and the intensities that are possible in it."""
+    size = column.image
+    return {
+        "name": column.name,
+        "channels": size.channels,
+        "height": size.height,
+        "width": size.width,
+        "highest": column.highest,
+        "window": list(column.limits),
+    }
 
 
 def _interval(contract: Contract, feature: Feature) -> Json:

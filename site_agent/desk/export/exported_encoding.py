@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
@@ -18,8 +19,10 @@ from site_agent.trainer.data.encodings import (
     OrdinalEncoding,
     PiecewiseEncoding,
     QuantileEncoding,
+    Scale,
     encode,
 )
+from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.preprocessing import Preprocessing
 
 
@@ -33,7 +36,21 @@ def encoded(graph: Graph, preprocessing: Preprocessing) -> str:
         if isinstance(feature, DateFeature):
             value = interval_of_date(graph, preprocessing.contract, feature, value)
         parts.append(graph.apply("cast", _feature(graph, feature, encoding, value), to="float32"))
+    if preprocessing.contract.image is not None:
+        parts.append(_pixels(graph, preprocessing.contract.image, preprocessing.pixel_scales))
     return parts[0] if len(parts) == 1 else graph.apply("concatenate", *parts, axis=1)
+
+
+def _pixels(graph: Graph, column: ImageColumn, scales: Sequence[Scale]) -> str:
+    """Standardised pixels, from the intensities of the file; see `image_files.in_window`."""
+    low, high = column.limits
+    inside = graph.clipped(INPUT, [[float(low)]], [[float(high)]])
+    each = column.image.height * column.image.width
+    # (value - low) / (high - low), then (that - mean) / deviation of its channel.
+    centres = np.repeat([low + scale.mean * (high - low) for scale in scales], each)[None]
+    widths = np.repeat([scale.deviation * (high - low) for scale in scales], each)[None]
+    centred = graph.apply("subtract", inside, graph.constant(centres, "float64"))
+    return graph.apply("cast", graph.apply("divide", centred, graph.constant(widths, "float64")), to="float32")
 
 
 def interval_of_date(graph: Graph, contract: Contract, feature: DateFeature, own: str) -> str:

@@ -48,6 +48,8 @@ NAMES: Final = frozenset(
         "slice",
         "gather",
         "forest",
+        "convolution",
+        "largest",
         "module",
     }
 )

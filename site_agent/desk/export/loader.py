@@ -8,6 +8,8 @@
 Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
 A row has what the table has, by the columns' names. A date is text as model.json says how it is written (`pattern`), a
 datetime.date, or a number: days since 1970-01-01.
+An image is a list of its intensities as the file has them: channel by channel, in each row by row; nested lists are
+allowed. Its size, already turned and stretched, is in model.json under `image`.
 The answer is a list with an entry for each row: the probability of the positive class, a list with one for each class,
 or a number in the target's unit. It is None where a column or a value is missing that the model needs, where the
 contract does not allow a value, or where a number leaves what the training rows had; `model.why(rows)` says why.
@@ -165,6 +167,11 @@ def _computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Te
         return first[:, attributes["places"]]
     if name == "forest":
         return _forest(*inputs)
+    if name == "convolution":
+        return torch.nn.functional.conv2d(first, inputs[1], inputs[2], padding=1)
+    if name == "largest":
+        largest: Tensor = torch.nn.functional.max_pool2d(first, 2)
+        return largest
     raise ValueError(f"an operation that this loader does not know: {name}")
 
 

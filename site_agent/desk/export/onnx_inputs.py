@@ -2,7 +2,8 @@
 
 A number is as in the table, NaN where missing; of a code the position among the declared ones, -1 where unknown; of a
 date the days since 1970-01-01, NaN where missing. So nobody has to compute an interval before asking the model: the
-graph does, as `site_agent.trainer.data.value_intervals` does.
+graph does, as `site_agent.trainer.data.value_intervals` does. Of an image the inputs are its intensities as a file has
+them, channel by channel, in each row by row.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
     other the first one decides.
     """
     generator = np.random.default_rng(seed)
+    if contract.image is not None:
+        drawn_images = generator.integers(0, contract.image.highest + 1, (rows, contract.image.image.numbers))
+        return drawn_images.astype(np.float64)
     limits = {one.name: (one.low, one.high) for one in profile.columns} if profile else {}
     days = [_MADE_UP_DAY + generator.integers(0, 1000, rows).astype(np.float64) for _ in other_days(contract)]
     columns: list[Numbers] = []

@@ -10,6 +10,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
+from protos.plan.networks.convolutional_networks import is_halved
 from protos.plan.networks.dense_networks import ActivationName
 from site_agent.desk.export.graph import Graph
 from site_agent.trainer.models.layers import NORMALISATION_EPSILON, NORMALISATION_FACTOR
@@ -41,12 +42,15 @@ class Layers:
     def layer_normalised(self, value: str, name: str) -> str:
         """Mean 0 and variance 1 over the last axis, then scale and shift."""
         graph = self.graph
+        scaled = graph.apply("multiply", self._standardised(value), graph.constant(self.tensors[f"{name}.weight"]))
+        return graph.apply("add", scaled, graph.constant(self.tensors[f"{name}.bias"]))
+
+    def _standardised(self, value: str) -> str:
+        graph = self.graph
         centred = graph.apply("subtract", value, graph.apply("mean", value))
         variance = graph.apply("mean", graph.apply("multiply", centred, centred))
         root = graph.apply("sqrt", graph.apply("add", variance, graph.constant([NORMALISATION_EPSILON])))
-        plain = graph.apply("divide", centred, root)
-        scaled = graph.apply("multiply", plain, graph.constant(self.tensors[f"{name}.weight"]))
-        return graph.apply("add", scaled, graph.constant(self.tensors[f"{name}.bias"]))
+        return graph.apply("divide", centred, root)
 
     def fully_connected(self, value: str, name: str) -> str:
         """SELU(Linear(BN(x)))."""
@@ -58,6 +62,21 @@ class Layers:
         if f"{name}.gate.weight" in self.tensors:
             hidden = self.graph.apply("multiply", hidden, self.linear(value, f"{name}.gate"))
         return self.linear(hidden, f"{name}.outer")
+
+    def block(self, images: str, name: str, activation: ActivationName, size: tuple[int, int]) -> str:
+        """A block of a network of images: from (rows, channels, height, width), where `size` is height and width."""
+        graph, (height, width) = self.graph, size
+        names = (f"{name}.convolution.weight", f"{name}.convolution.bias")
+        value = graph.apply("convolution", images, *(graph.constant(self.tensors[one]) for one in names))
+        if f"{name}.normalisation.weight" in self.tensors:
+            channels = len(self.tensors[f"{name}.normalisation.weight"])
+            flat = graph.apply("reshape", value, shape=(-1, channels * height * width))
+            value = graph.apply("reshape", self._standardised(flat), shape=(-1, channels, height, width))
+            kinds = [self.tensors[f"{name}.normalisation.{kind}"][:, None, None] for kind in ("weight", "bias")]
+            scaled = graph.apply("multiply", value, graph.constant(kinds[0]))
+            value = graph.apply("add", scaled, graph.constant(kinds[1]))
+        value = self.activated(value, activation)
+        return graph.apply("largest", value) if is_halved(height, width) else value
 
     def activated(self, value: str, activation: ActivationName) -> str:
         """The activation that a plan names."""

@@ -100,6 +100,12 @@ class _Writer:
                 "gather": lambda one: self._node(
                     "Gather", (*one.inputs, self._whole(_whole(one, "places"))), one.output, axis=1
                 ),
+                "convolution": lambda one: self._node(
+                    "Conv", one.inputs, one.output, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+                ),
+                "largest": lambda one: self._node(
+                    "MaxPool", one.inputs, one.output, kernel_shape=[2, 2], strides=[2, 2]
+                ),
                 "cast": self._cast,
                 "slice": self._slice,
                 "forest": self._forest,

@@ -6,17 +6,21 @@ module is Python code, which nobody can write down: its tensors go with the expo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
+    ConvolutionalNetwork,
     DenseNetwork,
     FeatureTokensNetwork,
     GlobalLayersNetwork,
     NamedTensors,
+    ParallelConvolutionalNetwork,
     ParallelNetwork,
 )
+from protos.plan.networks.convolutional_networks import sides_after
 from site_agent.desk.export.graph import MODULE
 from site_agent.desk.export.onnx_layers import Layers
 
@@ -47,6 +51,18 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: str, colum
             return _columns(layers, architecture, rows, columns, common)
         case FeatureTokensNetwork():
             return _feature_tokens(layers, architecture, rows, columns)
+        case ConvolutionalNetwork():
+            images = _images(layers, architecture, rows)
+            flat = _blocks(layers, architecture, images, ["input", *["body"] * (len(architecture.blocks) - 1)])
+            first = len(architecture.blocks) + 1
+            for number in range(first, first + len(architecture.hidden)):
+                flat = layers.activated(layers.linear(flat, f"body.layer{number}"), architecture.activation)
+            return layers.linear(flat, "head.output")
+        case ParallelConvolutionalNetwork():
+            images = _images(layers, architecture, rows)
+            both = (("common", architecture.common), ("unique", architecture.unique))
+            extracted = [_blocks(layers, architecture, images, [part] * len(blocks)) for part, blocks in both]
+            return layers.linear(layers.graph.apply("concatenate", *extracted, axis=1), "head.output")
         case NamedTensors():
             layers.graph.constants.update({f"{MODULE}{name}": array for name, array in layers.tensors.items()})
             return layers.graph.apply("module", rows)
@@ -60,6 +76,23 @@ def _chain(
     for number in range(first, last + 1):
         value = layers.activated(layers.linear(value, f"{part}.layer{number}"), architecture.activation)
     return value
+
+
+def _images(layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, rows: str) -> str:
+    image = architecture.image
+    return layers.graph.apply("reshape", rows, shape=(-1, image.channels, image.height, image.width))
+
+
+def _blocks(
+    layers: Layers, architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, value: str, parts: Sequence[str]
+) -> str:
+    """Blocks one after the other, each in its part; the last one's numbers in one axis."""
+    for number, part in enumerate(parts, start=1):
+        size = sides_after(architecture.image, number - 1)
+        value = layers.block(value, f"{part}.block{number}", architecture.activation, size)
+    height, width = sides_after(architecture.image, len(parts))
+    channels = len(layers.tensors[f"{parts[-1]}.block{len(parts)}.convolution.bias"])
+    return layers.graph.apply("reshape", value, shape=(-1, channels * height * width))
 
 
 def _columns(layers: Layers, architecture: ColumnsNetwork, rows: str, columns: int, common: int) -> str:

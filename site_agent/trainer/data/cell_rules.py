@@ -42,6 +42,7 @@ UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("no date as the declared pattern writes it")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
+NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one outside of what the file format allows")
 FOREIGN: Final = Flaw("outside of the training rows")
 
 
@@ -222,7 +223,7 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
 
 def reason(column: str, flaw: Flaw, cell: object) -> str:
     """Why a row is not predicted, for a person: the column, the flaw, and the value where there is one."""
-    has_value = flaw not in (MISSING, ABSENT)
+    has_value = flaw not in (MISSING, ABSENT) and cell != ""
     return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
 
 
@@ -246,6 +247,7 @@ class RowReader:
         """`facts` are those of model.json."""
         self._columns = [(column, rule_of(column["rule"])) for column in (*facts["features"], *facts["days"])]
         self._decimal: str = facts["decimal"]
+        self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
         """A row as the model reads it, and why it must not be predicted: nothing where it may be.
@@ -253,6 +255,11 @@ class RowReader:
         The numbers are in the order of model.json's features and then its days: NaN where missing, of a code its
         position, of a date the days since 1970-01-01.
         """
+        if self._image is not None:
+            numbers = _intensities(self._image, row)
+            if isinstance(numbers, Flaw):
+                return [], [f"column {self._image['name']}: {numbers.words}"]
+            return numbers, []
         cells = {column["name"]: self._cell(column, rule, row) for column, rule in self._columns}
         reasons = []
         for column, _ in self._columns:
@@ -315,6 +322,23 @@ class RowReader:
         low, high = column.get("limits", (None, None))
         is_foreign = (low is not None and value < low) or (high is not None and value > high)
         return (FOREIGN if is_foreign else None), value
+
+
+def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float] | Flaw:
+    """An image's numbers, channel by channel, from lists that may lie in lists."""
+    if row.get(image["name"]) is None:
+        return ABSENT
+    numbers = image["channels"] * image["height"] * image["width"]
+    found, parts = list[float](), [row[image["name"]]]
+    while parts and len(found) <= numbers:
+        part = parts.pop()
+        if isinstance(part, list | tuple):
+            parts.extend(reversed(part))
+        elif isinstance(part, int | float) and not isinstance(part, bool) and 0 <= part <= image["highest"]:
+            found.append(float(part))
+        else:
+            return NOT_INTENSITIES
+    return found if len(found) == numbers and not parts else NOT_INTENSITIES
 
 
 def _day(rule: DateRule, cell: Any) -> float | Flaw:

@@ -40,6 +40,7 @@ from site_agent.trainer.data.contract_columns import (
     PatientColumn,
 )
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.image_column import ImageColumn
 
 __all__ = [
     "UNKNOWN",
@@ -54,6 +55,7 @@ __all__ = [
     "Format",
     "GroupColumn",
     "IgnoredColumn",
+    "ImageColumn",
     "MeasuredFeature",
     "MultiClassTarget",
     "NumericFeature",
@@ -156,6 +158,7 @@ Column = Annotated[
     | PatientColumn
     | GroupColumn
     | DayColumn
+    | ImageColumn
     | IgnoredColumn,
     Field(discriminator="role"),
 ]
@@ -176,8 +179,12 @@ class Contract(Document):
             raise ValueError(f"exactly one column has the role target, not {roles.count('target')}")
         if roles.count("patient") > 1:
             raise ValueError("at most one column has the role patient")
-        if not self.features:
-            raise ValueError("at least one column has the role feature")
+        if roles.count("image") > 1:
+            raise ValueError("at most one column has the role image")
+        if not self.features and self.image is None:
+            raise ValueError("at least one column has the role feature or image")
+        if self.features and self.image is not None:
+            raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
         check_distinct(self.encoded_columns, "these names are the same after encoding, in lower case")
         for column in self.columns:
             if isinstance(column, CategoricalFeature | GroupColumn):
@@ -217,6 +224,11 @@ class Contract(Document):
         return next((column for column in self.columns if isinstance(column, PatientColumn)), None)
 
     @property
+    def image(self) -> ImageColumn | None:
+        """The column with the path of each row's image, if the model reads images."""
+        return next((column for column in self.columns if isinstance(column, ImageColumn)), None)
+
+    @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:
         """The columns by which results are distinguished, features with `group: true` among them."""
         return tuple(
@@ -233,7 +245,8 @@ class Contract(Document):
     @property
     def encoded_columns(self) -> tuple[str, ...]:
         """The names of all columns after encoding; they depend on the contract alone, on no row."""
-        return tuple(name for feature in self.features for name in feature.encoded_columns)
+        images = () if self.image is None else self.image.encoded_columns
+        return (*(name for feature in self.features for name in feature.encoded_columns), *images)
 
     @property
     def digest(self) -> str:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
 from protos.plan.nearest import nearest_name
+from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
 from site_agent.trainer.data.column_profile import Profile, profile_of
@@ -56,7 +57,8 @@ class Dataset:
 
     `training_patients`, `validation_patients` and `test_patients` are int64 of shape (rows,), equal for rows of one
     patient; None where the contract declares no patient column. `profile` is of the training rows.
-    `rows_without_outcome` are in none of the parts: the contract says `missing: drop`.
+    `rows_without_outcome` are in none of the parts: the contract says `missing: drop`. `image` is the size of the
+    images whose pixels are the columns.
     """
 
     training: Examples
@@ -71,6 +73,7 @@ class Dataset:
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     profile: Profile | None = None
     rows_without_outcome: int = 0
+    image: ImageSize | None = None
 
     @property
     def outputs(self) -> int:
@@ -131,6 +134,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         ),
         profile=profile_of(table.contract, table, rows.training, training_patients),
         rows_without_outcome=len(table.dropped),
+        image=None if table.contract.image is None else table.contract.image.image,
     )
     return dataset, preprocessing
 

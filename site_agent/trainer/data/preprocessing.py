@@ -70,6 +70,7 @@ class Preprocessing(Document):
     contract: Contract
     encodings: tuple[Annotated[Encoding, Field(discriminator="kind")], ...]
     target_scale: Scale | None
+    pixel_scales: tuple[Scale, ...] = ()  # of images, one for each channel
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
         """Without means and medians, so that the record can stand in a traceback."""
@@ -103,6 +104,13 @@ class Preprocessing(Document):
             if not np.isfinite(encoded[:, place : place + width]).all():
                 too_far.append(feature.name)
             place += width
+        if table.images is not None:
+            images = table.images if rows is None else table.images[rows]
+            parts = np.split(images, len(self.pixel_scales), axis=1)
+            for scale, part in zip(self.pixel_scales, parts, strict=True):
+                columns = slice(place, place + part.shape[1])
+                encoded[:, columns] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
+                place += part.shape[1]
         if too_far:
             raise DataError(
                 what=f"Values lie too far from those of the training rows in: {', '.join(too_far[:5])}.",
@@ -207,7 +215,17 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         contract=contract,
         encodings=tuple(encodings),
         target_scale=fit_scale(table.target[training_rows]) if has_scale and table.target is not None else None,
+        pixel_scales=_pixel_scales(contract, table, training_rows),
     )
+
+
+def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tuple[Scale, ...]:
+    """Mean and deviation of each channel over all pixels of the training rows."""
+    if contract.image is None or table.images is None:
+        return ()
+    images = table.images[training_rows]
+    channels = np.split(images, contract.image.image.channels, axis=1)
+    return tuple(fit_scale(channel.reshape(-1).astype(np.float64)) for channel in channels)
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
@@ -221,7 +239,8 @@ def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
     """What has to agree for a table to be encoded; units, ranges and markers may have been corrected."""
-    return [
+    images = [] if contract.image is None else [(contract.image.name, (str(contract.image.image),))]
+    return images + [
         (item.name, item.codes if isinstance(item, CategoricalFeature) else (item.missing,))
         for item in contract.features
     ]

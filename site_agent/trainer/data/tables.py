@@ -12,6 +12,7 @@ site's `63` are the same. The rules:
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sys
 from collections import Counter
@@ -47,6 +48,7 @@ from site_agent.trainer.data.contract_columns import (
     GroupColumn,
     MeasuredFeature,
 )
+from site_agent.trainer.data.image_files import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.format_guess import format_hint
@@ -72,6 +74,7 @@ class Table:
             declared codes, -1 where unknown.
         target: float64 of shape (rows,): 0 and 1, the index of the class, or the number; None when
             read for prediction.
+        images: float32 of shape (rows, numbers of an image), each in [0, 1]; None if the contract has no images.
         patients: one identifier per row, None if the table has no such column.
         group_positions: by name of a column of role group, positions as for categorical features.
         row_numbers: int64 of shape (rows,), as a spreadsheet counts; None for a table that was made up.
@@ -86,6 +89,7 @@ class Table:
     group_positions: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     row_numbers: npt.NDArray[np.int64] | None = None
     dropped: tuple[int, ...] = ()
+    images: Pixels | None = None
 
     def __repr__(self) -> str:
         """Without a value of any patient, so that the record can stand in a traceback."""
@@ -105,12 +109,22 @@ class Table:
         return MappingProxyType(labels)
 
     @cached_property
+    def image_marks(self) -> tuple[Numbers, ...]:
+        """A column of float64 whose values are equal for equal images; none without images."""
+        if self.images is None:
+            return ()
+        marks = (hashlib.blake2b(row.tobytes(), digest_size=6).digest() for row in self.images)
+        return (np.array([int.from_bytes(mark, "little") for mark in marks], dtype=np.float64),)
+
+    @cached_property
     def digest(self) -> str:
         """BLAKE3 of everything that was read, the contract included, in hexadecimal. It stays at the site."""
         numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
         arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
         if self.target is not None:
             arrays.append(("target", self.target))
+        if self.images is not None:
+            arrays.append(("images", self.images))
         patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
         arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
         return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
@@ -205,6 +219,8 @@ class _Reading:
         self.rows: list[npt.NDArray[np.int64]] = []
         self.drops = not for_prediction and contract.target.missing == "drop"
         self.dropped: list[int] = []
+        self.folder: ImageFolder | None = None
+        self.images: list[Pixels] = []
 
     def run(self, path: Path) -> Table:
         try:
@@ -226,8 +242,10 @@ class _Reading:
                 width = len(positions)
             self.mistakes.stop_if_any()
             parsers = self._parsers(positions)
-            patient = self.contract.patient
-            read = {*parsers, *([patient.name] if patient and patient.name in positions else [])}
+            patient, image = self.contract.patient, self.contract.image
+            read = {*parsers, *(column.name for column in (patient, image) if column and column.name in positions)}
+            if image is not None and image.name in positions:
+                self.folder = ImageFolder(image, path, self.contract.missing_markers)
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
             own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
@@ -260,7 +278,7 @@ class _Reading:
                 may_be_absent = not column.required
             else:
                 may_be_absent = isinstance(column, IgnoredColumn) or (self.for_prediction and name not in needed)
-            if not counts[name] and self.for_prediction and column.role == "feature" and name not in needed:
+            if not counts[name] and self.for_prediction and column.role in ("feature", "image") and name not in needed:
                 self.absent += [] if may_be_absent else [name]
             elif not counts[name] and not may_be_absent:
                 self.mistakes.add(f"{ABSENT.words}{like_column(name, found, declared)}", column=name)
@@ -346,6 +364,18 @@ class _Reading:
             self.patients += [cells[place].strip() for place in np.flatnonzero(kept)]
         for name, place in self.other_places.items():
             self.others[name] += block.texts_at(place)
+        self._take_images(block, positions, kept)
+
+    def _take_images(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
+        if self.folder is None or self.contract.image is None:
+            return
+        name, used = self.contract.image.name, np.flatnonzero(kept)
+        cells = block.texts_at(positions[name])
+        taken = self.folder.read([cells[place] for place in used])
+        self.images.append(taken.pixels)
+        for words, places in taken.flaws.items():
+            found = used[list(places)]
+            self.mistakes.add(words, block.rows[found].tolist(), column=name)
 
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
@@ -395,7 +425,16 @@ class _Reading:
             group_positions=MappingProxyType(columns),
             row_numbers=rows,
             dropped=tuple(self.dropped),
+            images=self._all_images(len(rows)),
         )
+
+    def _all_images(self, rows: int) -> Pixels | None:
+        if self.contract.image is None:
+            return None
+        numbers = self.contract.image.image.numbers
+        images = np.concatenate(self.images) if self.images else np.full((rows, numbers), np.nan, dtype=np.float32)
+        images.flags.writeable = False
+        return images
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient

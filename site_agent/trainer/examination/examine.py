@@ -26,6 +26,7 @@ from site_agent.trainer.examination.examined_columns import (
     column_findings,
     outcome_and_group_findings,
 )
+from site_agent.trainer.examination.examined_images import image_findings
 from site_agent.trainer.examination.examined_outcome import (
     Part,
     alone,
@@ -136,7 +137,7 @@ def examine(survey: Survey, split: Split) -> Examination:
             rows = split_rows(table, split)
         except DataError as error:
             found.append(Finding(level="error", key="split", words=error.what.removesuffix(".")))
-        found += row_findings(table, rows)
+        found += [*row_findings(table, rows), *image_findings(table)]
     if rows is not None:
         parts = parts_of(table, rows, patients)
         if not isinstance(table.contract.target, RegressionTarget):

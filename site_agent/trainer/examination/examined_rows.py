@@ -64,7 +64,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
     """Uint64 of shape (rows,), equal for equal rows and, but for one chance in about 2 ** 24, for no others."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
-    columns = [*table.features.values(), *([] if table.target is None else [table.target])]
+    columns = [*table.features.values(), *table.image_marks, *([] if table.target is None else [table.target])]
     for values in columns:
         # One NaN is another's equal here, and minus zero is zero.
         bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)

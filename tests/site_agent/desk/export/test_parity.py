@@ -138,6 +138,62 @@ def test_every_network_is_written_down(network: str) -> None:
     assert max(differences(model(network))) <= LARGEST_DIFFERENCE
 
 
+IMAGES: dict[str, dict[str, Any]] = {
+    "blocks alone": {"name": "convolutional", "blocks": [3], "hidden": []},
+    "blocks and layers": {"name": "convolutional", "blocks": [3, 4, 2], "hidden": [5, 4], "activation": "gelu"},
+    "normalised": {"name": "convolutional", "blocks": [3, 4], "normalisation": True, "activation": "selu"},
+    "two extractors": {"name": "parallel-convolutional", "common": [3], "unique": [4, 2], "normalisation": True},
+    "pixels as columns": {"name": "dense", "hidden": [5]},
+}
+
+
+def image_model(network: str, channels: int, window: list[int] | None) -> SavedModel:
+    """A saved model of images of 5 by 7 pixels, with drawn values."""
+    generator, size = np.random.default_rng(5), {"height": 5, "width": 7, "channels": channels}
+    scan = {"name": "scan", "role": "image", "folder": "scans", "image": size, "window": window}
+    columns = [scan, {"name": "outcome", "role": "target"} | TARGETS["multi-class"]]
+    declared = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+    images = generator.random((40, 35 * channels), dtype=np.float32)
+    target = generator.integers(0, 3, 40) * 1.0
+    table = Table(contract=declared, rows=40, features={}, target=target, patients=None, images=images)
+    architecture = IMAGES[network] | ({} if network == "pixels as columns" else {"image": size})
+    made, rows = make_plan(method={"name": "local"}, architecture=architecture), np.arange(30)
+    preprocessing = fit(declared, table, rows)
+    tensors = network_tensors(made.architecture, columns=35 * channels, outputs=3)
+    values = {one.name: generator.normal(0, 0.4, one.shape).astype(np.float32) for one in tensors}
+    profile = profile_of(declared, table, rows)
+    return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
+
+
+@pytest.mark.parametrize("window", [None, [40, 200]])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("network", IMAGES)
+def test_every_network_of_images_is_written_down(network: str, channels: int, window: list[int] | None) -> None:
+    """Loader and ONNX answer as the program, from a file's own intensities."""
+    pytest.importorskip("onnxruntime")
+
+    assert max(differences(image_model(network, channels, window))) <= LARGEST_DIFFERENCE
+
+
+def test_a_loader_takes_an_image_as_lists_and_no_other_numbers() -> None:
+    """Nested or flat lists of the declared length; another length, a text or an impossible intensity is abstained."""
+    saved = image_model("blocks alone", 1, None)
+    graph = written_down(saved, None)
+    loader = loader_of(description_of(saved, graph, "law-1"), graph, None)
+    image = np.random.default_rng(0).integers(0, 256, (5, 7))
+    wrong: list[Any] = [image[:4].tolist(), [*image.reshape(-1).tolist(), 0], "scan.png", None, [[256] * 7] * 5,
+                        [[-1] * 7] * 5, [[float("nan")] * 7] * 5, [[True] * 7] * 5, []]  # fmt: skip
+
+    flat, nested, *others = loader.predict(
+        [{"scan": one} for one in (image.reshape(-1).tolist(), [image.tolist()], *wrong)]
+    )
+
+    assert flat == nested
+    assert sum(flat) == pytest.approx(1.0)
+    assert others == [None] * len(wrong)
+    assert all("column scan: " in words for words in loader.why([{"scan": one} for one in wrong]))
+
+
 @pytest.mark.parametrize("task", ["multi-class", "regression"])
 def test_every_task_is_written_down(task: str) -> None:
     """Several classes and a number in its own unit too."""

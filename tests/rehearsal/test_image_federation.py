@@ -1,0 +1,214 @@
+"""A federation on images: five hospitals with dealt digits as PNG files, trained by every method that fits.
+
+Contracts, readers, networks, training, gates, masks and the engine are those of production, in one process and in
+made-up time. Only the sockets between the processes are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from protos.errors import ConfigurationError
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import METHOD_NAMES, NETWORK_METHODS
+from protos.plan.plan import Plan
+from quickstart.hospitals import HospitalData
+from quickstart.image_hospitals import CONCENTRATION, FEWEST_OF_CLASS, SIZE, deal, digit_hospitals
+from quickstart.plans import plan_of, studies_of
+from site_agent.hospital import read_hospital
+from site_agent.trainer.examination.admitted_rows import admit
+from site_agent.trainer.fitting import check_fit
+from site_agent.trainer.study import Outcome
+from tests.hostile.masking_federation import identity_of
+from tests.hostile.masking_network import Network
+from tests.hostile.real_trainers import RealTrainer
+from tests.laws.masked_runs import decisions, unmasked
+from tests.rehearsal.made_up_time import play
+from tests.site_agent.trainer.sites import fingerprint, make_plan, make_site
+
+# The rows of PLayer-FL's table 1 that a deployed federation has.
+OF_THE_PAPER = (
+    "local", "fedavg", "fedprox", "pfedme", "ditto", "local-adaptation", "fedbabu", "fedlp", "fedlama", "player-fl",
+    "player-fl-random",
+)  # fmt: skip
+OTHERS = tuple(sorted({*NETWORK_METHODS} - {*OF_THE_PAPER, "chfl"}))
+CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
+PARALLEL = {"name": "parallel-convolutional", "image": SIZE, "common": [4, 4], "unique": [4, 4]}
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[HospitalData]:
+    """Five hospitals with images."""
+    return digit_hospitals(5, tmp_path_factory.mktemp("digits"), seed=0)
+
+
+def plan_for(method: str, hospitals: list[HospitalData], epochs: int = 2) -> Plan:
+    """The quickstart's plan for a method, with a small network."""
+    (study,) = studies_of([method])
+    sites = [{"name": one.name, "identity": identity_of(one.name)} for one in hospitals]
+    around = {
+        "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
+        "optimiser": {"name": "adamw", "learning_rate": 0.01},
+        "sites": sites,
+        "quorum": len(sites),
+        "seed": 0,
+    }
+    made = plan_of(study, hospitals, latent=16, is_masked=True)
+    return Plan.model_validate_json(json.dumps(around | made | ({} if method == "scaffold" else around)))
+
+
+def configuration_of(hospital: HospitalData, folder: Path) -> Path:
+    """A hospital's file, in a folder of its own."""
+    folder.mkdir(parents=True)
+    content = {
+        "site": hospital.name,
+        "state": "state",
+        "policy": {
+            "methods": list(METHOD_NAMES),
+            "secure_aggregation": "not-required",
+            "smallest_sites": 1,
+            "largest_rounds": 1000,
+            "largest_megabytes": 1000.0,
+            "largest_clipping_range": 8.0,
+        },
+        "data": {
+            "table": str(hospital.table),
+            "contract": str(hospital.contract),
+            "split": {"seed": 0, "stratified": True},
+            "unaccepted_warnings": "tell",
+        },
+        "training": {"simple_models": False, "siloed_baseline": False, "draws": "published"},
+    }
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+    return folder / "hospital.yaml"
+
+
+async def trained(folder: Path, plan: Plan, hospitals: list[HospitalData]) -> tuple[Network, dict[str, RealTrainer]]:
+    """A run of a plan to its end."""
+    network, trainers = Network(folder, plan), dict[str, RealTrainer]()
+    for hospital in hospitals:
+        configuration = configuration_of(hospital, folder / "files" / hospital.name)
+        trainers[hospital.name] = RealTrainer(hospital.name, configuration)
+        network.add(hospital.name, trainer=trainers[hospital.name], secure_aggregation="not-required")
+    await network.finish()
+    assert {name: site.error for name, site in network.sites.items() if site.error is not None} == {}
+    await network.close()
+    return network, trainers
+
+
+def outcomes_of(trainers: Mapping[str, RealTrainer]) -> dict[str, Outcome]:
+    """Each hospital's chosen model and its predictions."""
+    studies = {name: trainer.study for name, trainer in trainers.items()}
+    return {name: study.conclude() for name, study in studies.items() if study is not None}
+
+
+def digests_of(trainers: Mapping[str, RealTrainer]) -> dict[str, str]:
+    """Of each hospital's chosen model and its predictions."""
+    return {name: fingerprint(outcome) for name, outcome in outcomes_of(trainers).items()}
+
+
+@pytest.mark.parametrize("method", [*OF_THE_PAPER, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
+def test_a_method_trains_on_images_and_masks_change_no_bit(
+    tmp_path: Path, method: str, hospitals: list[HospitalData]
+) -> None:
+    """Every method that fits ends with equal parameters and equal models at five hospitals, masked and unmasked."""
+    plan = plan_for(method, hospitals)
+
+    async def scene() -> None:
+        masked, with_masks = await trained(tmp_path / "masked", plan, hospitals)
+        plain, without = await trained(tmp_path / "plain", unmasked(plan), hospitals)
+
+        released = [site.records("contribution_released") for site in masked.sites.values()]
+        assert all(records and all(record["masked"] for record in records) for records in released)
+        assert masked.vector().tobytes() == plain.vector().tobytes()
+        assert decisions(masked) == decisions(plain)
+        assert len(digests_of(with_masks)) == 5
+        assert digests_of(with_masks) == digests_of(without)
+
+    play(scene())
+
+
+def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, hospitals: list[HospitalData]) -> None:
+    """After thirty epochs of masked FedAvg four of five test images of all hospitals are recognised."""
+
+    async def scene() -> None:
+        _, trainers = await trained(tmp_path, plan_for("fedavg", hospitals, epochs=30), hospitals)
+
+        right = []
+        for name, outcome in outcomes_of(trainers).items():
+            study = trainers[name].study
+            assert study is not None
+            right.append(outcome.test_outputs.argmax(axis=1) == study.dataset.test.targets)
+        assert np.concatenate(right).mean() > 0.8
+
+    play(scene())
+
+
+@pytest.mark.parametrize(
+    ("method", "architecture", "words"),
+    [
+        ({"name": "chfl"}, CONVOLUTIONAL, "goes with the network columns"),
+        ({"name": "fedbn"}, CONVOLUTIONAL, "no tensor known as a normalisation"),
+        ({"name": "fenda-fl"}, CONVOLUTIONAL, "common"),
+        ({"name": "player-fl"}, PARALLEL, "do not follow one another"),
+        ({"name": "perfcl"}, PARALLEL | {"unique": [4]}, "last widths have to be equal"),
+        ({"name": "perfcl"}, PARALLEL | {"unique": [4, 3]}, "last widths have to be equal"),
+        ({"name": "fedper"}, PARALLEL, "body"),
+    ],
+)
+def test_a_method_that_does_not_fit_a_network_of_images_is_refused(
+    method: dict[str, Any], architecture: dict[str, Any], words: str
+) -> None:
+    """By the plan or by the list of what leaves, with the reason, before a site is asked."""
+    with pytest.raises((ValueError, ConfigurationError), match=words):
+        manifest_of(make_plan(method=method, architecture=architecture, outputs=10))
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"height": 8, "width": 8, "channels": 3}, "reads images of 8 by 8 pixels, colour. This site has images of 8"),
+        ({"height": 4, "width": 16}, "reads images of 4 by 16 pixels, grey. This site has images of 8 by 8 pixels"),
+    ],
+)
+def test_a_plan_for_images_of_another_size_is_refused(
+    declared: dict[str, Any], words: str, hospitals: list[HospitalData], tmp_path: Path
+) -> None:
+    """Equally many pixels in another shape are another size; both sizes are in the error."""
+    plan = make_plan(architecture=CONVOLUTIONAL | {"image": declared})
+    hospital = read_hospital(configuration_of(hospitals[0], tmp_path / "one"))
+
+    with pytest.raises(ConfigurationError, match=words):
+        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+
+
+def test_a_plan_for_images_is_refused_by_a_table_without(tmp_path: Path) -> None:
+    """A table of numbers does not pass for images because it has as many columns."""
+    hospital = read_hospital(make_site(tmp_path, columns=slice(0, 6)))
+    plan = make_plan(architecture=CONVOLUTIONAL | {"image": {"height": 2, "width": 3}})
+
+    with pytest.raises(ConfigurationError, match="This site has a table without images"):
+        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("count", [2, 5, 12])
+def test_every_row_is_dealt_once_and_every_site_has_every_class(seed: int, count: int) -> None:
+    """Shares differ as Dirichlet(0.5) has them; nobody is without a class."""
+    classes = np.random.default_rng(seed).integers(0, 10, 1797)
+
+    dealt = deal(classes, count, np.random.default_rng(seed))
+
+    np.testing.assert_array_equal(np.sort(np.concatenate(dealt)), np.arange(1797))
+    counts = np.stack([np.bincount(classes[rows], minlength=10) for rows in dealt])
+    assert counts.min() >= FEWEST_OF_CLASS
+    shares = (counts - FEWEST_OF_CLASS) / (counts - FEWEST_OF_CLASS).sum(axis=0)
+    expected = (1 - 1 / count) / (count * CONCENTRATION + 1) / count  # the variance of one share
+    assert shares.var() == pytest.approx(expected, rel=0.6)

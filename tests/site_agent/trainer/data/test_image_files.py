@@ -1,0 +1,440 @@
+"""Images of a table: what is read, what is refused, and that no error has a path."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protos.errors import ConfigurationError, DataError
+from site_agent.hospital import Split
+from site_agent.trainer.data import image_files
+from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.data.image_files import pixels_of
+from site_agent.trainer.data.splits import split_rows, steady_split
+from site_agent.trainer.data.tables import read_table, survey_table
+from site_agent.trainer.examination.examine import examine
+
+SECRET = "Mrs-Smith-1950"
+
+
+def contract(target: dict[str, Any] | None = None, **image: Any) -> Contract:
+    """A contract with images of 4 by 6 grey pixels in the folder scans."""
+    column = {"name": "scan", "role": "image", "folder": "scans", "image": {"height": 4, "width": 6}} | image
+    outcome = target or {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
+    columns = [{"name": "who", "role": "patient"}, column, outcome]
+    return Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
+
+
+def column(**image: Any) -> ImageColumn:
+    """The image column of such a contract."""
+    found = contract(**image).image
+    assert found is not None
+    return found
+
+
+def drawn(seed: int, *shape: int, dtype: type = np.uint8) -> Any:
+    """Random intensities, by default 4 by 6."""
+    return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max + 1, shape or (4, 6)).astype(dtype)
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    """An image as a file's bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def table(folder: Path, names: list[str], files: dict[str, bytes]) -> Path:
+    """A table with one row for each name, and a folder with the files."""
+    (folder / "scans").mkdir(exist_ok=True)
+    for name, content in files.items():
+        place = folder / "scans" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    lines = [f"P{number},{name},{number % 2}" for number, name in enumerate(names)]
+    (folder / "table.csv").write_text("\n".join(["who,scan,ill", *lines]) + "\n")
+    return folder / "table.csv"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pixels_are_those_of_the_files_in_the_order_of_the_rows(tmp_path: Path, seed: int) -> None:
+    """Each row has its own file's intensities over 255, row by row, whatever the files' order."""
+    images = [drawn(100 * seed + number) for number in range(30)]
+    files = {f"{number:02d}.png": encoded(Image.fromarray(image)) for number, image in enumerate(images)}
+    order = np.random.default_rng(seed).permutation(30)
+
+    found = read_table(table(tmp_path, [f"{number:02d}.png" for number in order], files), contract())
+
+    assert found.images is not None
+    expected = np.stack([images[number].reshape(-1) for number in order]).astype(np.float32) / np.float32(255)
+    np.testing.assert_array_equal(found.images, expected)
+    assert found.contract.encoded_columns[7] == "scan grey row 2 column 2"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_colour_image_is_laid_out_channel_by_channel(seed: int) -> None:
+    """Red, then green, then blue, each row by row, as a network of images reads them."""
+    image = drawn(seed, 4, 6, 3)
+
+    found = pixels_of(encoded(Image.fromarray(image)), column(image={"height": 4, "width": 6, "channels": 3}))
+
+    assert not isinstance(found, Flaw)
+    np.testing.assert_array_equal(found, image.transpose(2, 0, 1).reshape(-1).astype(np.float32) / np.float32(255))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sixteen_bits_are_read_in_full_and_a_window_cuts(seed: int) -> None:
+    """Intensities below and above the window are 0 and 1, and those between lie on a line."""
+    image = drawn(seed, 4, 6, dtype=np.uint16)
+
+    whole = pixels_of(encoded(Image.fromarray(image)), column(bits=16))
+    part = pixels_of(encoded(Image.fromarray(image)), column(bits=16, window=[20_000, 40_000]))
+
+    assert not isinstance(whole, Flaw)
+    assert not isinstance(part, Flaw)
+    np.testing.assert_allclose(whole, image.reshape(-1) / 65535, atol=1e-6)
+    np.testing.assert_allclose(part, np.clip((image.reshape(-1) - 20_000.0) / 20_000, 0, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_the_exif_entry_turns_the_image_if_the_contract_wants_it(orientation: int, form: str) -> None:
+    """All eight orientations end upright; `stored` leaves the pixels where they lie."""
+    upright = Image.fromarray(np.repeat(np.repeat(drawn(3, 2, 3), 8, axis=0), 8, axis=1))
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transposition that the entry will take back
+    stored = upright if orientation == 1 else upright.transpose(Image.Transpose(undo[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 100} if form == "JPEG" else {}
+    content = encoded(stored, form, exif=exif, **options)
+    size = {"height": 16, "width": 24}
+
+    turned = pixels_of(content, column(image=size))
+    left = pixels_of(content, column(image={"height": stored.height, "width": stored.width}, orientation="stored"))
+
+    assert not isinstance(turned, Flaw)
+    assert not isinstance(left, Flaw)
+    np.testing.assert_allclose(turned.reshape(16, 24), np.asarray(upright) / 255, atol=0.02)
+    np.testing.assert_allclose(left.reshape(stored.height, -1), np.asarray(stored) / 255, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stretching_keeps_the_mean_and_gives_the_declared_size(seed: int) -> None:
+    """A file of twice the size becomes the mean of its neighbourhoods; nothing is cut off."""
+    image = np.kron(drawn(seed), np.ones((2, 2))).astype(np.uint8)
+
+    found = pixels_of(encoded(Image.fromarray(image)), column(resize="stretch"))
+
+    assert not isinstance(found, Flaw)
+    assert found.shape == (24,)
+    assert found.mean() == pytest.approx(image.mean() / 255, abs=0.05)
+
+
+def header(width: int, height: int, depth: int = 8, kind: int = 0) -> bytes:
+    """A PNG file that announces a size and has hardly any bytes."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    start = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", start) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def several(form: str) -> bytes:
+    """A file with two images."""
+    mode = "RGB" if form == "MPO" else "L"
+    first, second = (Image.new(mode, (6, 4), shade) for shade in (0, 9))
+    return encoded(first, form, save_all=True, append_images=[second])
+
+
+def with_palette() -> Image.Image:
+    """An image with a palette of colours."""
+    return Image.fromarray(drawn(0)).convert("P")
+
+
+PLAIN = encoded(Image.fromarray(drawn(0)))
+COLOUR = {"image": {"height": 4, "width": 6, "channels": 3}}
+WRONG: dict[str, tuple[bytes, dict[str, Any], Flaw | str]] = {
+    "no image": (b"who,scan,ill", {}, image_files.OTHER_FORMAT),
+    "another format": (encoded(Image.fromarray(drawn(0)), "GIF"), {}, image_files.OTHER_FORMAT),
+    "half a file": (PLAIN[: len(PLAIN) - 30], {}, image_files.DAMAGED),
+    "no pixels": (header(6, 4), {}, image_files.DAMAGED),
+    "two images in PNG": (several("PNG"), {}, image_files.SEVERAL),
+    "two images in JPEG": (several("MPO"), COLOUR, image_files.SEVERAL),
+    "transparency": (encoded(Image.new("RGBA", (6, 4))), COLOUR, image_files.TRANSPARENT),
+    "grey with transparency": (encoded(Image.new("LA", (6, 4))), {}, image_files.TRANSPARENT),
+    "one transparent colour": (encoded(Image.new("L", (6, 4)), transparency=0), {}, image_files.TRANSPARENT),
+    "palette": (encoded(with_palette()), {}, image_files.OTHER_PIXELS),
+    "black and white": (encoded(Image.new("1", (6, 4))), {}, image_files.OTHER_PIXELS),
+    "for print": (encoded(Image.new("CMYK", (6, 4)), "JPEG"), COLOUR, image_files.OTHER_PIXELS),
+    "colour for grey": (encoded(Image.new("RGB", (6, 4))), {}, image_files.COLOURED),
+    "grey for colour": (PLAIN, COLOUR, image_files.GREY),
+    "16 bits for 8": (encoded(Image.fromarray(drawn(0, 4, 6, dtype=np.uint16))), {}, image_files.WIDE),
+    "16 bits of colour": (header(6, 4, depth=16, kind=2), COLOUR, image_files.WIDE),
+    "8 bits for 16": (PLAIN, {"bits": 16}, image_files.NARROW),
+    "larger": (encoded(Image.new("L", (12, 8))), {}, "an image of another size than 4 by 6 pixels"),
+    "on its side": (encoded(Image.new("L", (4, 6))), {}, "an image of another size than 4 by 6 pixels"),
+    "a bomb": (header(60_000, 60_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
+    "a small bomb": (header(10_000, 9_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
+    "a bomb that the library lets pass": (header(8_000, 8_000), {"resize": "stretch"}, image_files.TOO_MANY_PIXELS),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_that_the_contract_does_not_declare_has_one_exact_reason(case: str) -> None:
+    """Nothing is converted silently, and of a file that announces too much no pixel is decoded."""
+    content, changes, expected = WRONG[case]
+
+    tracemalloc.start()
+    found = pixels_of(content, column(**changes))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert isinstance(found, Flaw)
+    assert found.words == (expected if isinstance(expected, str) else expected.words)
+    assert most < 8 << 20
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_damaged_bytes_never_raise(seed: int) -> None:
+    """Whatever the bytes of a file, the answer is an image of the declared size or a reason."""
+    generator = np.random.default_rng(seed)
+    form = ("PNG", "JPEG")[seed % 2]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = bytearray(encoded(Image.fromarray(drawn(seed)), form, exif=exif))
+    for place in generator.integers(0, len(content), generator.integers(1, 6)):
+        content[place] = generator.integers(0, 256)
+
+    found = pixels_of(bytes(content), column(resize=("refuse", "stretch")[seed % 3 == 0]))
+
+    if not isinstance(found, Flaw):
+        assert found.shape == (24,)
+        assert ((found >= 0) & (found <= 1)).all()
+
+
+def outside(folder: Path) -> str:
+    """A file beside the folder."""
+    (folder / SECRET).write_bytes(PLAIN)
+    return f"../{SECRET}"
+
+
+def absolute(folder: Path) -> str:
+    """The whole path of a file."""
+    (folder / SECRET).write_bytes(PLAIN)
+    return str(folder / SECRET)
+
+
+def linked(folder: Path) -> str:
+    """A link to a file elsewhere."""
+    (folder / "elsewhere.png").write_bytes(PLAIN)
+    (folder / "scans" / SECRET).symlink_to(folder / "elsewhere.png")
+    return SECRET
+
+
+def through_a_linked_folder(folder: Path) -> str:
+    """A file behind a linked folder."""
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / SECRET).write_bytes(PLAIN)
+    (folder / "scans" / "away").symlink_to(folder / "elsewhere")
+    return f"away/{SECRET}"
+
+
+def a_pipe(folder: Path) -> str:
+    """A pipe, which nobody writes to."""
+    os.mkfifo(folder / "scans" / SECRET)
+    return SECRET
+
+
+def a_folder(folder: Path) -> str:
+    """A folder."""
+    (folder / "scans" / SECRET).mkdir()
+    return SECRET
+
+
+def empty(folder: Path) -> str:
+    """A file without a byte."""
+    (folder / "scans" / SECRET).touch()
+    return SECRET
+
+
+def enormous(folder: Path) -> str:
+    """A file that is too long, without a block on the disk."""
+    with (folder / "scans" / SECRET).open("wb") as file:
+        file.truncate(image_files.LARGEST_FILE_BYTES + 1)
+    return SECRET
+
+
+def under_a_file(folder: Path) -> str:
+    """A path with a file in the place of a folder."""
+    (folder / "scans" / "plain").touch()
+    return f"plain/{SECRET}"
+
+
+PLACES: list[tuple[Callable[[Path], str], Flaw]] = [
+    (outside, image_files.OUTSIDE),
+    (absolute, image_files.OUTSIDE),
+    (linked, image_files.OUTSIDE),
+    (through_a_linked_folder, image_files.OUTSIDE),
+    (lambda _: SECRET, image_files.NO_FILE),
+    (lambda _: SECRET * 100, image_files.NO_FILE),
+    (under_a_file, image_files.NO_FILE),
+    (a_pipe, image_files.NOT_PLAIN),
+    (a_folder, image_files.NOT_PLAIN),
+    (empty, image_files.EMPTY),
+    (enormous, image_files.TOO_LONG),
+]
+
+
+@pytest.mark.parametrize(("make", "flaw"), PLACES)
+def test_a_path_stays_in_its_folder_and_in_no_message(tmp_path: Path, make: Callable[[Path], str], flaw: Flaw) -> None:
+    """Links, pipes and paths that lead away are refused by row number; the path is in no error."""
+    (tmp_path / "scans").mkdir()
+    names = ["good.png"] * 11 + [make(tmp_path)]
+
+    with pytest.raises(DataError) as caught:
+        read_table(table(tmp_path, names, {"good.png": PLAIN}), contract())
+
+    assert f"column scan: {flaw.words} in row 13" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_every_flaw_is_counted_with_its_rows(tmp_path: Path) -> None:
+    """A survey names each kind once, with its rows; other rows keep their images, and no flaw stops the reading."""
+    files = {"good.png": PLAIN, "empty.png": b"", "half.png": PLAIN[:-30]}
+    names = ["good.png", "empty.png", "", "half.png", "empty.png", "none.png", *["good.png"] * 10]
+
+    found = survey_table(table(tmp_path, names, files), contract())
+
+    assert [mistake.line for mistake in found.mistakes] == [
+        "column scan: an empty file in rows 3, 6",
+        "column scan: a missing value, which the contract refuses in row 4",
+        "column scan: a damaged image file in row 5",
+        "column scan: no such file in the images' folder in row 7",
+    ]
+    assert found.table.images is not None
+    assert np.isnan(found.table.images[1:6]).all()
+    assert not np.isnan(found.table.images[6:]).any()
+
+
+def test_a_folder_that_is_not_there_is_one_error(tmp_path: Path) -> None:
+    """Not one flaw for each row."""
+    place = table(tmp_path, ["good.png"] * 12, {})
+    (tmp_path / "scans").rmdir()
+
+    with pytest.raises(DataError, match="folder of images, scans, is not a folder beside the table"):
+        read_table(place, contract())
+
+
+def test_images_that_memory_should_not_hold_are_refused_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error has both figures."""
+    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", 24 * 11)
+
+    with pytest.raises(DataError, match=r"has 12 images or more\. This program reads 11 of 4 by 6 pixels, grey"):
+        read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"folder": "../scans"}, "without"),
+        ({"folder": "/scans"}, "without"),
+        ({"window": [10, 10]}, "between 0 and 255"),
+        ({"window": [0, 256]}, "between 0 and 255"),
+        ({"bits": 16, "image": {"height": 4, "width": 6, "channels": 3}}, "for grey images"),
+        ({"image": {"height": 1024, "width": 1024}}, "at most 262144"),
+        ({"image": {"height": 4, "width": 6, "channels": 2}}, "1"),
+    ],
+)
+def test_a_contract_that_cannot_be_met_is_refused(changes: dict[str, Any], words: str) -> None:
+    """Each with its reason, before a file is opened."""
+    with pytest.raises(ValueError, match=words):
+        contract(**changes)
+
+
+def test_a_contract_reads_images_or_columns() -> None:
+    """Beside images there are no features, and there is one column of images at most."""
+    plain = json.loads(contract().model_dump_json())
+    feature = {"name": "age", "role": "feature", "type": "numeric"}
+
+    for more, words in ((feature, "role group or ignore"), (plain["columns"][1] | {"name": "b"}, "role image")):
+        with pytest.raises(ValueError, match=words):
+            Contract.model_validate_json(json.dumps(plain | {"columns": [*plain["columns"], more]}))
+
+
+def test_equal_images_are_found_where_they_give_the_test_away(tmp_path: Path) -> None:
+    """The same image of two patients is a warning, also under other names; its rows are numbered."""
+    files = {f"{number:02d}.png": encoded(Image.fromarray(drawn(number))) for number in range(30)}
+    files["again.png"] = files["03.png"]
+    files["blank.png"] = encoded(Image.new("L", (6, 4), 7))
+    place = table(tmp_path, [*sorted(files)], files)
+
+    found = examine(survey_table(place, contract()), Split(seed=0))
+
+    words = {finding.words: finding.rows for finding in found.findings}
+    assert words["column scan: 2 images are equal to that of another patient"] == (5, 32)
+    assert words["column scan: 1 image has one intensity in all pixels; is it empty?"] == (33,)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_each_channel_is_standardised_by_the_training_rows_alone(tmp_path: Path, channels: int) -> None:
+    """Over all pixels of the training rows each channel has mean 0 and deviation 1; test rows do not count."""
+    shape = (4, 6) if channels == 1 else (4, 6, 3)
+    files = {f"{number:02d}.png": encoded(Image.fromarray(drawn(number, *shape))) for number in range(40)}
+    place = table(tmp_path, sorted(files), files)
+    found = read_table(place, contract(image={"height": 4, "width": 6, "channels": channels}))
+
+    dataset, preprocessing = prepare_rows(found, split_rows(found, Split(seed=0)))
+
+    planes = dataset.training.features.reshape(len(dataset.training), channels, 24).astype(np.float64)
+    np.testing.assert_allclose(planes.mean(axis=(0, 2)), 0.0, atol=1e-6)
+    np.testing.assert_allclose(planes.std(axis=(0, 2)), 1.0, atol=1e-6)
+    assert abs(dataset.test.features.mean()) > 1e-6
+    assert type(preprocessing).from_json(preprocessing.to_json()) == preprocessing
+    assert dataset.image is not None
+    assert len(preprocessing.columns) == dataset.image.numbers
+
+
+def test_a_steady_split_and_a_digest_follow_the_images(tmp_path: Path) -> None:
+    """Without patients, rows are dealt by their images; one changed pixel is another digest."""
+    files = {f"{number:02d}.png": encoded(Image.fromarray(drawn(number))) for number in range(40)}
+    place = table(tmp_path, sorted(files), files)
+    plain = json.loads(contract().model_dump_json())
+    anonymous = Contract.model_validate_json(
+        json.dumps(plain | {"columns": [{"name": "who", "role": "ignore"}, *plain["columns"][1:]]})
+    )
+    before = read_table(place, anonymous)
+    dealt = steady_split(before, Split(seed=1))
+
+    changed = drawn(3)
+    changed[0, 0] ^= 1
+    (tmp_path / "scans" / "03.png").write_bytes(encoded(Image.fromarray(changed)))
+    after = read_table(place, anonymous)
+
+    assert len(dealt.training) + len(dealt.validation) + len(dealt.test) == 40
+    assert before.digest != after.digest
+
+
+def test_the_library_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site with images and without the package reads how to install it."""
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+
+    with pytest.raises(ConfigurationError, match="pillow is not installed"):
+        read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract())
