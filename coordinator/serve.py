@@ -48,7 +48,7 @@ from pki.store import hold_directory
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from protos.plan.plan import Plan
 
-_REGISTER_POLL_SECONDS: Final = 0.5
+REGISTER_POLL_SECONDS: Final = 0.5
 _CERTIFICATE_SECONDS: Final = 3600.0  # how often the coordinator looks whether its own certificate is due
 _STOPPING_SECONDS: Final = 3.0
 
@@ -234,7 +234,7 @@ async def _observed(
 async def _notice(collector: CoordinatorCollector) -> None:
     while True:
         collector.notice()
-        await asyncio.sleep(_REGISTER_POLL_SECONDS)
+        await asyncio.sleep(REGISTER_POLL_SECONDS)
 
 
 async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
@@ -244,7 +244,7 @@ async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
             looked_at = time.monotonic()
             parts.membership.renew_own()
-        await asyncio.sleep(_REGISTER_POLL_SECONDS)
+        await asyncio.sleep(REGISTER_POLL_SECONDS)
         if parts.membership.has_changed():
             parts.service.recheck()
         parts.upkeep.tick()

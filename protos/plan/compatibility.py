@@ -33,13 +33,14 @@ from protos.plan.ingredients import (
     InnerProblem,
     KeptLayersMean,
     LayerIntervals,
+    Layers,
     Method,
     Mixture,
     Nothing,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
-    RandomPrefix,
     SensitivePrefix,
 )
 from protos.plan.networks.convolutional_networks import flat_width
@@ -86,10 +87,12 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     """What a plan has to list for all sites: the numbers on which the shape of some federated tensor depends."""
-    parts = method.federated_parts
+    parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
         network = network_tensors(architecture, columns=columns + 1, outputs=outputs, common=columns)
+        if isinstance(federated, Layers):
+            return [tensor.shape for tensor in network if tensor.layer in federated.names]
         return [tensor.shape for tensor in network if tensor.part in parts]
 
     others: dict[Size, list[tuple[int, ...]]] = {"columns": shapes(3, 2), "outputs": shapes(2, 3)}
@@ -110,12 +113,31 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     # Method local too: without the plan's list of columns nothing tells a site which of its own are common.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
         yield "training column by column goes with the network columns, which has a common and a unique column"
-    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and isinstance(
+    if isinstance(method.federated, SensitivePrefix | Prefix) and isinstance(
         network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork | NamedTensors
     ):
         yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
-    if isinstance(method.federated, SensitivePrefix | RandomPrefix) and _has_linear_path(network):
+    if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
+        count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
+        if wanted >= count:
+            yield f"{wanted} layers cannot be shared: the network has {count}, and at least the last one stays private"
+    if isinstance(method.federated, Layers):
+        yield from _of_named_layers(method.federated.names, network)
+    if isinstance(method.federated, SensitivePrefix | Prefix) and _has_linear_path(network):
         yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
+
+
+def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
+    """Names that the network does not have, and a choice that leaves nothing private."""
+    if isinstance(network, NamedTensors):
+        yield "the network named-tensors lists what is shared itself, so layers cannot be named beside it"
+        return
+    there = list(dict.fromkeys(tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)))
+    missing = [name for name in names if name not in there]
+    if missing:
+        yield f"the network {network.name} has no {', '.join(missing)}; its layers are {', '.join(there)}"
+    if set(there) <= set(names):
+        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:

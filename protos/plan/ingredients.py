@@ -29,6 +29,13 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """The named layers are federated, as a network of this package names them; all others are private."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Nothing:
     """No parameter is federated: the site trains alone, in step with the others."""
 
@@ -51,11 +58,13 @@ class SensitivePrefix:
 
 
 @dataclass(frozen=True)
-class RandomPrefix:
-    """The layers from the input up to one that the plan's seed draws; never the last layer."""
+class Prefix:
+    """So many layers from the input are federated, never the last one; None: the plan's seed draws how many."""
+
+    layers: int | None = None
 
 
-Federated: TypeAlias = Everything | Parts | AllButNormalisation | SensitivePrefix | RandomPrefix | Nothing
+Federated: TypeAlias = Everything | Parts | Layers | AllButNormalisation | SensitivePrefix | Prefix | Nothing
 
 
 @dataclass(frozen=True)
@@ -253,10 +262,12 @@ class Method:
     def federated_parts(self) -> tuple[Part, ...]:
         """The parts of the network of which parameters may travel."""
         match self.federated:
-            case Everything() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+            case Everything() | AllButNormalisation() | SensitivePrefix() | Prefix():
                 return tuple(Part)
             case Parts(parts=parts):
                 return parts
+            case Layers(names=names):
+                return tuple(part for part in Part if any(name.startswith(f"{part}.") for name in names))
             case Nothing():
                 return ()
             case _:

@@ -28,9 +28,10 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
     LayerIntervals,
+    Layers,
     Nothing,
     Parts,
-    RandomPrefix,
+    Prefix,
     SensitivePrefix,
 )
 from protos.plan.initial_values import initial_values
@@ -203,11 +204,15 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
             return () if missing and missing != [Part.BODY] else tuple(t for t in network if t.part in parts)
         case Everything():
             return network
+        case Layers(names=names):
+            return tuple(tensor for tensor in network if tensor.layer in names)
         case AllButNormalisation():
             return tuple(tensor for tensor in network if not tensor.is_normalisation)
         case SensitivePrefix():
             return _prefix(network, len(_layers(network)) - 1)
-        case RandomPrefix():
+        case Prefix(layers=int(layers)):
+            return _prefix(network, layers)
+        case Prefix():
             number = len(_layers(network)) - 1
             drawn = int.from_bytes(digest("random prefix", plan.seed)[:8], "little") % max(1, number)
             return _prefix(network, min(number, 1 + drawn))

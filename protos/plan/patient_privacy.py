@@ -17,9 +17,10 @@ from protos.plan.ingredients import (
     AllButNormalisation,
     Everything,
     Federated,
+    Layers,
     Nothing,
     Parts,
-    RandomPrefix,
+    Prefix,
     SensitivePrefix,
 )
 from protos.plan.methods import Composition, MethodChoice
@@ -107,7 +108,7 @@ def _of_private_parts(name: str, federated: Federated) -> Iterator[str]:
     match federated:
         case Everything() | Nothing():
             return
-        case Parts() | AllButNormalisation() | SensitivePrefix() | RandomPrefix():
+        case Parts() | Layers() | AllButNormalisation() | SensitivePrefix() | Prefix():
             yield f"{name} keeps private layers, which learn from patients and shape the next shared change"
         case _:
             assert_never(federated)

@@ -6,7 +6,7 @@ one is refused where it is written. † as in averaging_methods.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, StrictInt
 
@@ -19,15 +19,18 @@ from protos.plan.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
+    Layers,
     Mean,
     Method,
     Mixture,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
-    RandomPrefix,
     SensitivePrefix,
 )
+
+LayerName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z0-9]+)?$", max_length=60)]
 
 _ALL_BUT_HEAD: Final = Parts((Part.INPUT, Part.BODY))
 _COMMON: Final = Parts((Part.COMMON,))
@@ -37,15 +40,18 @@ class GlobalLayers(Document):
     """Private input and output layers around shared inner layers.
 
     Source: Obeidi, "Global Layers: Non-IID Tabular Federated Learning", BatchAlignedFedAvg. The
-    schedule of the plan says after how many batches the sites aggregate.
+    schedule of the plan says after how many batches the sites aggregate. `layers` names the layers to share
+    (appendix C.2). Without it they are the body's: no shape in it depends on a site's columns or outputs.
     """
 
     name: Literal["global-layers"]
     update_rate: float = Field(default=1.0, gt=0, le=1)
+    layers: tuple[LayerName, ...] | None = Field(default=None, min_length=1, max_length=200)
 
     def method(self) -> Method:
         """The method made of its ingredients."""
-        return Method(federated=Parts((Part.BODY,)), update_rate=self.update_rate)
+        federated = Parts((Part.BODY,)) if self.layers is None else Layers(self.layers)
+        return Method(federated=federated, update_rate=self.update_rate)
 
 
 class FedPer(Document):
@@ -177,14 +183,18 @@ class CHFL(Document):
 
 
 class PLayerFL(Document):
-    """A measured choice of which layers to share. Elhussein and Gürsoy 2025."""
+    """A measured choice of which layers to share. Elhussein and Gürsoy 2025.
+
+    With `layers` nothing is measured, and so many layers from the input are shared: PLayer-FL-1 and PLayer-FL+1.
+    """
 
     name: Literal["player-fl"]
     threshold: float = Field(default=2.0, gt=1, le=1e6)
+    layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
         """The method made of its ingredients."""
-        return Method(federated=SensitivePrefix(self.threshold))
+        return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
 
 
 class PLayerFLRandom(Document):
@@ -194,7 +204,7 @@ class PLayerFLRandom(Document):
 
     def method(self) -> Method:
         """The method made of its ingredients."""
-        return Method(federated=RandomPrefix())
+        return Method(federated=Prefix())
 
 
 class FedBN(Document):

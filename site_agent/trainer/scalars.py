@@ -54,8 +54,8 @@ class Measures:
         }
 
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
-        """PLayer-FL: F of every layer."""
-        return tuple(_integer(self._weight * value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
+        """PLayer-FL: F of every layer. Each site counts alike, whatever its rows (algorithm 3)."""
+        return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
         """That this site refuses what it received, with a secret of its own, or accepts it: None."""

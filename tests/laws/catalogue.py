@@ -26,6 +26,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "chfl": {"columns": ["a", "b"], "architecture": {"name": "columns", "hidden": [4, 3], "lateral": 0.5}},
     "fenda-fl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
     "perfcl": {"columns": ["a", "b"], "outputs": None, "architecture": _PARALLEL},
+    "global-layers of named layers": {"columns": list(COLUMNS), "outputs": None},
     "scaffold": _PLAIN,
     "fedper": {"outputs": None},
     "fedrep": {"outputs": None, "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 3}},
@@ -43,6 +44,8 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "ditto": {"strength": 0.5},
     "apfl": {"share": 0.4},
     "fedlp": {"keep_probability": 0.5},
+    "global-layers of named layers": {"layers": ["input.layer1", "body.layer2"]},
+    "player-fl of one layer": {"layers": 1},
 }
 _COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
     "global-layers + fedprox": ("global-layers", "fedprox"),
@@ -53,6 +56,8 @@ _COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
     "apfl + moon + fedbn": ("apfl", "moon", "fedbn"),
     "fedrep + fedprox": ("fedrep", "fedprox"),
     "ditto + fedlp": ("ditto", "fedlp"),
+    "global-layers of named layers": ("global-layers",),
+    "player-fl of one layer": ("player-fl",),
 }
 NAMES: Final = (*NETWORK_METHODS, *_COMPOSITIONS)
 
@@ -60,7 +65,7 @@ NAMES: Final = (*NETWORK_METHODS, *_COMPOSITIONS)
 def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
     """Four rounds of four steps, three of which are an epoch; dropout where the network has it."""
     parts = _COMPOSITIONS.get(name, (name,))
-    methods = [{"name": part} | _METHODS.get(part, {}) for part in parts]
+    methods = [{"name": part} | _METHODS.get(part, {}) | _METHODS.get(name, {}) for part in parts]
     content: dict[str, Any] = {
         "study": "laws",
         "version": 1,
@@ -76,7 +81,7 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         **_ALL,
     }
     for part in parts:
-        content |= _SETTINGS.get(part, {})
+        content |= _SETTINGS.get(part, {}) | _SETTINGS.get(name, {})
     content |= changes
     content["architecture"] = _with_dropout(content["architecture"], dropout)
     return Plan.model_validate_json(json.dumps(content))

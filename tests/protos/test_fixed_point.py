@@ -44,6 +44,20 @@ def test_every_site_at_the_bound_still_sums_right(sites: int, sign: int) -> None
     np.testing.assert_array_equal(fixed_point.decode(total, sites), np.full(3, sign * 8.0))
 
 
+@pytest.mark.parametrize("sites", [1, 3, 100])
+def test_no_honest_sum_exceeds_most_and_one_reaches_it(sites: int) -> None:
+    """Largest values with drawn weights stay within `most`; where every site rounds up by a half, the sum equals it."""
+    fixed_point = FixedPoint(8.0, sites)
+    generator = np.random.default_rng(sites)
+    one_and_a_half = 1.5 / (fixed_point.scale * 8.0)
+    for weight in (one_and_a_half, *generator.uniform(0, 1, 50).astype(np.float32), *generator.uniform(0, 1e-6, 50)):
+        total = sites * int(encoded(fixed_point, np.full(1, 8.0, np.float32), float(np.float32(weight)))[0])
+
+        assert total <= fixed_point.most(sites * float(np.float32(weight)), sites)
+        if weight == one_and_a_half:
+            assert total == 2 * sites == fixed_point.most(sites * weight, sites)
+
+
 @pytest.mark.parametrize("sites", [1, 2, 3, 7, 100])
 def test_adding_one_for_n_rounds_gives_n(sites: int) -> None:
     """Each of 1,000 rounds in which all sites add 1 adds exactly 1."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import Constant, Part, TensorSpec, Uniform
@@ -154,6 +155,26 @@ def test_all_prefixes_are_drawn() -> None:
     plans = (plan_of_method({"name": "player-fl-random"}, architecture=network, seed=seed) for seed in range(60))
 
     assert {len(manifest_of(plan).layers) for plan in plans} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_prefix_that_the_plan_gives_is_federated(layers: int) -> None:
+    """PLayer-FL with `layers` federates so many layers from the input, and measures nothing."""
+    network = {"name": "dense", "hidden": [4, 3, 2]}
+    plan = plan_of_method({"name": "player-fl", "layers": layers}, architecture=network)
+
+    assert list(manifest_of(plan).layers) == ["input.layer1", "body.layer2", "body.layer3"][:layers]
+    assert not plan.has_probe
+    assert manifest_of(plan).scalars == ()
+
+
+def test_the_named_layers_are_federated_and_no_others() -> None:
+    """Inner layers may be left out, and a layer of the head joins if its shape fits every site."""
+    names = ["body.layer2", "body.layer4", "head.layer5"]
+
+    assert list(manifest_of(plan_with(method={"name": "global-layers", "layers": names})).layers) == names
+    with pytest.raises(ValidationError, match="columns"):  # on whose number this layer's shape depends
+        plan_with(method={"name": "global-layers", "layers": ["input.layer1", "body.layer2"]})
 
 
 def test_normalisations_stay_private_with_fedbn() -> None:

@@ -23,15 +23,16 @@ from protos.plan.ingredients import (
     InnerProblem,
     KeptLayersMean,
     LayerIntervals,
+    Layers,
     Method,
     Mixture,
     Moment,
     Nothing,
     Parts,
     PersonalCopy,
+    Prefix,
     PrivateFirst,
     Proximal,
-    RandomPrefix,
     SensitivePrefix,
 )
 from protos.plan.methods import METHOD_NAMES, Composition, MethodChoice, method_names
@@ -52,7 +53,7 @@ CATALOGUE: dict[str, Method] = {
     "global-layers": Method(federated=BODY),
     "chfl": Method(federated=COMMON, procedure=ColumnByColumn()),
     "player-fl": Method(federated=SensitivePrefix(2.0)),
-    "player-fl-random": Method(federated=RandomPrefix()),
+    "player-fl-random": Method(federated=Prefix()),
     "fenda-fl": Method(federated=COMMON),
     "perfcl": Method(
         federated=COMMON,
@@ -110,6 +111,10 @@ def test_a_method_is_these_ingredients_by_default(name: str) -> None:
 
 SETTINGS: list[tuple[dict[str, Any], Method]] = [
     ({"name": "global-layers", "update_rate": 0.5}, Method(federated=BODY, update_rate=0.5)),
+    (
+        {"name": "global-layers", "layers": ("body.layer2", "head.layer5")},
+        Method(federated=Layers(("body.layer2", "head.layer5"))),
+    ),
     ({"name": "fedprox", "strength": 0.5}, Method(penalties=(Proximal(0.5),))),
     (
         {"name": "moon", "strength": 0.1, "temperature": 2.0},
@@ -127,6 +132,7 @@ SETTINGS: list[tuple[dict[str, Any], Method]] = [
     ),
     ({"name": "apfl", "share": 0.25, "share_rate": 0.5}, Method(procedure=Mixture(0.25, 0.5))),
     ({"name": "player-fl", "threshold": 3.0}, Method(federated=SensitivePrefix(3.0))),
+    ({"name": "player-fl", "layers": 2}, Method(federated=Prefix(2))),
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ TABLES: Final = {
     "single-vectors": Table(variants=vectors.variants, seeds=range(20), render=vectors.render_vectors),
     "join": Table(variants=join.variants, seeds=join.SEEDS, render=render_join),
     "rehearsal": Table(variants=rehearsal.variants, seeds=range(4), render=rehearsal.render_rehearsal),
-    "player": Table(variants=player.variants, seeds=range(20), render=render_player),
+    "player": Table(variants=player.variants, seeds=player.SEEDS, render=render_player),
 }
 
 

@@ -1,11 +1,13 @@
-"""PLayer-FL's heart row: four UCI centres, five classes, and the layers that the sites choose together.
+"""PLayer-FL's heart column: four UCI centres, five classes, twelve methods and the layers that the sites choose.
 
-Source: Elhussein and Gürsoy 2025. MLP 10-50-20-20-5, focal loss with
-gamma 3, macro-F1 weighted by rows. What is not told follows the authors' published code: 20 rounds of one epoch,
-Adam (AMSGrad, weight decay 1e-4) at the lowest of the rates that they try, and the split of seed 42 in every
-run. Differs from it in three things: classes are weighed by a site's own training rows ("balanced"), where the
-code has one list of constants; every site cuts its epoch into the same six batches, so that only Cleveland's
-have 32 rows; and the layers are chosen by the measured sensitivities, where the code names FC1 and FC2.
+Source: Elhussein and Gürsoy 2025. MLP 10-50-20-20-5, focal loss (gamma 3), 50 epochs and 50 runs (table A.4), AdamW at
+each method's own rate (table A.3), pFedMe by plain steps. Table A.3 lists no rate for FedLP, FedLAMA and pFedLA, which
+have FedAvg's here, and none for the random prefix, which has PLayer-FL's. The strengths of the methods are not
+published; they are the plan's defaults. The split is that of the authors' published code, seed 42 in every run.
+
+It differs from their code in three things. Classes are weighed by a site's own training rows ("balanced"), where the
+code has one list of constants. Every site cuts its epoch into the same six batches, so that only Cleveland's have 32
+rows. The layers are chosen by the measured sensitivities, where the code names FC1 and FC2.
 """
 
 from __future__ import annotations
@@ -18,30 +20,88 @@ from typing import Any, Final
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.uci_centres import player_heart
 from benchmarks.experiments.federations import federate
+from benchmarks.experiments.layer_measures import MEASURES, measure_layers
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.variants import Row, Variant, predicted_by, row_of, run_plans
+from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
+from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of, run_plans
 
 LAYERS: Final = ("FC1", "FC2", "FC3", "FC4")
 NETWORK: Final = {"name": "dense", "hidden": [50, 20, 20]}
-ROUNDS: Final = 20
+SEEDS: Final = range(50)
+ROUNDS: Final = 50
 CHOSEN_BY: Final = "player-fl"
+MIXTURES: Final = "pfedla"
+MEASURED: Final = "layers"
 # The site's name of a row that holds what the whole federation measured.
 FEDERATION: Final = "federation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the paper's tables.
+
+    Attributes:
+        method: as a plan names it.
+        rate: table A.3's learning rate for heart.
+        f1, accuracy: tables 1 and A.7, percent, with the half width of the 95% interval.
+        variance: table A.5, of the centres' F1; incentive: table A.6, percent of the centres.
+    """
+
+    method: dict[str, Any]
+    rate: float
+    f1: tuple[float, float] | None = None
+    accuracy: tuple[float, float] | None = None
+    variance: float | None = None
+    incentive: float | None = None
+
+
 METHODS: Final = {
-    "local": {"name": "local"},
-    "fedavg": {"name": "fedavg"},
-    "player-fl": {"name": "player-fl", "threshold": 2.0},
-    "player-fl-random": {"name": "player-fl-random"},
-}
-# Macro-F1 weighted by rows, percent; there is no published figure for the random prefix.
-PUBLISHED: Final = {"local": 42.0, "fedavg": 40.4, "player-fl": 41.9}
+    "local": Entry(method={"name": "local"}, rate=0.05, f1=(42.0, 0.8), accuracy=(53.7, 1.0)),
+    "fedavg": Entry(method={"name": "fedavg"}, rate=0.1, f1=(40.4, 1.0), accuracy=(54.1, 0.7)),
+    "fedprox": Entry(
+        method={"name": "fedprox"}, rate=0.05, f1=(37.2, 1.6), accuracy=(52.9, 1.6), variance=0.090, incentive=0
+    ),
+    "pfedme": Entry(
+        method={"name": "pfedme"}, rate=0.1, f1=(42.5, 0.8), accuracy=(55.0, 1.0), variance=0.071, incentive=50
+    ),
+    "ditto": Entry(
+        method={"name": "ditto"}, rate=0.05, f1=(40.7, 1.0), accuracy=(55.5, 1.0), variance=0.082, incentive=0
+    ),
+    "local-adaptation": Entry(
+        method={"name": "local-adaptation"}, rate=0.01, f1=(39.8, 0.9), accuracy=(53.8, 0.8), variance=0.083,
+        incentive=0,
+    ),
+    "fedbabu": Entry(
+        method={"name": "fedbabu"}, rate=0.1, f1=(40.3, 0.8), accuracy=(54.2, 0.7), variance=0.084, incentive=0
+    ),
+    "fedlp": Entry(
+        method={"name": "fedlp"}, rate=0.1, f1=(40.1, 1.0), accuracy=(54.1, 0.7), variance=0.085, incentive=0
+    ),
+    "fedlama": Entry(
+        method={"name": "fedlama"}, rate=0.1, f1=(39.7, 0.8), accuracy=(54.7, 0.8), variance=0.087, incentive=0
+    ),
+    MIXTURES: Entry(
+        method={"name": "fedavg"}, rate=0.1, f1=(40.1, 0.8), accuracy=(52.6, 1.4), variance=0.074, incentive=0
+    ),
+    CHOSEN_BY: Entry(
+        method={"name": "player-fl", "threshold": 2.0}, rate=0.01, f1=(41.9, 1.0), accuracy=(55.4, 1.2),
+        variance=0.073, incentive=25,
+    ),
+    "player-fl-random": Entry(
+        method={"name": "player-fl-random"}, rate=0.01, f1=(41.3, 0.9), accuracy=(54.4, 1.2), variance=0.073,
+        incentive=25,
+    ),
+    # The paper's PLayer-FL-1 and PLayer-FL+1: one layer fewer and one more than FC2.
+    "player-fl up to FC1": Entry(method={"name": "player-fl", "layers": 1}, rate=0.05),
+    "player-fl up to FC3": Entry(method={"name": "player-fl", "layers": 3}, rate=0.05),
+}  # fmt: skip
 # Medians of F_(l+1) / F_l over 20 seeds, measured independently.
 MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
 
 
 def variants() -> list[Variant]:
-    """All four methods; those that choose layers run seed by seed."""
-    return [Variant(name=name, run=_Player(name).run, seeds_at_once=20) for name in METHODS]
+    """All methods, and the measures of layers; methods that choose layers run seed by seed."""
+    return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in (*METHODS, MEASURED)]
 
 
 @dataclass(frozen=True)
@@ -53,32 +113,39 @@ class _Player:
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         """See Variant."""
         sites = player_heart(folder)
-        plans = [player_plan(sites, seed, self.name) for seed in seeds]
-        if self.name != CHOSEN_BY:
-            for predicted in run_plans(plans, [sites] * len(plans)):
-                dataset = sites[predicted.site]
-                yield row_of(self.name, predicted, dataset, rows=float(len(dataset.test)))
+        if self.name == MEASURED:
+            yield from _measured(sites, seeds)
             return
-        for plan in plans:
-            collection, outcomes = federate(plan, sites)
-            for name, outcome in outcomes.items():
-                predicted = predicted_by(plan.seed, name, outcome)
-                yield row_of(self.name, predicted, sites[name], rows=float(len(sites[name].test)))
-            yield _measured(plan.seed, collection.run.course.sensitivities, sum(collection.run.course.chosen))
+        plans = [player_plan(sites, seed, self.name) for seed in seeds]
+        if self.name == CHOSEN_BY:
+            yield from _chosen(plans, sites)
+            return
+        if self.name == MIXTURES:
+            copies = {name: [dataset] * len(plans) for name, dataset in sites.items()}
+            found = predicted_by_stack(seeds, federate_vectors(plans, copies, _mixtures))
+        else:
+            found = run_plans(plans, [sites] * len(plans))
+        for predicted in found:
+            dataset = sites[predicted.site]
+            yield row_of(self.name, predicted, dataset, rows=float(len(dataset.test)))
 
 
-def player_plan(sites: Sites, seed: int, name: str) -> Any:  # a Plan
-    """The plan of a method for these sites."""
-    keys: dict[str, Any] = {}
+def player_plan(sites: Sites, seed: int, name: str, rate: float | None = None) -> Any:  # a Plan
+    """The plan of a method for these sites, at its own rate or another."""
+    entry, keys = METHODS[name], dict[str, Any]()
     if name != "local":
-        keys = {"columns": next(iter(sites.values())).columns, "outputs": 5}
+        keys = {"columns": next(iter(sites.values())).columns}
+    if name not in ("local", "fedbabu"):  # whose head, and with it the number of classes, stays private
+        keys |= {"outputs": 5}
+    rate = entry.rate if rate is None else rate
+    optimiser: dict[str, Any] = {"name": "adamw", "learning_rate": rate, "weight_decay": 0.01}
     return experiment_plan(
         sites,
         seed,
-        method=METHODS[name],
+        method=entry.method,
         architecture=NETWORK,
         schedule={"aggregate": "every-epoch", "epochs": ROUNDS, "batches_per_epoch": 6},
-        optimiser={"name": "adam", "learning_rate": 0.01, "weight_decay": 1e-4, "amsgrad": True},
+        optimiser={"name": "sgd", "learning_rate": rate} if name == "pfedme" else optimiser,
         loss={"name": "focal", "gamma": 3.0, "class_weights": "balanced"},
         weighting={"name": "rows", "largest_rows": 256},
         checkpoint="local",
@@ -86,7 +153,28 @@ def player_plan(sites: Sites, seed: int, name: str) -> Any:  # a Plan
     )
 
 
-def _measured(seed: int, sensitivities: Sequence[float], layers: int) -> Row:
-    """F of every layer, summed over the sites, and how many layers are federated."""
-    metrics = dict(zip((f"F {layer}" for layer in LAYERS), sensitivities, strict=True)) | {"layers": float(layers)}
-    return Row(variant=CHOSEN_BY, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
+def _mixtures(plan: Any, manifest: Any, sites: int) -> LayerMixtures:  # a Plan and its Manifest
+    return LayerMixtures(manifest, sites, seed=plan.seed)
+
+
+def _chosen(plans: Sequence[Any], sites: Sites) -> Iterator[Row]:
+    """PLayer-FL itself: its models, and F of every layer, summed over the sites, with the number that is federated."""
+    for plan in plans:
+        collection, outcomes = federate(plan, sites)
+        for name, outcome in outcomes.items():
+            predicted = predicted_by(plan.seed, name, outcome)
+            yield row_of(CHOSEN_BY, predicted, sites[name], rows=float(len(sites[name].test)))
+        course = collection.run.course
+        metrics = dict(zip((f"F {layer}" for layer in LAYERS), course.sensitivities, strict=True))
+        metrics |= {"layers": float(sum(course.chosen))}
+        yield Row(variant=CHOSEN_BY, seed=plan.seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
+
+
+def _measured(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
+    """The measures of every layer after one local epoch at PLayer-FL's rate."""
+    for seed in seeds:
+        found = measure_layers(sites, player_plan(sites, seed, "fedavg", METHODS[CHOSEN_BY].rate), epochs=1)
+        metrics = {
+            f"{kind} {layer}": value for kind in MEASURES for layer, value in zip(LAYERS, found[kind], strict=True)
+        }
+        yield Row(variant=MEASURED, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)

@@ -11,6 +11,7 @@ from benchmarks.experiments.data.covertype import AREAS
 from benchmarks.experiments.data.dealt import FAMILIES
 from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
+from benchmarks.experiments.layer_measures import MEASURES
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
 from benchmarks.experiments.tables import chfl, fed_heart, heart, heart_page, join, player
 from benchmarks.experiments.tables.catalogue import TABLES
@@ -57,6 +58,8 @@ def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
             Row(variant=player.CHOSEN_BY, seed=seed, site=player.FEDERATION, chosen_round=-1, metrics=metrics)
             for seed in range(seeds)
         ]
+        measures = {f"{kind} {layer}": 0.5 for kind in MEASURES for layer in player.LAYERS}
+        rows.append(Row(variant=player.MEASURED, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=measures))
     return rows
 
 
@@ -172,6 +175,20 @@ def test_the_macro_f1_is_weighted_by_rows() -> None:
     ]
 
     assert weighted_by_seed(rows, "player-fl") == pytest.approx({1: 0.4})
+
+
+def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> None:
+    """Above its own alone is not enough: two of four centres beat both, so the incentive is 50 percent."""
+    scores = {"local": (0.1, 0.1, 0.9, 0.1), "fedavg": (0.1, 0.1, 0.1, 0.9), "ditto": (0.5, 0.5, 0.5, 0.5)}
+    rows = [
+        row_of(name, 1, site, macro_f1=value, accuracy=value, rows=1.0)
+        for name, values in scores.items()
+        for site, value in zip(CENTRES, values, strict=True)
+    ]
+
+    TABLES["player"].render(rows, tmp_path / "player.md")
+
+    assert "| ditto | 0.082 | 0.000 | 0 | 50 |" in (tmp_path / "player.md").read_text()
 
 
 def test_placebos_are_compared_where_there_are_any(tmp_path: Path) -> None:
