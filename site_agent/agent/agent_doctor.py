@@ -14,7 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+
 from host import address_checks, computer_checks
+from host.clock_words import at, spelled
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
 from pki import key_checks, own_authority_checks, own_keys, store
 from pki.invitation import Invitation
@@ -90,17 +93,39 @@ async def _coordinator(
     credentials = Credentials(
         key=store.read_secret(keys.tls_key_path), chain=store.read_public(keys.certificate_path), root=root
     )
-    membership, apart = await _membership(address, credentials)
+    membership, apart = await _membership(address, credentials, keys.leaf())
     return [*found, membership], apart
 
 
+def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
+    """The coordinator proved itself, and closed the connection when it saw this site's certificate.
+
+    A gRPC server sends no TLS alert with its reason. A clock there that is wrong by days looks the same as a
+    certificate that it does not trust, so both are named, with the times that a person needs to compare clocks.
+    """
+    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    says = "The coordinator rejects this site's certificate: it closes the connection at once."
+    if not start <= now < end:
+        return failure("D411", f"{says} The certificate is not valid now, see D404.", _RENEWAL)
+    ahead, behind = spelled((end - now).total_seconds()), spelled((now - start).total_seconds())
+    says += (
+        f" The certificate is valid from {at(start)} to {at(end)}, and this computer's clock shows {at(now)}."
+        f" The coordinator's clock may be more than {ahead} ahead of this clock, or more than {behind} behind it."
+    )
+    remedy = (
+        "Compare this computer's clock with a watch. Ask the office to compare the coordinator's clock (`date -u`), and"
+        " to run `coordinator doctor` and `pki list`."
+    )
+    return failure("D411", says, remedy)
+
+
 def _target(address: str, root: bytes) -> address_checks.Target:
-    at = Address.parse(address)
-    return address_checks.Target(at.host.strip("[]"), at.port, root.decode("ascii"))
+    place = Address.parse(address)
+    return address_checks.Target(place.host.strip("[]"), place.port, root.decode("ascii"))
 
 
-async def _membership(address: str, credentials: Credentials) -> tuple[Finding, float | None]:
-    """Open a stream, say nothing on it, and see whether it is taken."""
+async def _membership(address: str, credentials: Credentials, leaf: x509.Certificate) -> tuple[Finding, float | None]:
+    """Open a stream, send nothing on it, and see whether it is accepted; `leaf` is this site's certificate."""
     taken: list[float | None] = []
     answered = asyncio.Event()
 
@@ -117,14 +142,13 @@ async def _membership(address: str, credentials: Credentials) -> tuple[Finding, 
         result, _ = await asyncio.gather(ended, waiting, return_exceptions=True)
         if taken:
             apart = None if taken[0] is None else datetime.now(UTC).timestamp() - taken[0]
-            return fine("D411", "The coordinator takes this site's certificate."), apart
+            return fine("D411", "The coordinator accepts this site's certificate."), apart
     match result:
         case CallEnded(status=status) if status in REFUSALS:
             says = "The coordinator refuses this site's certificate: its register does not have it."
             return failure("D411", says, remedy), None
         case CallEnded():
-            says = "The coordinator ends the connection at once: it does not trust the certificate that is shown."
-            return failure("D411", says, remedy), None
+            return _closed_at_once(leaf, datetime.now(UTC)), None
         case _:
-            says = "The coordinator did not say whether it takes this site."
+            says = "The coordinator did not report whether it accepts this site."
             return warning("D411", says, "It may be of an earlier version; check whether the agent joins."), None

@@ -135,14 +135,21 @@ def intercepting(folder: Path, issuer: str) -> Serve:
     return serve
 
 
-def intercepting_as(office: Office) -> Serve:
-    """A server that shows the coordinator's own certificate, and serves nothing."""
+def intercepting_as(office: Office, *, hangs_up: bool = False) -> Serve:
+    """A server that shows the coordinator's own certificate, and serves nothing.
+
+    Args:
+        office: whose coordinator it seems to be.
+        hangs_up: it ends the connection without an alert after the handshake, as gRPC does if it rejects the
+            caller's certificate.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(office.authority.coordinator_certificate_path, office.authority.coordinator_key_path)
     context.set_alpn_protocols(["h2"])
 
     def serve(connection: socket.socket) -> None:
         with context.wrap_socket(connection, server_side=True) as secure:
-            secure.recv(1)
+            if not hangs_up:
+                secure.recv(1)
 
     return serve

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -18,8 +19,13 @@ from typing import Any
 import grpc
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.coordinator_cli import cli as coordinator
+from host.clock_words import at
+from pki.names import SiteName
+from pki.site_keys import SiteKeys
 from protos.wire.calls import HEALTH
 from site_agent.agent.agent_doctor import examine
 from site_agent.gate import gate_doctor
@@ -48,7 +54,7 @@ def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
         wait_until(lambda: examined(scene)["D411"][0] == "FAILURE", 20)
         refused = examined(scene)
 
-    assert taken["D411"] == ("FINE", "fine    D411 membership: The coordinator takes this site's certificate.")
+    assert taken["D411"] == ("FINE", "fine    D411 membership: The coordinator accepts this site's certificate.")
     assert "s apart" in taken["D406"][1]
     assert taken["D416"][0] == "WARNING"  # the policy of this scene lets plans be without masks
     assert "pki list" in refused["D411"][1]
@@ -218,6 +224,38 @@ def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days
     assert doctor.returncode == 1
     assert f"The coordinator's certificate {words} It is valid from" in doctor.stdout
     assert f"{'10 days after the end' if days < 0 else '9 days before the start'}. {remedy}" in doctor.stdout
+
+
+def test_a_coordinator_whose_own_clock_is_wrong(scene: Scene) -> None:
+    """It rejects a certificate that is valid here, so `doctor` names both times and both differences of clocks."""
+    with listening(intercepting_as(scene.place.office, hangs_up=True)) as port:
+        scene.change(coordinator=f"localhost:{port}")
+        doctor = finished("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
+
+    (line,) = [line for line in doctor.stdout.splitlines() if "D411" in line]
+    leaf = SiteKeys(scene.hospital.parent / "state" / "agent").leaf()
+    assert doctor.returncode == 1
+    assert line.startswith("failure D411 membership: The coordinator rejects this site's certificate")
+    assert f"from {at(leaf.not_valid_before_utc)} to {at(leaf.not_valid_after_utc)}" in line
+    assert re.search(r"this computer's clock shows \d{4}-\d\d-\d\d \d\d:\d\d UTC", line)
+    assert re.search(r"more than (89|90) days ahead of this clock, or more than \d+ (minutes|seconds) behind it", line)
+    assert "(`date -u`)" in line
+
+
+def test_the_real_coordinator_closes_at_once_on_a_certificate_that_its_clock_rejects(scene: Scene) -> None:
+    """The server of the test above is true to life: D411 of the real one for a certificate of 100 days ago."""
+    keys = SiteKeys(scene.hospital.parent / "state" / "agent")
+    key = serialization.load_pem_private_key(keys.tls_key_path.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    now = datetime.now(UTC) - timedelta(days=100)
+    issued = scene.place.office.authority.issue_site(key.public_key(), SiteName("a"), now)
+    keys.certificate_path.write_bytes(issued.chain_pem)
+
+    with started(scene.place):
+        severity, line = examined(scene)["D411"]
+
+    assert severity == "FAILURE"
+    assert "it closes the connection at once. The certificate is not valid now, see D404." in line
 
 
 def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
