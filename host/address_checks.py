@@ -128,7 +128,7 @@ def _name(target: Target) -> Finding:
         says = f"The name {target.host} leads to no address: {cause.strerror or 'unknown'}."
         raise _Unreachable(failure("D407", says, remedy)) from cause
     first = ", IPv6 first" if kinds[0] == socket.AF_INET6 and socket.AF_INET in kinds else ""
-    return fine("D407", f"The name {target.host} leads to {len(kinds)} addresses{first}.")
+    return fine("D407", f"The name {target.host} has {len(kinds)} address{'es' * (len(kinds) != 1)}{first}.")
 
 
 def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:

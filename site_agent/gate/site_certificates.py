@@ -196,8 +196,7 @@ def _failed(answer: Answer) -> OperatorError:
 def _unreached(address: str, status: str) -> UnavailableError:
     return UnavailableError(
         what=f"The enrolment port {address} cannot be reached ({status}).",
-        consequence="Nothing but a connection attempt left this site. An invitation or certificate that it has"
-        " is as good as before.",
-        remedy="Check that the coordinator runs and that this host may reach it, then start again.",
+        consequence="Nothing but a connection attempt left this site. Its invitation or certificate is still valid.",
+        remedy="`site-agent doctor` finds the cause. A running `site-agent join` retries by itself.",
         code="E022",
     )

@@ -64,7 +64,11 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
 
 def _findings(heading: str, findings: list[Finding]) -> Section:
     lines = [
-        (finding.words, str(finding.count) if finding.count else "", ", ".join(map(str, finding.rows[:KEPT_ROWS])))
+        (
+            _sentences(finding.words),
+            str(finding.count) if finding.count else "",
+            ", ".join(map(str, finding.rows[:KEPT_ROWS])),
+        )
         for finding in findings
     ]
     parts = (
@@ -130,13 +134,19 @@ def _table_one(examination: Examination) -> str:
 _MOST_NOTES: Final = 10
 
 
+def _sentences(words: str, rows: str = "") -> str:
+    """A finding as sentences: what was found with its rows, then what to think of or to do."""
+    found, *rest = words.split("; ")
+    parts = [f"{found}{rows}", *(part[0].upper() + part[1:] for part in rest)]
+    return " ".join(part if part.endswith("?") else f"{part}." for part in parts)
+
+
 def finding_lines(examination: Examination) -> Iterator[str]:
     """Every error and warning with its first rows, then the first notes."""
     for finding in [*examination.errors, *examination.warnings]:
-        words = f"{finding.level.upper()}: {finding.words}{where(finding.rows, finding.count)}"
-        yield words if words.endswith("?") else f"{words}."
+        yield f"{finding.level.upper()}: {_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]
     for finding in notes[:_MOST_NOTES]:
-        yield f"note: {finding.words}."
+        yield f"note: {_sentences(finding.words)}"
     if len(notes) > _MOST_NOTES:
         yield f"note: {len(notes) - _MOST_NOTES} further notes are on the page."

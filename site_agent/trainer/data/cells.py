@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Final, TypeAlias, assert_never
 
@@ -58,10 +58,12 @@ class Parsed:
     Attributes:
         values: float64 of shape (cells,), NaN where flawed.
         flaws: by words, the places of the cells in the block.
+        outside: float64, the numbers outside of the declared range, for a hint about their unit.
     """
 
     values: Numbers
     flaws: Mapping[str, Sequence[int]]
+    outside: Numbers = field(default_factory=lambda: np.empty(0))
 
 
 # Of an array of texts without nulls, or of numbers with nulls where a value is missing; see `Block`.
@@ -268,10 +270,11 @@ class _NumberColumn:
         is_outside = (values < self._rule.low) | (values > self._rule.high)
         absent = np.flatnonzero(np.isnan(values)).tolist() if self._rule.refuses_missing else []
         flaws = {MISSING.words: absent} if absent else {}
-        if is_outside.any():
+        outside = values[is_outside]
+        if len(outside):
             flaws[self._rule.outside.words] = np.flatnonzero(is_outside).tolist()
             values[is_outside] = np.nan
-        return Parsed(values=values, flaws=_in_order(flaws))
+        return Parsed(values=values, flaws=_in_order(flaws), outside=outside)
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
@@ -281,4 +284,5 @@ def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
         values[places] = part.values
         for words, found in part.flaws.items():
             flaws[words] = sorted([*flaws.get(words, []), *places[list(found)].tolist()])
-    return Parsed(values=values, flaws=_in_order(flaws))
+    outside = np.concatenate([first.outside, second.outside])
+    return Parsed(values=values, flaws=_in_order(flaws), outside=outside)

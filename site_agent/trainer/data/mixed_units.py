@@ -128,6 +128,20 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
     )
 
 
+def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
+    """What to do with numbers outside of a declared range that are in another unit, as a sentence.
+
+    Args:
+        column: its name.
+        inside: float64 of shape (rows,), NaN where missing or outside of the range.
+        outside: float64, the numbers outside of it.
+    """
+    found = mixed_units(np.concatenate([inside, outside])) if len(outside) >= FEWEST_IN_A_UNIT else None
+    if found is None:
+        return None
+    return f"In the column {column} {found.words}: convert these rows to the unit of the others."
+
+
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
     """Which positive values lie further from the others than any measurement spreads, as one with a lost point does.
 

@@ -50,6 +50,7 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.image_files import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
+from site_agent.trainer.data.mixed_units import unit_hint
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.format_guess import format_hint
 from site_agent.trainer.data.sources.opening import open_blocks
@@ -212,6 +213,7 @@ class _Reading:
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
+        self.outside: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
         self.cells: dict[tuple[str, int], str] = {}
         self.others: dict[str, list[str]] = {}
@@ -358,6 +360,7 @@ class _Reading:
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values[kept])
+                self.outside.setdefault(name, []).append(parsed.outside)
         patient = self.contract.patient
         if patient and patient.name in positions:
             cells = block.texts_at(positions[patient.name])
@@ -391,6 +394,7 @@ class _Reading:
         # One column after the other, so that the blocks of only one of them are in memory twice.
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
+        self._hint_units(columns)
         for feature in self.contract.features:
             if feature.name not in columns:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent
@@ -406,8 +410,7 @@ class _Reading:
         for name in self.absent:
             self.mistakes.add(ABSENT.words, column=name)
         target = columns.pop(self.contract.target.name, None)
-        patient = self.contract.patient
-        identified = patient is not None and patient.name in positions
+        is_identified = self.contract.patient is not None and self.contract.patient.name in positions
         if not self.for_prediction:
             self._check_patients(rows)
             # Classes and rows are counted once the cells are right: before, the counts would mislead.
@@ -421,7 +424,7 @@ class _Reading:
             rows=len(rows),
             features=MappingProxyType(features),
             target=target,
-            patients=tuple(self.patients) if identified else None,
+            patients=tuple(self.patients) if is_identified else None,
             group_positions=MappingProxyType(columns),
             row_numbers=rows,
             dropped=tuple(self.dropped),
@@ -435,6 +438,11 @@ class _Reading:
         images = np.concatenate(self.images) if self.images else np.full((rows, numbers), np.nan, dtype=np.float32)
         images.flags.writeable = False
         return images
+
+    def _hint_units(self, columns: Mapping[str, Numbers]) -> None:
+        """Numbers outside of a declared range may be in another unit; a model abstains from such new rows."""
+        for name, outside in self.outside.items() if not self.for_prediction else ():
+            self.mistakes.add_hint(unit_hint(name, columns[name], np.concatenate(outside)))
 
     def _check_patients(self, rows: npt.NDArray[np.int64]) -> None:
         patient = self.contract.patient

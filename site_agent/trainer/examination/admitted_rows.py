@@ -42,21 +42,24 @@ def admitted(hospital: Hospital) -> Examination:
 
 
 def admit(hospital: Hospital) -> tuple[Dataset, Preprocessing]:
-    """The table made ready for training.
+    """The table made ready for training. The trainer's log records how many warnings it has.
 
     Raises:
         DataError: as `admitted`.
     """
     examination = admitted(hospital)
     assert examination.split_rows is not None  # otherwise there was an error
+    if warnings := len(examination.warnings):
+        accepted = is_accepted(hospital, examination)
+        structlog.get_logger().info("table_has_warnings", warnings=warnings, accepted=accepted)
     return prepare_rows(examination.table, examination.split_rows)
 
 
 def _check_admitted(hospital: Hospital, examination: Examination) -> None:
-    """Raises DataError where a table may not be used for training; the log records how many warnings it has."""
+    """Raises DataError where a table may not be used for training."""
     check_errors(examination)
-    warnings, accepted = examination.warnings, is_accepted(hospital, examination)
-    if not accepted and hospital.data.unaccepted_warnings == "stop":
+    warnings = examination.warnings
+    if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
         lines = [f"    {warning.words}" for warning in warnings[:_SHOWN_WARNINGS]]
         if len(warnings) > len(lines):
             lines.append(f"    and {len(warnings) - len(lines)} others")
@@ -65,8 +68,6 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
             consequence="Nothing was trained and nothing left this site.",
             remedy="Read them with `site-agent data check`, then correct the table or run `site-agent data accept`.",
         )
-    if warnings:
-        structlog.get_logger().info("table_has_warnings", warnings=len(warnings), accepted=accepted)
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:

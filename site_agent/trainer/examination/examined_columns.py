@@ -90,7 +90,8 @@ def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]
         words = f"{what}{found.words}; convert them to the unit of the others, and declare a range that holds one unit"
     else:
         places, key = np.flatnonzero(far_values(values)), f"far:{feature.name}"
-        words = f"{what}{len(places)} values lie too far from the others; is a decimal point lost, or the unit another?"
+        lie = "1 value lies" if len(places) == 1 else f"{len(places)} values lie"
+        words = f"{what}{lie} too far from the others; is a decimal point missing, or is the unit another one?"
     if places.size:
         yield Finding(level="warning", key=key, words=words, rows=rows_of(table, places), count=len(places))
 

@@ -22,7 +22,7 @@ from site_agent.trainer.examination.columns_alone import (
     correlation_alone,
     sampled,
 )
-from site_agent.trainer.examination.finding import Finding, Level
+from site_agent.trainer.examination.finding import Finding, Level, counted
 
 FEWEST_IN_GROUP: Final = 10
 FEWEST_OF_CLASS: Final = 10
@@ -84,7 +84,7 @@ def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator
             if not count and part is training:
                 yield Finding(level="error", key=f"no-class:{name}", words=f"no training row is of the class {name}")
             elif count < FEWEST_OF_CLASS and part is not training and part.name == "test":
-                words = f"only {count} test rows are of the class {name}: its figures will say little"
+                words = f"only {counted(count, 'test row')} of the class {name}; its figures will be imprecise"
                 yield Finding(level="warning", key=f"few-of-class:{name}", words=words)
         one, other = training.by_class[name] / training.rows, test.by_class[name] / test.rows
         pooled = (training.by_class[name] + test.by_class[name]) / (training.rows + test.rows)

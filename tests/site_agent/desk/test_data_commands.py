@@ -203,6 +203,19 @@ def test_a_rehearsal_needs_nobodys_data(run: Run, tmp_path: Path) -> None:
     assert run(*words).returncode == 2
 
 
+@pytest.mark.parametrize("command", [("data", "check"), ("check",)])
+def test_warnings_that_may_pass_print_no_log_line(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """A rehearsal's table may be used, `data check` reports why, and a terminal shows no event of the trainer's log."""
+    write_patients(tmp_path)
+    run("data", "describe", tmp_path / "patients.csv", "--output", tmp_path / "contract.yaml")
+
+    done = run(*command, "--config", write_hospital(tmp_path, unaccepted_warnings="tell"))
+
+    assert done.returncode == 0, done.stderr
+    assert ("`unaccepted_warnings: tell`" in done.stdout) == (command != ("check",))
+    assert "table_has_warnings" not in done.stdout + done.stderr
+
+
 def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the data manager's page, in its order, on a table such as the page shows."""
     page = (REPOSITORY / "docs" / "data-manager.md").read_text()
@@ -366,7 +379,7 @@ def _in_another_unit(text: str) -> bytes:
         (_with_decimal_commas, 'write delimiter: ";", decimal: "," under `format` in the contract'),
         (_renamed("Pressure"), "column pressure: it is missing; column number 4 has the same name but for capitals"),
         (_renamed("presure"), "column pressure: it is missing; column number 4 has nearly the same name"),
-        (_in_another_unit, "as years and days differ; convert them to the unit of the others"),
+        (_in_another_unit, "as years and days differ in rows"),
     ],
     ids=["semicolons", "utf-16", "decimal commas", "capitals", "renamed", "another unit"],
 )
@@ -386,6 +399,22 @@ def test_a_table_that_is_written_otherwise_is_told_the_one_step(
     assert done.stderr.count(words) <= 1
     assert "Zebra" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_values_of_another_unit_outside_a_declared_range_are_explained(run: Run, tmp_path: Path) -> None:
+    """The error counts them, and the remedy names both units; the role ignore is not the remedy."""
+    table, config, contract = write_patients(tmp_path), write_hospital(tmp_path), tmp_path / "contract.yaml"
+    run("data", "describe", table, "--output", contract)
+    table.write_bytes(_in_another_unit(table.read_text()))
+
+    done = run("data", "check", "--config", config)
+
+    assert done.returncode == 78
+    assert re.search(r"ERROR: column age: a number outside the declared range .* and 62 more\.", done.stdout)
+    assert "In the column age 34% of the values are about 365 times larger than the others, as years" in done.stderr
+    assert "convert these rows to the unit of the others." in done.stderr
+    assert "ignore" not in done.stdout + done.stderr
+    assert "table_has_warnings" not in done.stdout + done.stderr
 
 
 def test_a_path_that_does_not_exist_is_named(run: Run, tmp_path: Path) -> None:
