@@ -97,7 +97,7 @@ def plan_of(
         "version": 1,
         "method": study.choice.model_dump(mode="json"),
         "architecture": network,
-        "optimiser": {"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
+        "optimiser": {"name": "adamw", "learning_rate": 0.001 if image is None else 0.003, "weight_decay": 0.0001},
         "weighting": {"name": "rows", "largest_rows": 1024} if names == ("fedavg",) else {"name": "equal"},
         "checkpoint": "local",
     }

@@ -41,6 +41,9 @@ from site_agent.trainer.own_models import OwnModel, kept_model
 # (HistGradientBoosting). Measured with 50 columns on one core: 27 s for the forest and 13 s for boosting at
 # 10,000 rows, 51 s and 2 s at 100,000. A forest for numbers looks at every column in each split: 140 s, 250 s.
 MOST_ROWS: Final = 10_000
+# Numbers of an image beyond which only the linear model and, for classes, the forest are fitted. Measured with 400 rows
+# of 4,096 pixels on one core: 28 s for boosting and 5 s for the forest, each of which is fitted six times.
+MOST_PIXELS: Final = 2_048
 # What people call the models that look at a patient.
 TITLES: Final = {
     "logistic_regression": "logistic regression",
@@ -104,17 +107,18 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
         seed: of the forest's draws and of ties in boosting; not negative.
     """
     features, random_state = dataset.training.features.astype(np.float64), seed % _SEEDS
+    is_wide = _is_wide(dataset)
     parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
     if dataset.task == "regression":
         numbers = dataset.training.targets.astype(np.float64)
-        for name, regressor in _regressors(len(features), random_state):
+        for name, regressor in _regressors(len(features), random_state, is_wide=is_wide):
             regressor.fit(features, numbers)
             said = [preprocessing.in_target_units(regressor.predict(part).astype(np.float64)) for part in parts]
             kept = kept_model(regressor, dataset.task, dataset.outputs)
             yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
         return
     labels = dataset.training.targets.astype(np.int64)
-    for name, classifier in _classifiers(len(features), len(dataset.classes), random_state):
+    for name, classifier in _classifiers(len(features), len(dataset.classes), random_state, is_wide=is_wide):
         classifier.fit(features, labels)
         said = [_scores_of_classes(classifier, part, dataset) for part in parts]
         kept = kept_model(classifier, dataset.task, dataset.outputs)
@@ -144,15 +148,15 @@ def best_simple_model(dataset: Dataset, seed: int) -> str:
     parts = [targets[folds != fold] for fold in range(_CHOOSING_FOLDS)]
     if len(owners) < _CHOOSING_FOLDS or (not is_number and min(len(np.unique(part)) for part in parts) < 2):
         return "ridge_regression" if is_number else "logistic_regression"
-    losses: defaultdict[str, float] = defaultdict(float)
+    losses, is_wide = defaultdict[str, float](float), _is_wide(dataset)
     for fold, seen in enumerate(parts):
         known, unseen, answers = features[folds != fold], features[folds == fold], targets[folds == fold]
         if is_number:
-            for name, regressor in _regressors(len(known), seed % _SEEDS):
+            for name, regressor in _regressors(len(known), seed % _SEEDS, is_wide=is_wide):
                 regressor.fit(known, seen.astype(np.float64))
                 losses[name] += float(((regressor.predict(unseen) - answers) ** 2).sum())
         else:
-            for name, classifier in _classifiers(len(known), len(dataset.classes), seed % _SEEDS):
+            for name, classifier in _classifiers(len(known), len(dataset.classes), seed % _SEEDS, is_wide=is_wide):
                 classifier.fit(known, seen.astype(np.int64))
                 losses[name] += _log_loss(classifier, unseen, answers.astype(np.int64))
     return min(TITLES.keys() & losses.keys(), key=lambda name: (losses[name], name))
@@ -174,26 +178,32 @@ def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Datase
     return scores[:, 1] if dataset.task == "binary" else scores
 
 
-def _regressors(rows: int, random_state: int) -> Iterator[tuple[str, _Regressor]]:
-    is_large = rows > MOST_ROWS
+def _is_wide(dataset: Dataset) -> bool:
+    """Whether trees would take too long on the pixels of the images."""
+    return dataset.image is not None and dataset.image.numbers > MOST_PIXELS
+
+
+def _regressors(rows: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Regressor]]:
     yield "ridge_regression", Ridge(alpha=_PENALTY)
-    yield (
-        "random_forest",
-        RandomForestRegressor(
-            n_estimators=_TREES,
-            min_samples_leaf=_SMALLEST_LEAF,
-            max_samples=MOST_ROWS if is_large else None,
-            random_state=random_state,
-        ),
-    )
-    if is_large:
-        yield "gradient_boosting", HistGradientBoostingRegressor(early_stopping=False, random_state=random_state)
-    else:
-        yield "gradient_boosting", GradientBoostingRegressor(random_state=random_state)
+    if not is_wide:
+        is_large = rows > MOST_ROWS
+        yield (
+            "random_forest",
+            RandomForestRegressor(
+                n_estimators=_TREES,
+                min_samples_leaf=_SMALLEST_LEAF,
+                max_samples=MOST_ROWS if is_large else None,
+                random_state=random_state,
+            ),
+        )
+        if is_large:
+            yield "gradient_boosting", HistGradientBoostingRegressor(early_stopping=False, random_state=random_state)
+        else:
+            yield "gradient_boosting", GradientBoostingRegressor(random_state=random_state)
     yield "mean_guess", DummyRegressor(strategy="mean")
 
 
-def _classifiers(rows: int, classes: int, random_state: int) -> Iterator[tuple[str, _Classifier]]:
+def _classifiers(rows: int, classes: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Classifier]]:
     yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
     yield (
         "random_forest",
@@ -205,8 +215,8 @@ def _classifiers(rows: int, classes: int, random_state: int) -> Iterator[tuple[s
         ),
     )
     # Boosting grows a tree for each class where there are more than two.
-    if rows * (classes if classes > 2 else 1) > MOST_ROWS:
+    if not is_wide and rows * (classes if classes > 2 else 1) > MOST_ROWS:
         yield "gradient_boosting", HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
-    else:
+    elif not is_wide:
         yield "gradient_boosting", GradientBoostingClassifier(random_state=random_state)
     yield "majority_guess", DummyClassifier(strategy="prior")

@@ -52,6 +52,8 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
         UsageError: too few rows, or a name or code that a spreadsheet would take for a formula.
     """
     target = contract.target
+    if contract.image is not None:
+        raise _unusable("This contract has images, and images cannot be made up.", "Use a contract without images.")
     fewest = max(20, 5 * len(target.classes))
     if rows < fewest:
         raise _unusable(f"{rows} rows are too few for this contract.", f"Ask for at least {fewest} with --rows.")

@@ -10,11 +10,12 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.hospital import read_hospital
 from site_agent.trainer import simple_models
-from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.contract import Task, read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare
-from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.preprocessing import Preprocessing, Scale
 from site_agent.trainer.evaluation import Scores, measure, targets_of
 from site_agent.trainer.own_models import OwnModel, arrays_of, own_model_of, own_scores
 from site_agent.trainer.simple_models import TITLES, best_simple_model, fit_simple_models
@@ -215,3 +216,36 @@ def test_a_line_that_is_one_is_best_told_by_the_linear_model(tmp_path: Path) -> 
 
         assert chosen[0] == "logistic_regression", f"seed {seed}"
         assert chosen[1] != "logistic_regression", f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("task", "fitted"),
+    [
+        ("multi-class", ["logistic_regression", "random_forest", "majority_guess"]),
+        ("regression", ["ridge_regression", "mean_guess"]),
+    ],
+)
+def test_large_images_get_the_models_that_end_in_time(task: Task, fitted: list[str]) -> None:
+    """Trees that would look at each pixel are left out, and a model is chosen among the others."""
+    image = ImageSize(height=64, width=64)
+    generator = np.random.default_rng(0)
+
+    def examples(rows: int) -> Examples:
+        targets = np.arange(rows) % 3
+        features = generator.normal(size=(rows, image.numbers)).astype(np.float32)
+        return Examples(features=features, targets=targets.astype(np.float64 if task == "regression" else np.int64))
+
+    dataset = Dataset(
+        training=examples(30),
+        validation=examples(6),
+        test=examples(6),
+        columns=tuple(f"pixel {number}" for number in range(image.numbers)),
+        task=task,
+        classes=() if task == "regression" else ("a", "b", "c"),
+        image=image,
+    )
+    scale = Scale(mean=0.0, deviation=1.0) if task == "regression" else None
+    preprocessing = Preprocessing.model_construct(target_scale=scale)
+
+    assert [name for name, _ in fit_simple_models(dataset, preprocessing, 0)] == fitted
+    assert best_simple_model(dataset, 0) in fitted

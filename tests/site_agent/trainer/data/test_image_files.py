@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import ConfigurationError, DataError, UsageError
+from site_agent.desk.drafting.invent import invent
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_files
 from site_agent.trainer.data.cell_rules import Flaw
@@ -210,6 +211,25 @@ def test_a_file_that_the_contract_does_not_declare_has_one_exact_reason(case: st
     assert most < 8 << 20
 
 
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> None:
+    """An orientation that cannot be read makes the file a damaged one."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(Image.fromarray(drawn(0)), form, exif=exif)
+    entries = (b"\x12\x01\x03\x00\x01", b"\x01\x12\x00\x03\x00\x00\x00\x01")
+    (entry,) = (one for one in entries if one in content)
+    longer = content.replace(entry, entry[:-1] + b"\xff")  # 255 numbers where there is one
+    if form == "PNG":
+        place = longer.index(b"eXIf")
+        end = place + 4 + int.from_bytes(longer[place - 4 : place], "big")
+        longer = longer[:end] + struct.pack(">I", zlib.crc32(longer[place:end])) + longer[end + 4 :]
+
+    found = pixels_of(longer, column(image={"height": 6, "width": 4}))
+
+    assert found == image_files.DAMAGED
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_damaged_bytes_never_raise(seed: int) -> None:
     """Whatever the bytes of a file, the answer is an image of the declared size or a reason."""
@@ -377,6 +397,12 @@ def test_a_contract_reads_images_or_columns() -> None:
     for more, words in ((feature, "role group or ignore"), (plain["columns"][1] | {"name": "b"}, "role image")):
         with pytest.raises(ValueError, match=words):
             Contract.model_validate_json(json.dumps(plain | {"columns": [*plain["columns"], more]}))
+
+
+def test_images_are_not_made_up() -> None:
+    """`data invent` refuses the contract instead of writing paths that lead nowhere."""
+    with pytest.raises(UsageError, match="images cannot be made up"):
+        invent(contract(), rows=100, seed=0)
 
 
 def test_equal_images_are_found_where_they_give_the_test_away(tmp_path: Path) -> None:
