@@ -97,6 +97,8 @@ _WORDS: Final = {
     "round_void": "An attempt at round {round} of {run} failed. Missing: {missing}.",
     "run_over": "The run {run} ended: {reason}.",
 }
+# A number in words: 1 warning, 2 warnings.
+_ONE: Final = re.compile(r"(?<![\w.,-])(1 (?:warning|round|byte|tensor))s\b")
 _SHOWN_APART: Final = ("event", "time", "site", "software")
 
 
@@ -139,7 +141,8 @@ def in_words(facts: Facts) -> str:
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:
-            return pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
+            words = pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
+            return _ONE.sub(r"\1", words)
         except (KeyError, ValueError, IndexError):
             pass  # of another version, with other facts: said as below
     name = str(facts.get("event", "record")).replace("_", " ")

@@ -70,8 +70,8 @@ def price_in_words(privacy: Privacy) -> str:
     """What a run costs each patient, in one line."""
     deviations = 1.0 / privacy.ratio
     return (
-        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient; the noise in each number is "
-        f"{deviations:.3g} times what one patient can change"
+        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient. The noise in each number is "
+        f"{deviations:.3g} times as large as the change that one patient can cause"
     )
 
 

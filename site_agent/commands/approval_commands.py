@@ -236,10 +236,10 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
     """What this hospital itself has to say: earlier plans, policy, approvals."""
     earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
-    sentences = [f"It refuses this plan: {reason}." for reason in refused] or ["It allows this plan."]
+    sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
     if own_fingerprint(hospital) is None:
         sentences.append(
-            "Whether the plan lists this site's identity key was not checked: the key cannot be read here."
+            "This command could not read this site's identity key. So it did not check whether the plan lists the key."
         )
     said = _said(hospital, plan, approval, is_refused=bool(refused))
     compared = [_since(plan, earlier)] if earlier else [_no_earlier()]
@@ -255,19 +255,19 @@ def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refus
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
     missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
     if missing is not None:
-        yield f"Not approved at this site: {missing}."
+        yield f"This plan may not train here: {missing}."
     elif is_refused:
-        yield "It may not train in spite of the approval, because this hospital's own policy refuses it."
+        yield "This plan may not train here in spite of the approval, because this hospital's own policy refuses it."
     else:
-        yield "Approved: it may train."
+        yield "This plan may train here."
 
 
 def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
     before = earlier[0]
-    heading = f"What has changed since version {before.version}, which was approved here last"
+    heading = f"Changes since version {before.version}, which was approved here last"
     found = plan_differences(before, plan)
     if not found:
-        return Section(heading, ("Nothing.",))
+        return Section(heading, ("Nothing has changed.",))
     return Section(heading, (), Table(("key", "was", "is now"), found))
 
 
@@ -278,7 +278,7 @@ def _beside_others(hospital: Hospital, plan: Plan) -> list[Section]:
 
 
 def _no_earlier() -> Section:
-    return Section("What has changed", ("No other plan of this study was ever approved here.",))
+    return Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
 
 
 def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
@@ -304,8 +304,8 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
         "This site only receives",
         (
             "No number of this site leaves, and no row of its table takes part.",
-            "All that this page lists as leaving is what the contributing sites send.",
-            "At the end this site gets the sums of the contributing sites and computes its model from them.",
+            "Everything that this page lists as leaving is sent by the contributing sites.",
+            "At the end this site receives the sums of the contributing sites and computes its model from them.",
         ),
     )
 
@@ -333,13 +333,13 @@ def _table(hospital: Hospital, plan: Plan) -> _Table:
         return _Table(Section(heading, (told,)), False)
     if rows is None:
         unknown = (
-            "Whether it has rows enough was not compared: no count of `site-agent data check` can be read here. "
-            "`--dry-run` tries the table itself."
+            "This command did not check whether the table has enough rows, because it cannot read the counts of "
+            "`site-agent data check`. With `--dry-run` it tries the table itself."
         )
         return _Table(Section(heading, (unknown,)), False)
     lacking = lacking_rows(hospital.policy, plan, hospital.site, rows)
     counted = f"Counted at {rows.at}: {rows.training} training, {rows.validation} validation and {rows.test} test rows."
-    said = [f"It is too small: {reason}." for reason in lacking] or ["It has rows enough for this plan."]
+    said = [f"The table is too small: {reason}." for reason in lacking] or ["It has enough rows for this plan."]
     return _Table(Section(heading, (counted, *said)), bool(lacking))
 
 

@@ -121,7 +121,7 @@ def export(
     desk = _desk(path, log_path, site)
     choice = Choice(study=study, since=time_given(since, "--since"), until=time_given(until, "--until"))
     count = desk.export(output, choice, f"Audit log of {desk.owner.rpartition('/')[2]}")
-    click.echo(f"{count} records written to {output}.")
+    click.echo(f"{count} record{'s' * (count != 1)} written to {output}.")
 
 
 @audit.command()

@@ -143,7 +143,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     )
     keep_adoption(state, adoption)
     yield f"{by} adopted {MODEL_TITLES.get(name, name)} of the run {run}."
-    yield "predict, export and monitor use it until a person adopts another model."
+    yield "Predictions, exports and monitoring use it until a person adopts another model."
     if before is not None:
         yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
 

@@ -101,9 +101,13 @@ class Desk:
         if status == 77 or plan.is_damaged:
             sections.append(Section(heading="2. Decide", parts=[standing]))
         else:
-            until = '<label>Until the end of this day, or empty for no end <input type="date" name="until"></label>'
+            until = '<label>Last day of the approval, or empty for no end <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
-            sections.append(Section(heading="2. Approve the plan", parts=parts))
+            if plan.is_approved:
+                words = "A second person can approve it too. The same person can change the last day."
+                parts.insert(1, paragraph(words))
+            heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
+            sections.append(Section(heading=heading, parts=parts))
         if plan.is_approved:
             words = "This site stops at once, also during a training. The numbers that have left stay in the sums."
             parts = [paragraph(words), self._form("withdraw", hidden=known, fields=name)]

@@ -26,7 +26,7 @@ from typing import Final
 from protos.errors import OperatorError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire
-from site_agent.approvals import announced_plans, find_approval, find_refusal, why_not
+from site_agent.approvals import Approval, Refusal, announced_plans, find_approval, find_refusal, why_not
 from site_agent.console.console_actions import ACTS, APPROVE, COMPARE, EXAMINE, REVIEW, Act, Done, run_command
 from site_agent.console.console_links import COOKIE, Links, Role, Session, Shown
 from site_agent.console.console_pages import Desk, KnownPlan, Shelf
@@ -268,13 +268,12 @@ class Console:
             return KnownPlan(title=title, digest=digest, standing=words, is_approved=False, is_damaged=True)
         missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
         broken = refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=None)
-        said = [] if approval is None else [f"Approved by {approval.names}."]
-        if missing is not None and (refusal := find_refusal(hospital.state_path, plan)) is not None:
-            said.append(f"Refused by {refusal.by} on {refusal.at[:10]}. The reason: {refusal.because.rstrip('.')}.")
-        said += [f"It may not train: {missing}."] if missing is not None else []
+        said = list(_decisions(approval, find_refusal(hospital.state_path, plan)))
+        is_approved = approval is not None and approval.withdrawn is None
+        if missing is not None:
+            said.append(f"It may not train: {missing}." if is_approved or not said else "It may not train.")
         said += [f"It may not train: this hospital's policy refuses it, because {reason}." for reason in broken]
         said += [] if missing is not None or broken else ["It may train."]
-        is_approved = approval is not None and approval.withdrawn is None
         return KnownPlan(title=title, digest=digest, standing=" ".join(said), is_approved=is_approved)
 
     def _desk(self, session: Session) -> Desk:
@@ -286,6 +285,24 @@ _AGAIN: Final[tuple[list[str], ...]] = ([], ["again"])
 
 def _names(session: Session) -> str:
     return ", ".join(ROLE_NAMES[role] for role in sorted(session.roles))
+
+
+def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
+    """Who decided what, the last decision last; a refusal before the last approval is no news."""
+    if approval is not None:
+        yield f"Approved by {approval.names}."
+        if approval.withdrawn is not None:
+            yield f"{approval.withdrawn.by} withdrew this site on {_day(approval.withdrawn.at)}."
+    if refusal is not None and (approval is None or _is_before(approval.signatures[-1].at, refusal.at)):
+        yield f"{refusal.by} refused it on {_day(refusal.at)}. The reason: {refusal.because.rstrip('.')}."
+
+
+def _is_before(one: str, other: str) -> bool:
+    return datetime.fromisoformat(one) < datetime.fromisoformat(other)
+
+
+def _day(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment):%Y-%m-%d}"
 
 
 def _can_read_plans(state: Path) -> bool:

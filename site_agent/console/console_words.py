@@ -30,7 +30,12 @@ BUTTONS: Final[Mapping[str, str]] = {
     "compare": "Compare models",
     "adopt": "Adopt this model",
 }
-FIELDS: Final[Mapping[str, str]] = {"by": "Your name", "because": "Reason", "until": "Until", "run": "Run"}
+FIELDS: Final[Mapping[str, str]] = {
+    "by": "Your name",
+    "because": "Reason",
+    "until": "Last day of the approval",
+    "run": "Run",
+}
 _COMMANDS: Final[Mapping[str, tuple[Role, str]]] = {
     "data check": (Role.DATA_MANAGER, "examine"),
     "data accept": (Role.DATA_MANAGER, "accept"),

@@ -42,13 +42,15 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
         f"In whom: {asked.population}",
         f"At what time: {asked.time}",
         f"For what use: {asked.use}",
-        f"Responsible: {asked.responsible}; approval number {asked.approval_number}",
+        f"Responsible: {asked.responsible}. Approval number: {asked.approval_number}",
     ]
     others = [f"{one.name} ({one.answers} outcome)" for one in plan.sites if one.answers != "same"]
     if others:
         sentences.append(f"These sites do not predict this outcome itself: {', '.join(others)}.")
     reason = None if contract is None else other_answer(plan, contract, site)
-    return Section("The question", (*sentences, *([] if reason is None else [f"Not possible as it is: {reason}."])))
+    return Section(
+        "The question", (*sentences, *([] if reason is None else [f"This site cannot take part now: {reason}."]))
+    )
 
 
 def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
@@ -62,11 +64,11 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
         try:
             mapped_columns(used, contract, None if plan.tier_of(site) == "receiving" else site)
         except ConfigurationError as wrong:
-            sentences.append(f"Not possible as it is: {wrong.what}")
+            sentences.append(f"This site cannot take part now: {wrong.what}")
     sentences += suspicions
     unused = sorted(set(own) - {one.name for one in plan.concepts})
     if unused:
-        sentences.append(f"The plan does not have these concepts of the contract: {', '.join(unused)}.")
+        sentences.append(f"The contract has concepts that the plan does not have: {', '.join(unused)}.")
     rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
 

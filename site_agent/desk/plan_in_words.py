@@ -13,7 +13,7 @@ from math import exp
 from protos.plan.manifest import Manifest
 from protos.plan.patient_privacy import Privacy, price_in_words
 from protos.plan.plan import Plan
-from site_agent.desk.plan_review import Section
+from site_agent.desk.plan_review import Section, counted
 
 
 def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
@@ -25,34 +25,34 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
         rows: training rows of this hospital's table, None if they were not counted.
     """
     sentences = (*_asked(plan), *_patients(plan, rows), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
-    return Section("In short, for whoever decides", tuple(sentences))
+    return Section("In short, for the person who decides", tuple(sentences))
 
 
 def _asked(plan: Plan) -> Iterator[str]:
     names = ", ".join(plan.site_names)
     if plan.question is not None:
-        yield f"Asked: whether hospitals together can predict this: {_ended(plan.question.outcome)}"
+        yield f"Asked: hospitals want to predict this together: {_ended(plan.question.outcome)}"
         yield f"For what use: {_ended(plan.question.use)}"
     elif plan.statistics is None:
-        yield "Asked: the plan does not say in words what is predicted. Each hospital's contract names its outcome."
+        yield "Asked: the plan has no words for what is predicted. Each hospital's contract names its outcome."
     if plan.receiving_sites:
         yield (
-            f"These hospitals only receive: {', '.join(sorted(plan.receiving_sites))}. They send no number. They get "
-            "the same sums as every contributing hospital, and use them as a model."
+            f"These hospitals only receive: {', '.join(sorted(plan.receiving_sites))}. They send no number. They "
+            "receive the same sums as every contributing hospital, and use them as a model."
         )
     if plan.statistics is not None:
         yield f"Asked: {len(plan.site_names)} hospitals ({names}) count their patients once. Nothing is trained."
         return
     yield (
-        f"Asked: {len(plan.site_names)} hospitals ({names}) compute together in {plan.rounds} rounds at most. Each "
-        "computes on its own patients, on its own computer."
+        f"Asked: {len(plan.site_names)} hospitals ({names}) compute together, in at most "
+        f"{counted(plan.rounds, 'round')}. Each hospital computes on its own patients, on its own computer."
     )
 
 
 def _patients(plan: Plan, rows: int | None) -> Iterator[str]:
     if plan.question is not None:
         yield f"In whom: {_ended(plan.question.population)}"
-    counted = "" if rows is None else f" These are {rows} rows for training; other rows are kept aside for tests."
+    counted = "" if rows is None else f" {rows} rows are used for training. Other rows are kept for tests."
     yield f"In whom here: the patients in the table that hospital.yaml names, as its contract describes them.{counted}"
 
 
@@ -64,14 +64,17 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
     yield "What stays: every row, every name, every date and every identifier of a patient."
     if manifest.parameters:
         yield (
-            f"What leaves: in each round of training, by how much {manifest.parameters} numbers of the shared model "
-            "changed here. An example of one of them: the weight between the third input and the first unit rose by "
-            "0.013. Such a number follows from all rows together and names no patient."
+            f"What leaves: the shared model consists of {manifest.parameters} numbers. In each round of training, this "
+            "hospital sends how much each of them changed here. An example: the weight between the third input and the "
+            "first unit rose by 0.013. Such a number is computed from all rows together and names no patient."
         )
     if manifest.scalars:
+        count = len(manifest.scalars)
+        numbers = "1 count or measurement" if count == 1 else f"{count} counts and measurements"
         yield (
-            f"{'What else leaves' if manifest.parameters else 'What leaves'}: {len(manifest.scalars)} kinds of counts "
-            f"and measurements of all rows together. {_example(plan)} Each is listed below under Numbers."
+            f"{'What else leaves' if manifest.parameters else 'What leaves'}: "
+            f"{numbers} of all rows together. "
+            f"{_example(plan)} The table Other numbers below lists each."
         )
     if not manifest.parameters and not manifest.scalars:
         yield "What leaves: only the fact that this hospital takes part."
@@ -86,21 +89,20 @@ def _example(plan: Plan) -> str:
             "rows does not leave."
         )
     if plan.prior is not None:
-        return "An example: the sum of the ages of all rows here, or how strongly age and the outcome go together here."
-    return "An example: the mean error of the model on the rows that are kept aside."
+        return "An example: the sum of the ages of all rows here, or how strongly the outcome depends on age here."
+    return "An example: the mean error of the model on the rows that are kept for tests."
 
 
 def _masking(plan: Plan) -> Iterator[str]:
     if plan.secure_aggregation == "off":
-        yield "Masking is off: the coordinator reads this hospital's numbers themselves."
+        yield "Masking is off. The coordinator reads this hospital's own numbers."
         return
     if plan.two_sites is not None:
         yield "Masking hides this hospital's numbers from the coordinator. The other hospital can compute them."
         return
     yield (
-        "Masking protects this hospital's numbers on their way: the coordinator reads only the sum over at least "
-        f"{plan.quorum} hospitals. It fails if more than {plan.assumed_colluders} of them work together with the "
-        "coordinator."
+        f"Masking hides this hospital's numbers. The coordinator reads only the sum over at least {plan.quorum} "
+        f"hospitals. Masking fails if more than {plan.assumed_colluders} of them work together with the coordinator."
     )
     yield "Masking does not protect the sum itself. The coordinator and all these hospitals see it and the result."
 
@@ -109,23 +111,23 @@ def _worst(plan: Plan) -> Iterator[str]:
     if plan.privacy is not None:
         yield from _promise(plan.privacy)
         return
-    yield "Differential privacy is not used: no random noise is added to what leaves."
+    yield "Differential privacy is not used. No random noise is added to the numbers that leave."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
         whose = "the coordinator" if plan.two_sites is None else "the other hospital"
         yield (
-            f"At worst: {whose} can compute properties of single patients from these numbers, above all if few rows "
-            "take part in a round."
+            f"At worst: {whose} can compute properties of single patients from these numbers. This is easiest if few "
+            "rows take part in a round."
         )
         return
     yield (
-        "At worst: somebody who already has a patient's values could test with the result whether this patient "
-        "probably was in one of the tables. This person could not tell in which hospital."
+        "At worst: a person who already has a patient's values could test with the result whether this patient is "
+        "probably in one of the tables. This person could not find out in which hospital."
     )
-    yield "At worst: hospitals that break the agreement together could compute this hospital's numbers as well."
+    yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
     if plan.on_lost_site == "continue":
         yield (
-            "At worst: a coordinator that lies about lost hospitals could compute the numbers of a few hospitals, this "
-            "one among them. It could do so as often as lost_site_budget in hospital.yaml allows."
+            "At worst: a coordinator that lies about lost hospitals could compute the numbers of a few hospitals. This "
+            "hospital could be one of them. lost_site_budget in hospital.yaml limits how often."
         )
 
 
@@ -136,6 +138,6 @@ def _promise(privacy: Privacy) -> Iterator[str]:
         f"rows are added or removed, except with probability {privacy.delta:g}."
     )
     yield (
-        "At worst: what holds of many patients, or of this hospital as a whole, may still be learnt. If the contract "
-        "has no patient column, each row counts as one patient."
+        "At worst: others may still learn facts that are true for many patients, or for this hospital as a whole. If "
+        "the contract has no patient column, each row is treated as one patient."
     )

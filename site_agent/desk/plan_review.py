@@ -27,24 +27,24 @@ _MEANING: Final = {
     "kept": "whether it kept this layer in this round, times its weight",
     "distance": "how far this layer has moved from its last shared values, squared, times its weight",
     "sensitivity": "how much the loss depends on the layers up to this one, times its weight",
-    "validation weight": "its validation rows, rounded as the rows are; 1 where all sites count the same",
+    "validation weight": "its validation rows, rounded as the rows are, or 1 if all sites have the same weight",
     "validation loss": "the loss of the received model on its validation rows, times its weight",
-    "still improving": "1 while its own validation loss has fallen lately, else 0",
+    "still improving": "1 if its own validation loss fell in the latest measurements, else 0",
     "refusal": "a power of a secret number if it refuses the parameters that it received, else 0",
     "sites with a metric": "1 if the metric is defined on its test rows, else 0",
     "metric": "the AUROC of its chosen model on its own test rows",
     "metric squared": "the square of that AUROC",
     "sites that gained": "1 if its chosen model has a larger AUROC than the network trained alone, else 0",
-    "count": "how many of its rows are in this cell; 0 where they are too few",
+    "count": "how many of its rows are in this cell, or 0 if they are too few",
     "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
-    "squares": "the sum of the squares of the same",
+    "squares": "the sum of the squares of these values",
     "sites": "1 if it records this column (or both of two) with enough different values, else 0",
     "outcomes": "its training rows",
-    "private hessian": "how sure a regression is about these two: one bounded term for each patient, and noise",
+    "private hessian": "how certain a regression is about these two: one bounded term for each patient, and noise",
     "private gradient": "in which direction patients move a coefficient: one bounded term for each, and noise",
-    "hessian": "how sure a regression on common columns is about these two, at this site's rows",
+    "hessian": "how certain a regression on common columns is about these two, on this site's rows",
     "gradient": "in which direction this site's rows move the regression's coefficient",
-    "guard": "by how much the others' score lowers the loss on its training rows; negative if it raises it",
+    "guard": "by how much the others' score lowers the loss on its training rows (negative: it raises it)",
 }
 
 
@@ -72,7 +72,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         (
             f"Plan digest {plan.digest.hex()}",
             f"Digest of what leaves {manifest.digest.hex()}",
-            f"Method {described(plan.method)}; masking {plan.secure_aggregation}; quorum {plan.quorum}",
+            f"Method {described(plan.method)}, masking {plan.secure_aggregation}, quorum {plan.quorum}",
         ),
     )
     yield _who(plan)
@@ -83,8 +83,13 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     each, total = Layout(manifest.parameters, 0).total_bytes, most_bytes(plan, manifest)
     yield Section(
         "In all",
-        (f"{each} bytes a training round for the changes, {total} bytes in all at most; nothing else leaves.",),
+        (f"Changes: {each} bytes in each round of training. Everything together: at most {total} bytes.",),
     )
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its word: 1 round, 2 rounds."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def as_lines(sections: Iterable[Section]) -> Iterator[str]:
@@ -108,68 +113,76 @@ def _who(plan: Plan) -> Section:
         sentences.append("The coordinator sees sums only, but each of the two sites can compute the other's part.")
     else:
         sentences.append(
-            f"The coordinator sees sums over at least {plan.quorum} sites; this holds while at most "
+            f"The coordinator sees sums over at least {plan.quorum} sites. This protection fails if more than "
             f"{plan.assumed_colluders} of the sites work together with it."
         )
     if plan.evaluating_sites:
-        sentences.append(f"Of these, {len(plan.evaluating_sites)} only evaluate: their changes are zeros.")
+        sentences.append(
+            f"{counted(len(plan.evaluating_sites), 'site')} only evaluate. Such a site sends zeros in place of changes."
+        )
     if plan.receiving_sites:
         sentences.append(
-            f"{len(plan.receiving_sites)} of the listed sites only receive. They send no number, and they do not count "
-            "among the sites that are added up. They see the sums that every contributing site sees. If such a site "
-            "contributes to a later plan, the difference of the two sums is its own part. So the other sites refuse it."
+            f"{len(plan.receiving_sites)} of the listed sites only receive. They send no number, so no sum includes "
+            "them. They see the sums that every contributing site sees. If such a site contributes to a later plan, "
+            "the difference of the two sums is its own part. So the other sites refuse it."
         )
     if plan.on_lost_site == "wait":
-        sentences.append("The sites that begin are added up to the end. When one is lost, the others wait for it.")
+        sentences.append(
+            "The same sites contribute from the first round to the last. If a site is lost, the others wait for it."
+        )
     else:
         sentences.append(
-            "When a site is lost or comes later, the others go on without it or with it. Each round that would isolate "
-            "few sites costs one unit of this site's lost_site_budget. With each unit a coordinator that lies about "
-            "who is there could compute the change of those few sites in one round."
+            "If a site is lost, the others continue without it. If it returns, they continue with it. A round in which "
+            "few sites differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that "
+            "lies about lost sites could compute the change of those few sites, once for each unit."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
-    return Section("With whom it is added up", tuple(sentences), Table(("site", "identity key", "takes part in"), rows))
+    return Section(
+        "Who takes part, and who sees what", tuple(sentences), Table(("site", "identity key", "takes part in"), rows)
+    )
 
 
 def _rounds(plan: Plan) -> Iterator[str]:
-    yield f"{plan.rounds} rounds{' at most' if plan.may_end_early else ''}:"
+    yield f"{'At most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if plan.statistics is not None:
-        yield "1 of statistics: nothing is trained; only the numbers below leave, once for this site's data"
-        yield f"a cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out"
+        yield "1 of statistics: nothing is trained. Only the numbers below leave, once for this site's data."
+        yield f"A cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out."
         return
     if plan.privacy is not None:
-        yield "1 of statistics: sums of a regression on the common columns leave, with noise; no other round"
+        yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."
         return
     if plan.prior is not None:
-        yield "1 of statistics: of each common column only the numbers below leave"
-        yield f"{plan.training_rounds} at most of Newton's method: sums of a regression on the common columns leave"
-        yield "1 guard: whether the others' score helps, as one number"
+        yield "1 of statistics: of each common column, only the numbers below leave."
+        yield f"At most {plan.training_rounds} of Newton's method: sums of a regression on the common columns leave."
+        yield "1 guard: one number leaves, which shows whether the others' score helps."
         return
     if plan.has_probe:
-        yield "1 probe: one epoch is trained, measured and undone; only the numbers below leave"
-    what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes leave"
-    yield f"{plan.schedule.rounds} of training: {what}"
+        yield "1 probe: one epoch is trained, measured and undone. Only the numbers below leave."
+    what = "only the fact of taking part leaves" if plan.method.name == "local" else "changes of parameters leave"
+    yield f"{plan.schedule.rounds} of training: {what}."
     if plan.has_validation_round:
-        yield "1 of validation: the last shared model is measured; only the numbers below leave"
+        yield "1 of validation: the last shared model is measured. Only the numbers below leave."
     if plan.gain == "sums":
-        yield "1 report: every site tests its chosen model; only the numbers below leave"
+        yield "1 report: every site tests its chosen model. Only the numbers below leave."
 
 
 def _changes(plan: Plan, manifest: Manifest) -> Section:
     method = plan.ingredients
-    heading = "Changes of tensors"
+    heading = "Changes of parameters"
     if not manifest.tensors:
-        return Section(heading, ("No parameter is shared, so no change of any tensor leaves.",))
+        return Section(heading, ("No parameter is shared, so no change of a parameter leaves.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
-        which = ", or of the first of their layers, as the probe decides"
+        which = ", or of the first layers only, as the probe decides"
     elif isinstance(method.server_rule, LayerIntervals):
-        which = f"; of layers that stay close together only every {method.server_rule.slow_factor} rounds"
+        which = (
+            f". Layers that stay similar at all sites send theirs only every {method.server_rule.slow_factor} rounds"
+        )
     encoding = plan.encoding
     sentences = (
-        f"Each round of training sends the change of {len(manifest.tensors)} tensors{which}.",
-        f"A change beyond +-{encoding.clipping_range:g} is clipped; where more than "
-        f"{encoding.largest_clipped_share:.2%} of the values are, nothing is sent.",
+        f"Each round of training sends the change of {counted(len(manifest.tensors), 'tensor')}{which}.",
+        f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. If more than "
+        f"{encoding.largest_clipped_share:.2%} of the values are beyond, nothing is sent.",
     )
     rows = tuple(
         (tensor.name, "x".join(map(str, tensor.shape)), "32-bit integers", str(4 * tensor.number_count), _masked(plan))
@@ -179,15 +192,19 @@ def _changes(plan: Plan, manifest: Manifest) -> Section:
 
 
 def _numbers(plan: Plan, manifest: Manifest) -> Section:
-    heading = "Numbers beside the changes"
+    heading = "Other numbers"
     if not manifest.scalars:
         return Section(heading, ("No other number leaves.",))
-    sentences = ("They are seen only as sums over the sites.",) if plan.secure_aggregation == "required" else ()
+    sentences = (
+        ("The coordinator and the other sites see them only as sums over the sites.",)
+        if plan.secure_aggregation == "required"
+        else ()
+    )
     rows = tuple(
         (
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(scalar),
-            f"{'+-' if scalar.is_signed else ''}{_limit(scalar)}",
+            f"{'+-' if scalar.is_signed else ''}{largest(scalar)}",
             _times(plan, scalar.occasion),
             _masked(plan),
         )
@@ -196,10 +213,10 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
     return Section(heading, sentences, Table(("number", "what it is", "at most", "when", "masked"), rows))
 
 
-def _limit(scalar: Scalar) -> str:
+def largest(scalar: Scalar) -> str:
     """The largest value in digits that a person can read aloud: no powers of ten."""
-    largest = scalar.bound / scalar.scale
-    return f"{largest:,.0f}" if largest >= _LARGE else f"{largest:g}"
+    value = scalar.bound / scalar.scale
+    return f"{value:,.0f}" if value >= _LARGE else f"{value:g}"
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
@@ -243,16 +260,16 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
         return
     sets = prior.recorders(frozenset(plan.site_names))
     names = [concept for (concept, *more), sites in sets.items() if len(sites) == 3 and not more]
-    shown = f"{', '.join(names)}. These are recorded by three sites" if names else "any concept with three sites"
-    yield f"Sums of three hospitals: {shown}. The plan allows it with fewest_sites: 3. The default is four."
+    shown = f"{', '.join(names)}. Three sites record them" if names else "any concept with three sites"
+    yield f"Sums of three hospitals: {shown}. The plan allows this with fewest_sites: 3. The default is four."
     yield (
-        "Each of the three subtracts its own part and has the sum of the two others: their means, their spreads, and "
-        "how columns go with each other and with the outcome. The others' score is computed from just that sum."
+        "Each of the three can subtract its own part and then has the sum of the two others. This sum shows their "
+        "means, their spreads, and how columns depend on each other and on the outcome."
     )
     yield (
         "If one of the other two shows its own part to the third, the third can compute this hospital's part. Approve "
-        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept, or with the key "
-        "privacy, which adds noise."
+        "only if this hospital accepts that. If not, ask for a plan with four sites for each concept. A plan with the "
+        "key privacy, which adds noise, is another way."
     )
 
 
@@ -260,25 +277,25 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield f"Every site learns the sums over all sites, on {columns} columns of {concepts} concepts."
-    yield "The same sites take part in every round; if one is lost, the others wait for it."
+    yield "The same sites take part in every round. If a site is lost, the others wait for it."
     if prior.private is not None:
         yield (
-            f"Each site adds noise that is enough while at most {prior.private.colluders} of the sites work together. "
-            "Columns are standardised by the plan's ranges, typical values and spreads."
+            f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites work "
+            "together. Columns are standardised by the plan's ranges, typical values and spreads."
         )
-        yield "Coefficients are computed at each site from the noisy sums, and nothing guards the others' score."
+        yield "Each site computes the coefficients from the noisy sums. No round tests whether the others' score helps."
         return
     yield from _of_three(plan, prior)
     yield (
-        f"A column takes part at a site only if {FEWEST_ROWS} or more of its values differ from the commonest one. "
-        f"It is used only if {max(FEWEST_THERE, method.fewest_sites - 1)} sites or more then record it."
+        f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. "
+        f"The column counts only if at least {max(FEWEST_THERE, method.fewest_sites - 1)} sites use it."
     )
-    yield "Coefficients are computed at each site from the sums. They are in the site's report with standard errors."
+    yield "Each site computes the coefficients from the sums. The site's report has them with standard errors."
 
 
 def _of_columns(plan: Plan) -> Iterator[str]:
     if plan.columns:
-        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}"
+        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}."
     if plan.reads_concepts:
         yield (
             f"The network reads {len(plan.shared_columns)} columns of {len(plan.concepts)} concepts. Values are "
@@ -288,7 +305,7 @@ def _of_columns(plan: Plan) -> Iterator[str]:
 
 def _choices(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
-        yield "The keys about networks and training are not used: nothing is trained."
+        yield "Nothing is trained, so the plan's keys about networks and training are not used."
         return
     if plan.prior is not None:
         yield from _of_prior(plan, plan.prior)
@@ -312,12 +329,12 @@ def _choices(plan: Plan) -> Iterator[str]:
     if accepted is not None:
         yield (
             f"Every site tests what it receives on its own rows. If fewer than {accepted.quorum} sites accept it, the"
-            f" run returns to the parameters that were accepted last. {accepted.patience} returns in a row to the same"
-            " parameters end the training."
+            f" run returns to the parameters that were accepted last. The training ends after {accepted.patience} such"
+            " returns in a row."
         )
     if plan.gain == "private":
-        yield "What this site gains by joining stays in its own report."
+        yield "This site's gain from joining stays in its own report."
     else:
-        yield "What the sites gain by joining is summed over all of them; this site's own report stays here."
+        yield "The sites' gains from joining are summed over all of them. This site's own report stays here."
     if plan.expert is not None:
-        yield "Every site fits a baseline to its own training rows; nothing of it leaves the site."
+        yield "Every site fits a baseline to its own training rows. Nothing of it leaves the site."

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.desk.plan_review import Section
+from site_agent.desk.plan_review import Section, largest
 
 _HEADING = "Sums of this plan and of others"
 
@@ -37,9 +37,9 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
     apart = sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()})
     if apart:
         yield (
-            f"The plan {other.run_name} has other sites; the difference is {', '.join(apart)}. Whoever has sums of "
-            "both can subtract them and compute what these sites contributed. This site refuses to mask for both, "
-            "unless lost_site_budget or uncounted_runs in hospital.yaml allow it."
+            f"The plan {other.run_name} has other sites. The difference is {', '.join(apart)}. A person who has sums "
+            "of both plans can subtract them and compute what these sites contributed. This site refuses to mask for "
+            "both, unless lost_site_budget or uncounted_runs in hospital.yaml allow it."
         )
 
 
@@ -72,7 +72,7 @@ def _leaving(plan: Plan) -> Iterator[tuple[str, str]]:
     for tensor in manifest.tensors:
         yield f"what leaves: change of {tensor.name}", "x".join(map(str, tensor.shape))
     for scalar in manifest.scalars:
-        yield f"what leaves: number {scalar.name}", f"{scalar.occasion}, at most {scalar.bound / scalar.scale:g}"
+        yield f"what leaves: number {scalar.name}", f"{scalar.occasion}, at most {largest(scalar)}"
 
 
 def _flat(plan: Plan) -> Iterator[tuple[str, str]]:

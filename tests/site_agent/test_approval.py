@@ -66,7 +66,7 @@ def test_an_approval_is_found_again_and_names_the_person(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("names", "wanted", "clause"),
     [
-        ((), 1, "nobody here has approved it in this form"),
+        ((), 1, "nobody here has approved exactly this plan"),
         (("A. Jones",), 2, "1 of 2 persons have approved it"),
         (("A. Jones", "a.  jones "), 2, "1 of 2 persons have approved it"),
         (("A. Jones", "B. Smith"), 2, None),

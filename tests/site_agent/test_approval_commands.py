@@ -91,9 +91,9 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     site.allow(largest_rounds=2, largest_clipping_range=0.5, methods=["local"], largest_megabytes=0.00001)
 
     assert site("review") == 77
-    assert "It refuses this plan: the plan has 3 rounds, and the policy allows 2." in site.out
-    assert "It refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
-    assert "It refuses this plan: the policy does not allow the method fedavg, it allows local." in site.out
+    assert "The policy refuses this plan: the plan has 3 rounds, and the policy allows 2." in site.out
+    assert "The policy refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
+    assert "The policy refuses this plan: the policy does not allow the method fedavg, it allows local." in site.out
     assert " MB would leave, and the policy allows 1e-05 MB." in site.out
     assert site("approve", "--by", "A. Jones", "--yes") == 77
     assert "change the policy in hospital.yaml" in site.err
@@ -126,8 +126,8 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
     assert site("review") == status
     batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"
     policy = f"this site has {rows} training rows, and its policy wants 5"
-    assert ("rows enough for this plan" in site.out) == (rows == 9)
-    assert ("was not compared" in site.out) == (rows is None)
+    assert ("enough rows for this plan" in site.out) == (rows == 9)
+    assert ("did not check whether the table has enough rows" in site.out) == (rows is None)
     assert (batches in site.out, policy in site.out) == (rows == 2, rows in (2, 4))
 
 
@@ -181,7 +181,7 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     assert site("review") == 0
     for command in ("review", "approve"):
         assert site(*((command,) if command == "review" else (command, "--by", "A. Jones", "--yes"))) == 0
-        assert "What has changed since version 1, which was approved here last" in site.out
+        assert "Changes since version 1, which was approved here last" in site.out
         rows = [line.split() for line in site.out.splitlines()]
         assert ["seed", "0", "9"] in rows
         assert ["version", "1", "2"] in rows
@@ -274,7 +274,7 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert in_words(site.events()[-1]) == f"B. Smith withdrew this site from {plan.study} version {plan.version}."
     assert site.why_not(plan) is not None
     assert site("review") == 0
-    assert "Not approved at this site: B. Smith withdrew this site at" in site.out
+    assert "This plan may not train here: B. Smith withdrew this site at" in site.out
     assert site("withdraw", "--by", "B. Smith") == 2
     assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert site.why_not(plan) is None

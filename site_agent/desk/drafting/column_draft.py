@@ -154,7 +154,7 @@ def _date(column: ColumnDraft, late: tuple[str, ...]) -> Line:
     keys += [("since", '"2000-01-01"'), ("unit", "days")]
     words = ["a date is read as the time since another day: name the day or the date column that makes sense"]
     if len(ways) > 1:
-        counts = ", ".join(f"{way} in {count} rows" for way, count in ways.items())
+        counts = ", ".join(f"{way} in {count} row{'s' * (count != 1)}" for way, count in ways.items())
         words.append(f"dates are written in {len(ways)} ways: {counts}")
     if column.ambiguous_patterns:
         others = " or ".join(way for way in column.ambiguous_patterns if way not in ways)

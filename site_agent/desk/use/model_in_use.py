@@ -17,8 +17,8 @@ from site_agent.trainer.comparison.recommendation import MODEL_TITLES
 from site_agent.trainer.saved_model import SavedModel, latest_run, load_model
 
 NOBODY_ADOPTED: Final = (
-    "Nobody has adopted a model here, so the federated model of the latest run is in use and the next run replaces it."
-    " `site-agent adopt` lists the models."
+    "Nobody has adopted a model here. Until somebody does, the federated model of the latest run is in use, and the"
+    " next run replaces it."
 )
 
 
@@ -60,7 +60,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
     adoption = find_adoption(state)
     if adoption is None:
         name = latest_run(state) if run is None else run
-        notices = (NOBODY_ADOPTED,) if run is None else ()
+        notices = (f"{NOBODY_ADOPTED} `site-agent adopt` lists the models.",) if run is None else ()
         return ModelInUse(run=name, name=FEDERATED, model=load_model(state, name), adoption=None, notices=notices)
     title = f"{MODEL_TITLES.get(adoption.model, adoption.model)} of the run {adoption.run}"
     if run not in (None, adoption.run):

@@ -53,7 +53,7 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
     with running_console(tmp_path, (frozenset({Role.OFFICER}),)) as running:
         officer = running.enter()
 
-        assert "nobody here has approved it" in officer.get().body
+        assert "nobody here has approved exactly this plan" in officer.get().body
         early = officer.post({"action": "approve", "plan": digest, "by": "A. Jones", "until": ""})
         assert (early.status, may_train(tmp_path, plan)) == (409, False)
         assert "what would leave a" in officer.read_plan(plan).body
@@ -223,7 +223,7 @@ def test_a_damaged_approval_is_named_beside_the_rest(tmp_path: Path, damage: str
     assert f"the file {place} is damaged." in home.body
     assert "Remove this file as root." in home.body
     assert "Read the audit log" in home.body
-    assert "nobody here has approved it" in home.body
+    assert "nobody here has approved exactly this plan" in home.body
     assert str(place) in review
     assert "A. Jones refused" in decided
     assert "A. Jones approved" in restored
@@ -253,10 +253,12 @@ def test_a_refusal_is_shown_to_the_next_reader(tmp_path: Path) -> None:
         officer.act("approve", plan=plan.digest.hex(), by="B. Lee", until="")
         after = officer.get().body
 
-    assert re.search(r"Refused by A\. Jones on 20\d\d-\d\d-\d\d\. The reason: too many rounds\.", home)
+    assert re.search(
+        r"A\. Jones refused it on 20\d\d-\d\d-\d\d\. The reason: too many rounds\. It may not train\.", home
+    )
     assert "The reason: too many rounds" in review
     assert "Approved by B. Lee. It may train." in after
-    assert "Refused by" not in after
+    assert "refused it" not in after
 
 
 def test_an_approved_plan_that_the_policy_refuses_may_not_train(tmp_path: Path) -> None:
@@ -271,10 +273,10 @@ def test_an_approved_plan_that_the_policy_refuses_may_not_train(tmp_path: Path) 
         config.write_text(config.read_text().replace("largest_rounds: 10", "largest_rounds: 2"))
         refused = officer.read_plan(plan).body
 
-    assert "Approved: it may train." in allowed
-    assert "It refuses this plan: the plan has 3 rounds" in refused
-    assert "It may not train in spite of the approval" in refused
-    assert "Approved: it may train." not in refused
+    assert "This plan may train here." in allowed
+    assert "The policy refuses this plan: the plan has 3 rounds" in refused
+    assert "This plan may not train here in spite of the approval" in refused
+    assert "This plan may train here." not in refused
 
 
 def test_before_the_first_plan_the_page_explains_itself(tmp_path: Path) -> None:

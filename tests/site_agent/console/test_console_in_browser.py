@@ -113,13 +113,13 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
         manager.go(links[0])
         assert "You are here as data manager." in seen(manager, "Console of ahus")
         submit(manager, "examine", "The table cannot be used yet")
-        follow(manager, "Read the examination", "Table 1")
+        assert "a person must accept before training" in follow(manager, "Read the examination", "Table 1")
         follow(manager, "Back to the console", "Examine the table")
         submit(manager, "examine", "Decide about the warnings")
         submit(manager, "accept", "D. Okoro accepted 4 warnings", by="D. Okoro")
 
         officer.go(links[1])
-        seen(officer, "nobody here has approved it")
+        seen(officer, "nobody here has approved exactly this plan")
         submit(officer, "review", "policy allows the plan")
         submit(officer, "approve", "Read the review of this plan first", by="A. Jones")
         officer.evaluate("history.back()")
@@ -127,7 +127,14 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
         assert "Signatures" in follow(officer, "Read the review", "what would leave ahus")
         officer.evaluate("history.back()")
         seen(officer, "policy allows the plan")
-        officer.evaluate("document.querySelector('form:has(button[value=approve]) [name=by]').value = ''")
+        clear_name(officer, "refuse")
+        submit(officer, "refuse", "A. Jones refused law version 2", by="A. Jones", because="too many rounds")
+        follow(officer, "Back to the console", "The reason: too many rounds.")
+        submit(officer, "review", "policy allows the plan")
+        follow(officer, "Read the review", "Signatures")
+        officer.evaluate("history.back()")
+        seen(officer, "policy allows the plan")
+        clear_name(officer, "approve")
         submit(officer, "approve", "A. Jones approved law version 2", by="A. Jones")
         follow(officer, "Back to the console", "Approved by A. Jones. It may train.")
         log = submit(officer, "log", "What happened".lower())
@@ -151,9 +158,61 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
     assert (adoption.model, adoption.by, adoption.run) == ("logistic_regression", "Dr Lee", RUN)
     assert [(facts["event"], facts["by"]) for facts in events(folder)] == [
         ("data_accepted", "D. Okoro"),
+        ("plan_declined", "A. Jones"),
         ("plan_approved", "A. Jones"),
         ("model_adopted", "Dr Lee"),
     ]
+
+
+def clear_name(page: Page, action: str) -> None:
+    """Empty the field with the name that was typed last."""
+    page.evaluate(f"document.querySelector('form:has(button[value={action}]) [name=by]').value = ''")
+
+
+def test_a_double_click_acts_once(folder: Path, browser: Browser) -> None:
+    """Two quick clicks on a button send its form twice; the log has one record, and the page shows its result."""
+    before = len(events(folder)) if audit_log_path(folder / "state").exists() else 0
+    with console(folder, "--role", "officer") as (links, _):
+        officer = browser.page()
+        officer.go(links[0])
+        seen(officer, "Console of ahus")
+        submit(officer, "review", "policy allows the plan")
+        is_approved = officer.evaluate("!!document.querySelector('button[value=withdraw]')")
+        action = "withdraw" if is_approved else "refuse"
+        clear_name(officer, action)
+        form = f"form:has(button[value={action}])"
+        officer.type(f"{form} [name=by]", "B. Lee")
+        if action == "refuse":
+            officer.type(f"{form} [name=because]", "twice")
+        # The browser sends the form at each click, as it does for an impatient person.
+        officer.evaluate(
+            f"(() => {{const form = document.querySelector({json.dumps(form)});"
+            f"const button = form.querySelector('button'); form.requestSubmit(button);"
+            "setTimeout(() => form.requestSubmit(button), 100)})()"
+        )
+        seen(officer, "B. Lee withdrew" if is_approved else "B. Lee refused")
+
+    assert len(events(folder)) == before + 1
+
+
+def test_a_page_that_loads_ahead_does_not_use_up_a_link(folder: Path, browser: Browser) -> None:
+    """A hostile page that prefetches, prerenders, frames or fetches a link opens nothing; its owner still enters."""
+    with console(folder, "--role", "officer") as (links, _):
+        rules = json.dumps({"prerender": [{"urls": links}], "prefetch": [{"urls": links}]})
+        hostile = (
+            f'<link rel="prefetch" href="{links[0]}"><link rel="preload" as="fetch" href="{links[0]}">'
+            f'<script type="speculationrules">{rules}</script><iframe src="{links[0]}"></iframe>'
+            f'<img src="{links[0]}"><p>hostile</p>'
+        )
+        with stranger(hostile) as (place, _):
+            page = browser.page()
+            page.go(f"{place}/")
+            page.evaluate(f"fetch({json.dumps(links[0])}, {{mode: 'no-cors'}}).then(() => 1, () => 0)")
+            seen(page, "hostile")
+        owner = browser.page()
+        owner.go(links[0])
+
+        assert "You are here as data protection officer." in seen(owner, "Console of ahus")
 
 
 def submit_leave(page: Page) -> None:

@@ -18,7 +18,7 @@ EVERYBODY = frozenset(Role)
         ("Correct it or run `site-agent data accept`.", "Correct it or press “Accept the warnings”."),
         ("Run `site-agent adopt MODEL --by NAME` again.", "Press “Compare models” again."),
         ("site-agent: --by is empty. [E002]", "“Your name” is empty. [E002]"),
-        ("--until must be in the future: 2020-01-01.", "“Until” must be in the future: 2020-01-01."),
+        ("--until must be in the future: 2020-01-01.", "“Last day of the approval” must be in the future: 2020-01-01."),
         ("See `site-agent release withdraw-data`.", "See `site-agent release withdraw-data`."),
         ("`site-agent reports` is none.", "`site-agent reports` is none."),
         ("Run `site-agent join --by x` first.", "Run `site-agent join --by x` first."),
@@ -40,4 +40,4 @@ def test_a_button_of_another_role_names_the_role() -> None:
 
 def test_no_command_is_named_to_a_clinician_who_compares() -> None:
     """The sentence that stands beside the models of a new site has no command in it."""
-    assert "site-agent" not in for_buttons(NOBODY_ADOPTED, EVERYBODY)
+    assert "site-agent" not in NOBODY_ADOPTED

@@ -65,15 +65,15 @@ def test_the_mapping_is_shown_with_units_and_codes() -> None:
     assert "This site maps 2 of 3 concepts." in lines
     assert "chol in mmol/l, times 38.67" in lines
     assert "sex (0 is male, 1 is female)" in lines
-    assert "does not have these concepts of the contract: body-weight" in lines
-    assert "Not possible" not in lines
+    assert "The contract has concepts that the plan does not have: body-weight" in lines
+    assert "cannot take part now" not in lines
 
 
 def test_a_unit_without_a_factor_is_told_before_anything_runs() -> None:
     """A unit that the plan does not convert is shown as what has to be corrected."""
     lines = "\n".join(as_lines(concept_sections(_plan(), _contract(unit="g/l"), "ahus")))
 
-    assert "Not possible as it is: chol is in g/l" in lines
+    assert "This site cannot take part now: chol is in g/l" in lines
 
 
 def test_the_question_names_who_predicts_something_else() -> None:

@@ -54,11 +54,11 @@ def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str
     plan = widest(method, secure_aggregation=masking)
     manifest, masked = manifest_of(plan), "yes" if masking == "required" else "no"
 
-    assert table(plan, "Changes of tensors") == tuple(
+    assert table(plan, "Changes of parameters") == tuple(
         (t.name, "x".join(map(str, t.shape)), "32-bit integers", str(4 * t.number_count), masked)
         for t in manifest.tensors
     )
-    numbers = table(plan, "Numbers beside the changes")
+    numbers = table(plan, "Other numbers")
     assert [row[0] for row in numbers] == [scalar.name for scalar in manifest.scalars]
     for row, scalar in zip(numbers, manifest.scalars, strict=True):
         assert len(row[1]) > 20
@@ -67,7 +67,7 @@ def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str
         assert row[3].startswith(f"{scalar.occasion} (")
         assert row[4] == masked
     text = page(plan)
-    assert f"{most_bytes(plan, manifest)} bytes in all" in text
+    assert f"at most {most_bytes(plan, manifest)} bytes." in text
     assert method["name"] in text
     assert plan.digest.hex() in text
     for site in plan.sites:
@@ -93,45 +93,46 @@ def test_a_page_reads_like_this() -> None:
 Study heart, version 1
   Plan digest {plan.digest.hex()}
   Digest of what leaves {manifest.digest.hex()}
-  Method player-fl; masking required; quorum 3
-With whom it is added up
-  The coordinator sees sums over at least 3 sites; this holds while at most 1 of the sites work together with it.
-  When a site is lost or comes later, the others go on without it or with it. Each round that would isolate few \
-sites costs one unit of this site's lost_site_budget. With each unit a coordinator that lies about who is there could \
-compute the change of those few sites in one round.
+  Method player-fl, masking required, quorum 3
+Who takes part, and who sees what
+  The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites work together \
+with it.
+  If a site is lost, the others continue without it. If it returns, they continue with it. A round in which few sites \
+differ from an earlier round costs one unit of this site's lost_site_budget. A coordinator that lies about lost sites \
+could compute the change of those few sites, once for each unit.
 """
     )
     assert f"takes part in\n{sites}\nWhen something leaves" in text
     assert (
         """\
 When something leaves
-  11 rounds at most:
-  1 probe: one epoch is trained, measured and undone; only the numbers below leave
-  8 of training: changes leave
-  1 of validation: the last shared model is measured; only the numbers below leave
-  1 report: every site tests its chosen model; only the numbers below leave
-Changes of tensors
-  Each round of training sends the change of 4 tensors, or of the first of their layers, as the probe decides.
-  A change beyond +-8 is clipped; where more than 0.10% of the values are, nothing is sent.
+  At most 11 rounds:
+  1 probe: one epoch is trained, measured and undone. Only the numbers below leave.
+  8 of training: changes of parameters leave.
+  1 of validation: the last shared model is measured. Only the numbers below leave.
+  1 report: every site tests its chosen model. Only the numbers below leave.
+Changes of parameters
+  Each round of training sends the change of 4 tensors, or of the first layers only, as the probe decides.
+  Each value is limited to -8 to 8. If more than 0.10% of the values are beyond, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
     input.layer1.bias    2      32-bit integers  8              yes
     body.layer2.weight   2x2    32-bit integers  16             yes
     body.layer2.bias     2      32-bit integers  8              yes
-Numbers beside the changes
-  They are seen only as sums over the sites.
+Other numbers
+  The coordinator and the other sites see them only as sums over the sites.
 """
         in text
     )
     assert text.endswith(
         f"""\
 What else the plan decides
-  Every site sees the names of all encoded columns: age, chol, cp
+  Every site sees the names of all encoded columns: age, chol, cp.
   Checkpoint global: every site keeps the model of the round with the lowest summed validation loss.
   Training ends early when the validation loss over all sites has not fallen for 3 measurements.
-  What the sites gain by joining is summed over all of them; this site's own report stays here.
+  The sites' gains from joining are summed over all of them. This site's own report stays here.
 In all
-  64 bytes a training round for the changes, {most_bytes(plan, manifest)} bytes in all at most; nothing else leaves."""
+  Changes: 64 bytes in each round of training. Everything together: at most {most_bytes(plan, manifest)} bytes."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 
@@ -140,14 +141,14 @@ In all
     ("keys", "said"),
     [
         ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
-        ({"gain": "sums"}, "They are seen only as sums over the sites."),
-        ({}, "The sites that begin are added up to the end. When one is lost, the others wait for it."),
+        ({"gain": "sums"}, "The coordinator and the other sites see them only as sums over the sites."),
+        ({}, "The same sites contribute from the first round to the last. If a site is lost, the others wait"),
         ({"checkpoint": "latest"}, "Checkpoint latest: every site keeps the model of the last round."),
         ({}, "Checkpoint local: every site keeps the model that is best on its own validation rows."),
         ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
-        ({}, "What this site gains by joining stays in its own report."),
+        ({}, "This site's gain from joining stays in its own report."),
         ({}, "No other number leaves."),
-        ({"encoding": {"clipping_range": 0.5}}, "A change beyond +-0.5 is clipped"),
+        ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
     ],
 )
 def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -> None:
@@ -165,7 +166,7 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
-    assert "No parameter is shared, so no change of any tensor leaves." in page(plan_of_method({"name": "local"}))
+    assert "No parameter is shared, so no change of a parameter leaves." in page(plan_of_method({"name": "local"}))
 
 
 def test_layers_that_wait_are_announced() -> None:
@@ -177,7 +178,7 @@ def test_a_plan_with_a_baseline_says_that_it_stays() -> None:
     """The page has a sentence on it where the plan has one, and none elsewhere."""
     with_baseline = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
 
-    assert "nothing of it leaves the site" in page(with_baseline)
+    assert "Nothing of it leaves the site" in page(with_baseline)
     assert "expert" not in page(plan_of_method({"name": "global-layers"}))
 
 
@@ -187,10 +188,10 @@ def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     plan = plan_of_method({"name": "local"}, statistics={"smallest_cell": 12, "columns": columns})
     text = page(plan)
 
-    names = [row[0] for row in table(plan, "Numbers beside the changes")]
+    names = [row[0] for row in table(plan, "Other numbers")]
     assert names == ["count age", "sum age", "squares age", "count sex=F", "count sex=M"]
     assert "fewer than 12 rows" in text
-    assert "nothing is trained" in text
+    assert "Nothing is trained" in text
     assert "Checkpoint" not in text
 
 
@@ -274,7 +275,20 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
     assert ("Masking is off" in text) is (masking == "off")
     assert ("Masking does not protect the sum itself" in text) is (masking == "required")
     assert "An example" in text or "only the fact" in text
-    assert all(len(sentence.split()) <= 28 for sentence in re.split(r"(?<=[.?]) ", text))
+
+
+@by_method
+@pytest.mark.parametrize("masking", ["required", "off"])
+def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
+    """Whatever the plan, a sentence has one thought: at most 25 words and no semicolon, and it ends."""
+    keys: dict[str, Any] = {} if method["name"] == "local" else {"on_lost_site": "continue"}
+    plan = widest(method, secure_aggregation=masking, **keys)
+    shown = [in_words(plan, manifest_of(plan), 341), *sections(plan)[1:]]  # without the digests
+
+    for text in (sentence for section in shown for sentence in section.sentences):
+        assert ";" not in text
+        assert text.endswith((".", ":")), text
+        assert [part for part in re.split(r"(?<=[.?]) ", text) if len(part.split()) > 25] == []
 
 
 def test_the_short_words_have_the_plans_question() -> None:
@@ -287,7 +301,7 @@ def test_the_short_words_have_the_plans_question() -> None:
 
     sentences = in_words(plan, manifest_of(plan), None).sentences
 
-    assert sentences[0].endswith("can predict this: death within a year.")
+    assert sentences[0].endswith("to predict this together: death within a year.")
     assert sentences[1] == "For what use: to plan visits."
     assert "In whom: adults after a stroke." in sentences
     assert "lies about lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
@@ -300,8 +314,8 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
 
     told = page(plan)
 
-    assert "Sums of three hospitals: total-cholesterol. These are recorded by three sites." in told
-    assert "Each of the three subtracts its own part and has the sum of the two others" in told
+    assert "Sums of three hospitals: total-cholesterol. Three sites record them." in told
+    assert "Each of the three can subtract its own part and then has the sum of the two others" in told
     assert "ask for a plan with four sites for each concept" in told
 
 
