@@ -116,10 +116,9 @@ def _timed(table: str, variant: str, folder: Path, seeds: list[int]) -> tuple[st
 def _chunks(table: str, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
     """What is missing. Chunks begin at the same seeds whatever is there: a stack's last digits follow from its size."""
     for variant in table_named(table).variants():
-        for start in range(0, len(seeds), variant.seeds_at_once):
-            missing = [
-                seed for seed in seeds[start : start + variant.seeds_at_once] if (variant.name, seed) not in done
-            ]
+        own = seeds[: variant.most_seeds]
+        for start in range(0, len(own), variant.seeds_at_once):
+            missing = [seed for seed in own[start : start + variant.seeds_at_once] if (variant.name, seed) not in done]
             if missing:
                 yield variant.name, missing
 

@@ -22,6 +22,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.joined_model import JoinedModel
+from site_agent.trainer.prior.joining_models import fit_own_models
 from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
@@ -107,7 +108,8 @@ def _of_prior(
     found = {}
     for name, member in members.items():
         known = studies[name].known_by_others()
-        join = joined_with(studies[name], known, member.preprocessing, Seeds.published(seed, name).own("join"))
+        own = fit_own_models(member.dataset, Seeds.published(seed, name).own("join"))
+        join = joined_with(studies[name], known, member.preprocessing, own)
         joined, alone = (_joined(studies[name], known, model, member) for model in (join.model, join.alone))
         found[name] = {_PRIOR: joined, "others brought": joined - alone}
     return found

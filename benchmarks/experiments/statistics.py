@@ -36,6 +36,34 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(array.mean()), factor * float(array.std(ddof=1)) / math.sqrt(runs), runs)
 
 
+def corrected_mean_of(values: Sequence[float], test_share: float) -> Mean:
+    """The mean over splits of one table with a 95% interval that allows for the splits' overlap.
+
+    Source: Nadeau and Bengio 2003, "Inference for the generalization error", the corrected resampled t-test. Splits of
+    one table share rows, so their figures lie closer together than those of new patients would. The variance is
+    multiplied by 1 / splits + test rows / other rows, where Student's interval has 1 / splits. So the interval does not
+    shrink to nothing with the splits: it covers other patients as well as other splits.
+
+    Args:
+        values: one figure for each split.
+        test_share: of a table's rows that test in a split. Where only some of the others train, the splits overlap
+            less. In simulations the interval covered the true mean in 91% if all others train, and in 98% if a third
+            of them does.
+    """
+    value, error = corrected_error(values, test_share)
+    factor = float(student.ppf(0.975, len(values) - 1)) if len(values) > 1 else 1.0
+    return Mean(value, factor * error, len(values))
+
+
+def corrected_error(values: Sequence[float], test_share: float) -> tuple[float, float]:
+    """The mean over splits and its standard error, as `corrected_mean_of` has them; infinite for a single split."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return float(array.mean()), math.inf
+    share = 1.0 / len(array) + test_share / (1.0 - test_share)
+    return float(array.mean()), math.sqrt(float(array.var(ddof=1)) * share)
+
+
 def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) -> dict[int, float]:
     """The metric of each seed at a site, or its unweighted mean over the sites where `site` is None."""
     found: dict[int, list[float]] = {}

@@ -52,11 +52,13 @@ class Variant:
         name: unique in its table.
         run: rows from the data folder and some seeds, in any number of seeds at once.
         seeds_at_once: how many seeds are worth running together.
+        most_seeds: how many of the seeds asked for are run, the first ones; None for all.
     """
 
     name: str
     run: Callable[[Path, Sequence[int]], Iterator[Row]]
     seeds_at_once: int = 10
+    most_seeds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import yaml
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.experiments.statistics import corrected_error
 from global_layers.one_process import run_rounds
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.plan import Plan
@@ -30,6 +30,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.prior.joined_model import JoinedModel
+from site_agent.trainer.prior.joining_models import fit_own_models
 from site_agent.trainer.prior.prior_report import joined_with
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.prior.profiled_regression import Rows, own_sums
@@ -70,7 +71,7 @@ def split_of(table: Table, rows: int, seed: int) -> SplitRows:
     generator = np.random.default_rng(seed)
     assert table.target is not None
     test, rest = [], []
-    for value in (0.0, 1.0):
+    for value in np.unique(table.target):
         mine = generator.permutation(np.flatnonzero(table.target == value))
         cut = max(1, round(len(mine) / 3))
         test.append(mine[:cut])
@@ -113,7 +114,7 @@ def _of_one_run(
     for name in shown:
         study, preprocessing = studies[name]
         known = study.known_by_others()
-        join = joined_with(study, known, preprocessing, seed)
+        join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
         refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
         scores = _scores(study, known, join.model) | {"alone": _said(study, known, join.alone)}
         scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
@@ -162,12 +163,6 @@ def _refitted(known: KnownByOthers, others: Sequence[PriorStudy]) -> Numbers:
     return coefficients[0]
 
 
-def interval(differences: Sequence[float], test_to_training: float) -> tuple[float, float]:
-    """Mean and corrected standard error over splits: variance * (1 / splits + test rows / training rows)."""
-    values = np.array(differences)
-    return float(values.mean()), math.sqrt(float(values.var(ddof=1)) * (1 / len(values) + test_to_training))
-
-
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,7 +196,7 @@ def _lines(splits: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
 
         parts = [f"{key} {100 * np.mean(mean(key)):.1f}" for key in FIGURES]
         for less in ("alone", "best own"):
-            value, error = interval(mean("joined", less), 0.5)
+            value, error = corrected_error(mean("joined", less), 1 / 3)
             parts.append(f"minus {less} {100 * value:+.1f} ({100 * error:.1f})")
         gap = np.mean(np.abs(mean("others", "others refitted")))
         parts += [f"one step off {100 * gap:.2f}", f"weight {np.mean(mean('weight')):.2f}"]

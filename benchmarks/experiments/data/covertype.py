@@ -69,7 +69,7 @@ def targets_of(table: Table) -> Numbers:
 
 
 def _site(folder: Path, area: str, seed: int, recipe: Recipe) -> Dataset:
-    table, training_rows = _area_table(folder, area, recipe)
+    table, training_rows = area_table(folder, area, recipe)
     others = np.arange(training_rows, table.rows, dtype=np.int64)
     choosing, reporting = train_test_split(others, test_size=0.5, random_state=seed, stratify=targets_of(table)[others])
     rows = SplitRows(training=np.arange(training_rows, dtype=np.int64), validation=choosing, test=reporting)
@@ -79,7 +79,7 @@ def _site(folder: Path, area: str, seed: int, recipe: Recipe) -> Dataset:
 
 
 @cache
-def _area_table(folder: Path, area: str, recipe: Recipe) -> tuple[Table, int]:
+def area_table(folder: Path, area: str, recipe: Recipe) -> tuple[Table, int]:
     """The rows of one area, those that train first, and how many these are."""
     declared = experiment_contract("covertype")
     without = (_AREA,) if isinstance(recipe, Statistician | Default) else ()

@@ -6,7 +6,7 @@ made here can be compared with a published one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -75,75 +75,6 @@ def chfl_covertype(folder: Path, seed: int) -> DealtColumns:
         columns = np.concatenate([common, np.sort(others[number::SITES])])
         sites[f"site-{number + 1}"] = _dataset(table, columns, split)
     return DealtColumns(sites=sites, common=tuple(table.columns[place] for place in common))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deal:
-    """How `dealt_covertype` deals; the numbers of rows are those of each site.
-
-    Attributes:
-        sites: how many.
-        training_rows, choosing_rows, test_rows: drawn at random, no row twice.
-        classes: how many of the seven, drawn by the seed.
-        columns: how many each site has.
-        common_share: of a site's columns, how many all sites have; the others are one site's alone.
-    """
-
-    sites: int
-    training_rows: int
-    choosing_rows: int = 100
-    test_rows: int = 500
-    classes: int = 7
-    columns: int = 51
-    common_share: float = 1.0
-
-
-def dealt_covertype(folder: Path, seed: int, deal: Deal) -> DealtColumns:
-    """Sites that differ in nothing but chance, and in the columns that they do not have in common.
-
-    A study of when federation helps, of no paper. Numbers are z-scored on a site's training rows.
-
-    Args:
-        folder: holds `covertype/`.
-        seed: of classes, columns and rows.
-        deal: how many of each.
-
-    Raises:
-        ValueError: there are not so many rows or columns.
-    """
-    table = _one_hot_table(folder)
-    generator = np.random.default_rng((seed, 1))  # other draws than `chfl_covertype` makes of the same seed
-    classes = np.sort(generator.permutation(len(table.classes))[: deal.classes])
-    places = generator.permutation(len(table.columns))
-    shared = round(deal.common_share * deal.columns)
-    own, a_site = deal.columns - shared, deal.training_rows + deal.choosing_rows + deal.test_rows
-    rows = generator.permutation(np.flatnonzero(np.isin(table.targets, classes)))
-    if shared + own * deal.sites > len(places) or a_site * deal.sites > len(rows):
-        raise ValueError(f"not so many rows or columns: {deal}")
-    common, sites = np.sort(places[:shared]), {}
-    for number in range(deal.sites):
-        mine = rows[number * a_site : (number + 1) * a_site]
-        cuts = np.split(mine, [deal.training_rows, deal.training_rows + deal.choosing_rows])
-        split = SplitRows(training=cuts[0], validation=cuts[1], test=cuts[2])
-        others = np.sort(places[shared + number * own : shared + (number + 1) * own])
-        dataset = _dataset(table, np.concatenate([common, others]), split)
-        sites[f"site-{number + 1:02}"] = _with_classes(dataset, classes)
-    return DealtColumns(sites=sites, common=tuple(table.columns[place] for place in common))
-
-
-def _with_classes(dataset: Dataset, classes: npt.NDArray[np.int64]) -> Dataset:
-    """The same rows where only these classes, rising, occur: numbered again from 0."""
-
-    def numbered(part: Examples) -> Examples:
-        return replace(part, targets=np.searchsorted(classes, part.targets).astype(np.int64))
-
-    return replace(
-        dataset,
-        training=numbered(dataset.training),
-        validation=numbered(dataset.validation),
-        test=numbered(dataset.test),
-        classes=tuple(dataset.classes[place] for place in classes),
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

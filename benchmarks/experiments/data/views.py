@@ -1,4 +1,4 @@
-"""The same sites seen otherwise: aligned, pooled, with fewer columns or rows, or one site among copies of itself."""
+"""The same sites seen otherwise: aligned, pooled, with fewer columns, or one site among copies of itself."""
 
 from __future__ import annotations
 
@@ -83,30 +83,6 @@ def only_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
         return replace(part, features=np.ascontiguousarray(part.features[:, places]))
 
     return replace(_each_part(dataset, kept), columns=tuple(names))
-
-
-def thinned(dataset: Dataset, rows: int, seed: int) -> Dataset:
-    """The same site with fewer training rows: as many as `rows`, drawn by the seed, at least one of each class.
-
-    For a smaller number the rows are a part of those for a larger one, so that learning curves are
-    paired. The encoding stays the one of all training rows.
-
-    Raises:
-        ValueError: there are not so many training rows, or fewer rows than classes.
-    """
-    targets = dataset.training.targets
-    order = np.random.default_rng((seed, len(targets))).permutation(len(targets))
-    if dataset.task != "regression":
-        _, first_of_each = np.unique(targets[order], return_index=True)
-        leading = np.sort(first_of_each)
-        order = np.concatenate([order[leading], np.delete(order, leading)])
-        if rows < len(leading):
-            raise ValueError("fewer rows than classes")
-    if not 0 < rows <= len(order):
-        raise ValueError(f"{rows} rows of {len(order)}")
-    kept = order[:rows]
-    training = Examples(features=dataset.training.features[kept], targets=targets[kept])
-    return replace(dataset, training=training)
 
 
 def placebo(dataset: Dataset, copies: int, seed: int) -> Sites:

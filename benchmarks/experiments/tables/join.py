@@ -1,222 +1,344 @@
-"""Should I join? When federation helps: rows a site, number of sites, number of classes, overlap of columns.
+"""Should I join? What other hospitals bring to one hospital, against the best model that it could have alone.
 
-A study of no paper. Every setting is run three ways by the same recipe at equal epochs: federated; alone, the
-same network at each site; and placebo, each site among copies of itself, so that what averaging does alone is
-distinguished from what other sites bring. Federated minus placebo is what the others are worth.
+A study of no paper. One hospital at a time has few training rows, and the others have all of theirs, as when a hospital
+joins a federation. A third of each class of its rows tests. All models of a cell are tested on the same rows. The sums,
+the guard and the join are those that hospitals run, and every number passes the gate's door and the coordinator's sum.
 
-The recipe is a small one: Global Layers' network without
-entities and transformer, latent 32, dropout 0.3 (inputs 0.2), AdamW at 0.001, 20 epochs of 5 batches. Where all
-sites have the same columns and classes, FedAvg over all parameters stands beside it, and where they have some
-columns in common, FENDA-FL.
+Nothing is chosen by these figures. The recipe and its settings were fixed before, and SEEDS are splits that no earlier
+study has used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from benchmarks.experiments.data.covertype import covertype
-from benchmarks.experiments.data.dealt_columns import Deal, DealtColumns, dealt_covertype
-from benchmarks.experiments.data.heart import heart
-from benchmarks.experiments.data.recipes import Default
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.experiments.data.natural_sites import FEWEST_SITES, SOURCES, NaturalSites
 from benchmarks.experiments.data.sources import Sites
-from benchmarks.experiments.data.uci_centres import fed_heart
-from benchmarks.experiments.data.views import placebo, thinned, union_of_columns
+from benchmarks.experiments.data.views import placebo, union_of_columns
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.variants import Row, Variant, auroc_row, run_plans
+from benchmarks.prior.prior_gain import split_of
+from global_layers.one_process import run_rounds
+from protos.plan.plan import Plan
+from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.evaluation import Scores, measure, scores_of
+from site_agent.trainer.prior.concept_mapping import mapped_columns, values_of
+from site_agent.trainer.prior.joined_model import JoinedModel, of_others
+from site_agent.trainer.prior.joining_models import fit_own_models
+from site_agent.trainer.prior.prior_report import joined_with
+from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
+from site_agent.trainer.simple_models import best_simple_model, fit_simple_models
+from site_agent.trainer.site_network import Seeds
 
-Role: TypeAlias = Literal["federated", "alone", "placebo"]
-ROLES: Final[tuple[Role, ...]] = ("federated", "alone", "placebo")
-SEEDS: Final = range(10)
-# So many sites of a setting are compared with their placebo, which costs as many trainings as there are sites.
-MOST_PLACEBOS: Final = 2
-BEST_EPOCH: Final = ", best epoch"
-ROWS: Final = "training rows a site"
-SITES: Final = "sites"
-CLASSES: Final = "classes"
-OVERLAP: Final = "share of columns in common"
-
+SEEDS: Final = range(400, 408)
+TEST_SHARE: Final = 1 / 3
+ALL: Final = 0  # training rows: all that a site has
+NETWORK_METHODS: Final = ("fedavg", "global-layers", "fedper", "ditto")
+# From so many sites on each site is tested in one split.
+MANY_SITES: Final = 10
+_SPLITS_OF_MANY: Final = 5
+_NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
+_PERMUTED: Final = 7
+Numbers: TypeAlias = npt.NDArray[np.float64]
 _NETWORK: Final = {
-    "name": "global-layers-network",
-    "latent": 32,
-    "gate": False,
-    "input_normalisation": False,
-    "transformer_blocks": 0,
-    "entities": False,
-    "dropout": 0.3,
-    "input_dropout": 0.2,
-}
-_PARALLEL: Final = {"name": "parallel", "common": [32], "unique": [32], "dropout": 0.3}
+    "name": "global-layers-network", "latent": 32, "gate": False, "input_normalisation": False,
+    "transformer_blocks": 0, "entities": False, "dropout": 0.3, "input_dropout": 0.2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One place on one axis of the study.
+    """One table: at which training rows, in how many splits.
 
     Attributes:
-        axis: what is varied, as the page says it.
-        data: which sites.
-        value: where on the axis.
-        methods: which are run.
-        sites: the sites of a seed, and which columns they have in common.
+        levels: training rows of the hospital that joins.
+        splits: how many of SEEDS.
+        is_pooled: whether a model of all rows in one place is fitted too.
+        network_levels: training rows at which the methods with networks run.
+        is_over_sites: whether the sites are so many that each is tested in one split, and intervals are over sites.
     """
 
-    axis: str
-    data: str
-    value: float
-    methods: tuple[str, ...]
-    sites: Callable[[Path, int], DealtColumns]
-
-    @property
-    def name(self) -> str:
-        """Unique in the study."""
-        return f"{self.axis} {self.value:g}, {self.data}"
+    levels: tuple[int, ...]
+    splits: int
+    is_pooled: bool = True
+    network_levels: tuple[int, ...] = ()
+    is_over_sites: bool = False
 
 
-def settings() -> list[Setting]:
-    """The whole study."""
-    both, three = ("global-layers", "fedavg"), ("global-layers", "fedavg", "fenda-fl")
-    found = [
-        Setting(axis=ROWS, data="heart", value=rows, methods=("global-layers",), sites=_Heart(rows).sites)
-        for rows in (20, 45, 90, 180)
-    ]
-    found += [
-        Setting(axis=ROWS, data="fed-heart", value=rows, methods=both, sites=_FedHeart(rows).sites)
-        for rows in (10, 20, 40, 68)
-    ]
-    found += [
-        Setting(axis=ROWS, data="covertype areas", value=rows, methods=("global-layers",), sites=_Areas(rows).sites)
-        for rows in (45, 90, 180, 380)
-    ]
-    dealt = [(SITES, number, Deal(sites=number, training_rows=60)) for number in (2, 4, 8, 16)]
-    dealt += [(CLASSES, number, Deal(sites=4, training_rows=60, classes=number)) for number in (2, 3, 5, 7)]
-    found += [
-        Setting(axis=axis, data="covertype dealt", value=value, methods=both, sites=_Dealt(deal).sites)
-        for axis, value, deal in dealt
-    ]
-    return found + [
-        Setting(
-            axis=OVERLAP,
-            data="covertype dealt",
-            value=share,
-            methods=three if share else both,
-            sites=_Dealt(Deal(sites=4, training_rows=60, columns=12, common_share=share)).sites,
-        )
-        for share in (0.0, 0.25, 0.5, 0.75, 1.0)
-    ]
+SETTINGS: Final = {
+    "UCI heart": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=8, network_levels=(50, ALL)),
+    "heart studies": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
+    "preterm birth": Setting(levels=(30, 50, 100, 200, 400, ALL), splits=5),
+    "covertype areas": Setting(levels=(50, 200), splits=4, is_pooled=False),
+    "leukaemia": Setting(levels=(30, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
+    "dialysis": Setting(levels=(30, ALL), splits=_SPLITS_OF_MANY, is_over_sites=True),
+}
 
 
 def variants() -> list[Variant]:
-    """Every setting with its methods in three roles; heart also with each one's own best epoch."""
+    """Every table at every number of training rows, and the methods with networks where they run."""
     found = []
-    for setting in settings():
-        ends = ("", BEST_EPOCH) if setting.data == "heart" else ("",)
-        for name in (f"{setting.name}, {m}, {role}{end}" for m in setting.methods for role in ROLES for end in ends):
-            found.append(Variant(name=name, run=_Join(name).run, seeds_at_once=10))
+    for table, setting in SETTINGS.items():
+        for rows in setting.levels:
+            run = _Prior(table, rows).run
+            found.append(Variant(name=f"{table}, {rows}", run=run, seeds_at_once=1, most_seeds=setting.splits))
+        for rows in setting.network_levels:
+            for method in NETWORK_METHODS:
+                network = _Networks(table, rows, method)
+                name = f"{table}, {rows}, {method}"
+                found.append(Variant(name=name, run=network.run, seeds_at_once=8, most_seeds=setting.splits))
     return found
 
 
-@dataclass(frozen=True)
-class _Join:
-    """A variant by its name, so that it can be sent to another process."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Member:
+    """One site's rows in one split, as it reads and encodes them."""
 
-    name: str
+    table: Table
+    split: SplitRows
+    dataset: Dataset
+    preprocessing: Preprocessing
+
+    @staticmethod
+    def of(table: Table, rows: int, seed: int) -> Member:
+        """Deal the rows and encode them; `rows` train."""
+        split = split_of(table, rows, seed)
+        dataset, preprocessing = prepare_rows(table, split)
+        return Member(table=table, split=split, dataset=dataset, preprocessing=preprocessing)
+
+    def study(self, plan: Plan, site: str) -> PriorStudy:
+        """Its part of a plan with federated-prior."""
+        return PriorStudy(plan, self.dataset, self.table, self.split, site=site)
+
+    def permuted(self, seed: Sequence[int]) -> Member:
+        """The same rows with outcomes that belong to other rows."""
+        assert self.table.target is not None
+        target = np.random.default_rng(seed).permutation(self.table.target)
+        return replace(self, table=replace(self.table, target=target))
+
+    def auroc(self, scores: Scores) -> float:
+        """Of scores of the test rows."""
+        found = measure(self.dataset.task, self.dataset.test.targets, scores, self.dataset.classes)["auroc"]
+        assert found is not None  # the test rows are a third of each class
+        return found
+
+
+Members = Mapping[str, Member]
+
+
+@dataclass(frozen=True)
+class _Prior:
+    """federated-prior at one number of training rows, beside what it is compared with."""
+
+    table: str
+    rows: int
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         """See Variant."""
-        setting = next(each for each in settings() if self.name.startswith(f"{each.name}, "))
-        method, role = self.name.removesuffix(BEST_EPOCH).removeprefix(f"{setting.name}, ").split(", ")
-        checkpoint = "local" if self.name.endswith(BEST_EPOCH) else "latest"
-        data = {seed: setting.sites(folder, seed) for seed in seeds}
-        names = list(data[seeds[0]].sites)
-        if role != "placebo":
-            federations = [data[seed] for seed in seeds]
-            yield from self._run(seeds, federations, method if role == "federated" else "local", checkpoint, method)
-            return
-        for site in names[:MOST_PLACEBOS]:
-            federations = [
-                replace(data[seed], sites=placebo(data[seed].sites[site], len(names) - 1, seed)) for seed in seeds
+        sites = SOURCES[self.table](folder)
+        for seed in seeds:
+            for site, members in federations(sites, self.rows, seed):
+                metrics = measured(sites, members, site, seed)
+                if SETTINGS[self.table].is_pooled:
+                    metrics["pooled"] = _pooled(
+                        sites, members, site, _chosen_for_pooled(self.table, folder, seed), seed
+                    )
+                yield Row(
+                    variant=f"{self.table}, {self.rows}", seed=seed, site=site, chosen_round=-1, metrics=metrics
+                )  # fmt: skip
+
+
+def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str, Members]]:
+    """Each site that is tested in this split, and all sites with it; it alone has few rows."""
+    whole = {name: Member.of(table, ALL, seed) for name, table in sites.tables.items()}
+    names = list(whole)
+    if len(names) >= MANY_SITES:
+        names = names[(seed - SEEDS[0]) % _SPLITS_OF_MANY :: _SPLITS_OF_MANY]
+    for name in names:
+        if rows == ALL:
+            yield name, whole
+        elif rows < _NEARLY_ALL * len(whole[name].dataset.training):
+            yield name, whole | {name: Member.of(sites.tables[name], rows, seed)}
+
+
+def measured(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
+    """The AUROC of each model at one site, and what the join made of the others."""
+    own, seeds, plan = members[site], Seeds.published(seed, site), sites.plan(members, seed)
+    studies = {name: member.study(plan, name) for name, member in members.items()}
+    run_rounds(plan, studies)
+    known, fits = studies[site].known_by_others(), fit_own_models(own.dataset, seeds.own("join"))
+    join = joined_with(studies[site], known, own.preprocessing, fits)
+    strangers = {
+        name: member if name == site else member.permuted((seed, place, _PERMUTED))
+        for place, (name, member) in enumerate(members.items())
+    }
+    others = {name: member.study(plan, name) for name, member in strangers.items()}
+    run_rounds(plan, others)
+    noise = others[site].known_by_others()
+    misled = joined_with(others[site], noise, own.preprocessing, fits)
+    found = {
+        "best local": _best_local(own, seeds),
+        "federated-prior": _joined(own, studies[site], known, join.model),
+        "without others": _joined(own, studies[site], known, join.alone),
+        "permuted": _joined(own, others[site], noise, misled.model),
+        "weight": float(join.model.weights[2]),
+        "guard": _guard(known),
+        "guard of permuted": _guard(noise),
+        "rows": float(len(own.dataset.training)),
+    }
+    return found | _without_outcomes(sites, members, site, seed)
+
+
+def _joined(member: Member, study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> float:
+    design = known.design(study.part("test"), len(member.dataset.test)).astype(np.float32)
+    return member.auroc(scores_of(member.preprocessing, model.outputs(member.dataset.test.features, design)))
+
+
+def _guard(known: KnownByOthers) -> float:
+    assert known.guard is not None  # only the private form has none
+    return known.guard
+
+
+def _best_local(member: Member, seeds: Seeds) -> float:
+    """The regression, forest or boosting that inner cross-validation on the training rows chooses."""
+    name = best_simple_model(member.dataset, seeds.own("best local"))
+    return member.auroc(_fitted(member, name, seeds.own("simple models")))
+
+
+def _fitted(member: Member, wanted: str, seed: int) -> Scores:
+    fits = fit_simple_models(member.dataset, member.preprocessing, seed)
+    return next(fit.test for name, fit in fits if name == wanted)
+
+
+def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
+    """The AUROC of what this site receives if it has no outcomes; nothing if the guard or too few sites forbid it."""
+    contributors = {name: member for name, member in members.items() if name != site}
+    if len(contributors) < FEWEST_SITES:
+        return {}
+    plan, own = sites.plan(contributors, seed), members[site]
+    studies = {name: member.study(plan, name) for name, member in contributors.items()}
+    run_rounds(plan, studies)
+    known = next(iter(studies.values())).known_by_others()
+    if _guard(known) <= 0:
+        return {}
+    assert plan.prior is not None
+    mapped = mapped_columns(plan.prior, own.table.contract, None)
+    features = {name: values[own.split.test] for name, values in own.table.features.items()}
+    lines = known.standard.applied(values_of(mapped, features, len(own.split.test))) @ known.joint.T
+    if sites.classes:
+        lines = lines[:, [sites.classes.index(name) for name in own.dataset.classes]]
+    return {"no outcomes": own.auroc(scores_of(own.preprocessing, of_others(own.dataset.task, lines)))}
+
+
+@cache
+def _chosen_for_pooled(table: str, folder: Path, seed: int) -> str:
+    """Which simple model all rows in one place would choose."""
+    sites = SOURCES[table](folder)
+    whole = {name: Member.of(each, ALL, seed) for name, each in sites.tables.items()}
+    return best_simple_model(_together(sites, whole, next(iter(whole)), seed).dataset, seed)
+
+
+def _pooled(sites: NaturalSites, members: Members, site: str, chosen: str, seed: int) -> float:
+    """A model of all sites' rows in one place, on the concepts and with a column for each site."""
+    return members[site].auroc(_fitted(_together(sites, members, site, seed), chosen, seed))
+
+
+def _together(sites: NaturalSites, members: Members, site: str, seed: int) -> Member:
+    """All training rows, and the test rows of one site."""
+    plan = sites.plan(members, seed)
+    parts = [_concepts(plan, member, name, member.split.training) for name, member in members.items()]
+    raw = np.concatenate(parts)
+    own = _concepts(plan, members[site], site, members[site].split.test)
+    where = np.repeat(np.arange(len(members)), [len(part) for part in parts])
+    here = np.full(len(own), list(members).index(site))
+    means, deviations = np.nanmean(raw, axis=0), np.nanstd(raw, axis=0)
+    is_flagged = np.isnan(raw).any(axis=0)
+
+    def encoded(values: Numbers, places: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        filled = np.nan_to_num((values - means) / np.where(deviations > 0, deviations, 1.0))
+        flags, indicators = np.isnan(values[:, is_flagged]), np.eye(len(members))[places]
+        return np.ascontiguousarray(np.concatenate([filled, flags, indicators], axis=1), dtype=np.float32)
+
+    training = Examples(
+        features=encoded(raw, where),
+        targets=np.concatenate([member.dataset.training.targets for member in members.values()]),
+    )
+    test = Examples(features=encoded(own, here), targets=members[site].dataset.test.targets)
+    columns = tuple(f"column {place}" for place in range(test.features.shape[1]))
+    dataset = replace(members[site].dataset, training=training, test=test, validation=test, columns=columns)
+    return replace(members[site], dataset=dataset)
+
+
+def _concepts(plan: Plan, member: Member, name: str, rows: npt.NDArray[np.int64]) -> Numbers:
+    assert plan.prior is not None
+    mapped = mapped_columns(plan.prior, member.table.contract, name)
+    return values_of(mapped, {key: values[rows] for key, values in member.table.features.items()}, len(rows))
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """A method with networks at one number of training rows, and its placebo at the same sites."""
+
+    table: str
+    rows: int
+    method: str
+
+    def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
+        """See Variant. All seeds are trained as one stack."""
+        sites = SOURCES[self.table](folder)
+        cells = [dict(federations(sites, self.rows, seed)) for seed in seeds]
+        whole: dict[tuple[int, str], float] = {}
+        for site in cells[0]:
+            members = [cell[site] for cell in cells]
+            if self.rows != ALL or not whole:
+                whole |= self._tested(seeds, [{n: m.dataset for n, m in each.items()} for each in members])
+            copies = [
+                placebo(each[site].dataset, len(each) - 1, seed) for each, seed in zip(members, seeds, strict=True)
             ]
-            for row in self._run(seeds, federations, method, checkpoint, method):
-                if row.site == "itself":
-                    yield replace(row, site=site)
+            alone = self._tested(seeds, copies)
+            for seed in seeds:
+                metrics = {"federated": whole[seed, site], "placebo": alone[seed, "itself"]}
+                yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
-    def _run(
-        self, seeds: Sequence[int], federations: Sequence[DealtColumns], method: str, checkpoint: str, network: str
-    ) -> Iterator[Row]:
-        plans = [
-            join_plan(federation, seed, method, checkpoint, network)
-            for seed, federation in zip(seeds, federations, strict=True)
-        ]
-        by_seed = {seed: federation.sites for seed, federation in zip(seeds, federations, strict=True)}
-        for predicted in run_plans(plans, [federation.sites for federation in federations]):
-            yield auroc_row(self.name, predicted, by_seed[predicted.seed][predicted.site])
+    @property
+    def _name(self) -> str:
+        return f"{self.table}, {self.rows}, {self.method}"
+
+    def _tested(self, seeds: Sequence[int], federations: Sequence[Sites]) -> dict[tuple[int, str], float]:
+        plans = [network_plan(each, seed, self.method) for seed, each in zip(seeds, federations, strict=True)]
+        by_seed = dict(zip(seeds, federations, strict=True))
+        return {
+            (one.seed, one.site): auroc_row("", one, by_seed[one.seed][one.site]).metrics["auroc"]
+            for one in run_plans(plans, federations)
+        }
 
 
-def join_plan(federation: DealtColumns, seed: int, method: str, checkpoint: str, network: str) -> Any:  # a Plan
-    """The plan of a method, or of `local` with the network of a method."""
-    sites = federation.sites
-    keys: dict[str, Any] = {"architecture": _PARALLEL if network == "fenda-fl" else _NETWORK}
-    if method == "fedavg":
-        keys |= {"columns": union_of_columns(sites), "outputs": next(iter(sites.values())).outputs}
-    if method == "fenda-fl":
-        keys["columns"] = federation.common
+def network_plan(sites: Sites, seed: int, method: str) -> Plan:
+    """The plan of a method with networks: 20 epochs of 5 batches, AdamW at 0.001, the last model."""
+    keys: dict[str, Any] = {}  # Any: keys of a plan, checked by it
+    if method != "global-layers":
+        columns = union_of_columns(sites)
+        recorded_by = {column: [name for name, each in sites.items() if column in each.columns] for column in columns}
+        partly = [{"column": c, "recorded_by": names} for c, names in recorded_by.items() if len(names) < len(sites)]
+        keys = {"columns": columns, "partly_recorded": partly, "outputs": 1}
     return experiment_plan(
         sites,
         seed,
         method={"name": method},
+        architecture=_NETWORK,
         schedule={"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 5},
         optimiser={"name": "adamw", "learning_rate": 1e-3, "weight_decay": 1e-4},
         weighting={"name": "equal"},
-        checkpoint=checkpoint,
+        checkpoint="latest",
         **keys,
     )
-
-
-@dataclass(frozen=True)
-class _Heart:
-    rows: int
-
-    def sites(self, folder: Path, seed: int) -> DealtColumns:
-        """Three hospitals with columns of their own."""
-        return _thinned(heart(folder, seed, Default()), self.rows, seed)
-
-
-@dataclass(frozen=True)
-class _FedHeart:
-    rows: int
-
-    def sites(self, folder: Path, seed: int) -> DealtColumns:
-        """Three centres with the same columns; Switzerland has 24 training rows and is left out."""
-        found = fed_heart(folder, seed)
-        return _thinned({name: found[name] for name in ("cleveland", "hungarian", "va")}, self.rows, seed)
-
-
-@dataclass(frozen=True)
-class _Areas:
-    rows: int
-
-    def sites(self, folder: Path, seed: int) -> DealtColumns:
-        """Four wilderness areas with the same columns and three to six classes."""
-        return _thinned(covertype(folder, seed, Default(one_hot=False)), self.rows, seed)
-
-
-@dataclass(frozen=True)
-class _Dealt:
-    deal: Deal
-
-    def sites(self, folder: Path, seed: int) -> DealtColumns:
-        """Sites that differ by chance alone. Columns are named by their place, so that seeds can be stacked."""
-        dealt = dealt_covertype(folder, seed, self.deal)
-        common = tuple(f"common {place}" for place in range(len(dealt.common)))
-        sites = {}
-        for name, dataset in dealt.sites.items():
-            own = (f"{name} {place}" for place in range(len(common), len(dataset.columns)))
-            sites[name] = replace(dataset, columns=(*common, *own))
-        return DealtColumns(sites=sites, common=common)
-
-
-def _thinned(sites: Sites, rows: int, seed: int) -> DealtColumns:
-    return DealtColumns(sites={name: thinned(dataset, rows, seed) for name, dataset in sites.items()}, common=())

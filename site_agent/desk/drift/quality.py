@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.findings.calibration_spans import calibration_spans
+from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
 from site_agent.trainer.comparison.calibration import calibrations
@@ -80,7 +81,10 @@ def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
     if rows.task == "regression":
         return {}
     return {
-        name: calibration_spans(happened, said, rows.patients, _SEED)
+        name: {
+            **calibration_spans(happened, said, rows.patients, _SEED),
+            **distance_spans(happened, said, rows.patients, _SEED),
+        }
         for name, happened, said in _by_outcome(rows, scores)
     }
 

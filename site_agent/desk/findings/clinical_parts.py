@@ -11,7 +11,9 @@ from site_agent.trainer.comparison.bootstrap_intervals import is_lower_better
 
 Facts: TypeAlias = Mapping[str, Any]
 _NOT_RECORDED: Final = "not recorded by the version that made this run"
-_LINE: Final = ("in_the_large", "intercept", "slope")
+_CALIBRATION: Final = (
+    "in_the_large", "intercept", "slope", "expected_calibration_error", "integrated_calibration_index",
+)  # fmt: skip
 
 
 def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
@@ -55,14 +57,13 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
     for name, one in models.items():
         for outcome, found in one["calibration"].items():
             known = spans.get(name, {}).get(outcome) or {}
-            line = [figure_with_interval(found[key], known.get(key)) for key in _LINE]
-            rest = [found["expected_calibration_error"], found["integrated_calibration_index"]]
-            lines.append([names.get(name, name), outcome, *line, *rest])
+            shown = [figure_with_interval(found[key], known.get(key)) for key in _CALIBRATION]
+            lines.append([names.get(name, name), outcome, *shown])
     head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
     words = (
         "Perfect: 0 in the large, intercept 0, slope 1, error and index 0. In brackets are 95% intervals. An interval"
         " that includes the perfect value shows no clear fault. Error and index are above 0 by chance alone, the more"
-        " so the fewer the rows."
+        " so the fewer the rows, and their intervals allow for that."
     )
     return [*calibration_plots(facts, names), table("Calibration", head, lines), paragraph(words, "soft")]
 

@@ -25,6 +25,7 @@ from site_agent.desk.findings.curves import (
     precision_recall,
     receiver_operating_characteristic,
 )
+from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
@@ -211,7 +212,10 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
             said = _scores_of(scores, place)
             made = at_thresholds(happened, said, chosen, rows.patients, _SEED)
             of_model[outcome] = [one.to_json() for one in made]
-            of_line[outcome] = calibration_spans(happened, said, rows.patients, _SEED)
+            of_line[outcome] = {
+                **calibration_spans(happened, said, rows.patients, _SEED),
+                **distance_spans(happened, said, rows.patients, _SEED),
+            }
         found[name], spans[name] = of_model, of_line
     prevalences: dict[str, Json] = {}
     if rows.task != "regression":

@@ -18,6 +18,8 @@ from sklearn.preprocessing import SplineTransformer
 from site_agent.trainer.evaluation import HeldOutRows, Scores, probabilities
 
 BINS: Final = 10
+# Nearly no penalty: just enough that the smooth curve exists where the score separates the classes.
+SMOOTHING: Final = 1e4
 _TINIEST: Final = 1e-8
 _KNOTS: Final = (0.0, 0.5, 1.0)  # quantiles of the logits
 _LARGEST_SHIFT: Final = 64.0  # more than twice the largest logit, and a share of one row among 2**60
@@ -138,13 +140,20 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
     outcome, logit = happened.astype(np.int64), logits(scores)
     if outcome.min() == outcome.max():
         return None
+    spline = spline_columns(logit)
+    if spline is None:
+        return np.full(len(scores), outcome.mean())
+    curve = LogisticRegression(C=SMOOTHING, tol=1e-8, max_iter=1000).fit(spline, outcome)
+    return probabilities("binary", curve.decision_function(spline))
+
+
+def spline_columns(logit: Scores) -> Scores | None:
+    """The columns of the smooth curve without a constant, shape (rows, 3); None where all logits are equal."""
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
-        return np.full(len(scores), outcome.mean())
-    spline = SplineTransformer(degree=2, knots=knots[:, None], include_bias=False).fit_transform(logit[:, None])
-    # Nearly no penalty: just enough that the curve exists where the score parts the classes.
-    curve = LogisticRegression(C=1e4, tol=1e-8, max_iter=1000).fit(spline, outcome)
-    return probabilities("binary", curve.decision_function(spline))
+        return None
+    found = SplineTransformer(degree=2, knots=knots[:, None], include_bias=False).fit_transform(logit[:, None])
+    return np.asarray(found, dtype=np.float64)
 
 
 def _shift(happened: npt.NDArray[np.generic], scores: Scores) -> float | None:

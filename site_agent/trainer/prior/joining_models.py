@@ -50,16 +50,26 @@ class FittedJoin:
     losses: tuple[float, ...]
 
 
-def fit_join(dataset: Dataset, concepts: Float64, others: Float64, seed: int, *, has_others: bool = True) -> FittedJoin:
-    """Fit the site's own models and join them with what the others know.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OwnModels:
+    """The site's own two models, before they are joined.
+
+    Attributes:
+        regression, forest: fitted to all training rows.
+        unseen: what each predicts for training rows that it did not see, both float64 of shape (rows, outputs).
+    """
+
+    regression: Lines
+    forest: Forest
+    unseen: tuple[Float64, Float64]
+
+
+def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
+    """Fit the site's own regression and forest.
 
     Args:
         dataset: only its training rows are read.
-        concepts: float64 of shape (training rows, concept columns), standardised.
-        others: float64 of shape (outputs, concept columns): coefficients that none of these rows took part in; of a
-            number already in the units of the dataset's targets.
         seed: of folds and forests, not negative.
-        has_others: False where the guard found that the others' score helps nobody; its weight is then 0.
 
     Raises:
         DataError: the rows' patients are too few for folds.
@@ -67,14 +77,33 @@ def fit_join(dataset: Dataset, concepts: Float64, others: Float64, seed: int, *,
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
     folds = patient_folds(targets, patients, seed)
-    own, unseen = _own_regression(dataset, folds)
-    score = _others(task, concepts, others, targets)
+    regression, unseen = _own_regression(dataset, folds)
     forest, unseen_grown = _forest(dataset, folds, patients, seed)
-    said = (on_scale(task, unseen), grown(task, unseen_grown), of_others(task, score.of(concepts)))
-    pair = join_weights(task, said[:2], targets)
+    return OwnModels(regression=regression, forest=forest, unseen=(on_scale(task, unseen), grown(task, unseen_grown)))
+
+
+def join_models(
+    dataset: Dataset, own: OwnModels, concepts: Float64, others: Float64, *, has_others: bool = True
+) -> FittedJoin:
+    """Join the site's own models with what the others know.
+
+    Args:
+        dataset: only its training rows are read.
+        own: fitted to these rows.
+        concepts: float64 of shape (training rows, concept columns), standardised.
+        others: float64 of shape (outputs, concept columns): coefficients that none of these rows took part in; of a
+            number already in the units of the dataset's targets.
+        has_others: False where the guard found that the others' score helps nobody; its weight is then 0.
+    """
+    task, targets = dataset.task, dataset.training.targets
+    score = _others(task, concepts, others, targets)
+    said = (*own.unseen, of_others(task, score.of(concepts)))
+    pair = join_weights(task, own.unseen, targets)
     weights = join_weights(task, said, targets) if has_others else np.array([*pair, 0.0])
-    alone = JoinedModel(task=task, own=own, forest=forest, others=score, weights=np.array([*pair, 0.0]))
-    model = JoinedModel(task=task, own=own, forest=forest, others=score, weights=weights)
+    alone, model = (
+        JoinedModel(task=task, own=own.regression, forest=own.forest, others=score, weights=each)
+        for each in (np.array([*pair, 0.0]), weights)
+    )
     return FittedJoin(model=model, alone=alone, losses=tuple(float(_loss(task, one, targets).mean()) for one in said))
 
 

@@ -19,7 +19,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.evaluation import Scores, held_out_rows, scores_of
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.joined_model import MODELS, JoinedModel
-from site_agent.trainer.prior.joining_models import FittedJoin, fit_join
+from site_agent.trainer.prior.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.run_report import Ended, Report, facts_of, written_report
 from site_agent.trainer.saved_model import SavedModel, save_model
@@ -36,7 +36,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         MalformedMessage: the announced sums are none of an honest federation.
     """
     known, seeds = study.known_by_others(), Seeds.published(study.plan.seed, study.site)
-    join = joined_with(study, known, preprocessing, seeds.own("join"))
+    join = joined_with(study, known, preprocessing, fit_own_models(study.own, seeds.own("join")))
     concepts = ConceptEncoding.of(tuple(column.name for column in study.prior.columns), known.mapped, known.standard)
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     facts["prior"] = prior_facts(study, known, join)
@@ -71,7 +71,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     return report
 
 
-def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, seed: int) -> FittedJoin:
+def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
     """The site's own models joined with what the others know; without it where the guard found no use of it."""
     others, classes = known.others, study.own.classes
     outcome = study.prior.method.outcome
@@ -81,11 +81,11 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
     elif outcome.task == "multi-class":
         others = others[[outcome.classes.index(name) for name in classes]]
     design = known.design(study.part("training"), len(study.own.training))
-    return fit_join(
+    return join_models(
         study.own,
+        own,
         design.astype(np.float32).astype(np.float64),
         others,
-        seed,
         has_others=known.guard is None or known.guard > 0,
     )
 

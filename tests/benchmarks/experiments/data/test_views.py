@@ -1,4 +1,4 @@
-"""Sites aligned, pooled, thinned and among their own copies; on a table that every machine has."""
+"""Sites aligned, pooled and among their own copies; on a table that every machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from benchmarks.experiments.data.views import (
     only_columns,
     placebo,
     pooled,
-    thinned,
     union_of_columns,
 )
 
@@ -58,22 +57,6 @@ def test_only_the_heart_federation_is_misaligned() -> None:
     """The authors' slip belongs to one site; asking for it elsewhere is a mistake."""
     with pytest.raises(ValueError, match="south-africa"):
         aligned_as_authors(breast_cancer(1))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_thinned_site_is_nested(seed: int) -> None:
-    """Fewer rows are a part of more rows, each class stays, and nothing else changes."""
-    whole = breast_cancer(seed)["berlin"]
-
-    few, more = thinned(whole, 2, seed), thinned(whole, 45, seed)
-
-    np.testing.assert_array_equal(more.training.features[:2], few.training.features)
-    assert set(np.unique(few.training.targets)) == {0.0, 1.0}
-    assert few.test is whole.test
-    with pytest.raises(ValueError, match="rows"):
-        thinned(whole, 1, seed)
-    with pytest.raises(ValueError, match="rows"):
-        thinned(whole, 1000, seed)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])

@@ -13,12 +13,11 @@ from benchmarks.experiments.data.heart import FILES
 from benchmarks.experiments.data.uci_centres import CENTRES
 from benchmarks.experiments.layer_measures import MEASURES
 from benchmarks.experiments.store import Cost, add_cost, costs_beside
-from benchmarks.experiments.tables import chfl, fed_heart, heart, heart_page, join, player
+from benchmarks.experiments.tables import chfl, fed_heart, heart, heart_page, player
 from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.chfl_page import accuracies, chosen_strengths
 from benchmarks.experiments.tables.fed_heart_page import render_fed_heart
 from benchmarks.experiments.tables.heart_page import render_heart
-from benchmarks.experiments.tables.join_page import differences, render_join
 from benchmarks.experiments.tables.player_page import weighted_by_seed
 from benchmarks.experiments.variants import Row
 
@@ -189,25 +188,6 @@ def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> No
     TABLES["player"].render(rows, tmp_path / "player.md")
 
     assert "| ditto | 0.082 | 0.000 | 0 | 50 |" in (tmp_path / "player.md").read_text()
-
-
-def test_placebos_are_compared_where_there_are_any(tmp_path: Path) -> None:
-    """Federated minus placebo is a mean over the sites that have a placebo, not over all."""
-    name = "sites 2, covertype dealt, fedavg"
-    scores = {
-        f"{name}, federated": {("site-01", 1): 0.8, ("site-02", 1): 0.2, ("site-01", 2): 0.8, ("site-02", 2): 0.4},
-        f"{name}, placebo": {("site-01", 1): 0.7, ("site-01", 2): 0.5},
-        f"{name}, alone": {("site-01", 1): 0.8, ("site-02", 1): 0.1, ("site-01", 2): 0.8, ("site-02", 2): 0.1},
-    }
-
-    placebo, alone = (differences(scores, f"{name}, federated", against) for against in ("placebo", "alone"))
-
-    assert placebo is not None
-    assert alone is not None
-    assert placebo.value == pytest.approx(20.0)
-    assert alone.value == pytest.approx(10.0)
-    assert len({setting.name for setting in join.settings()}) == len(join.settings())
-    render_join([], tmp_path / "join.md")
 
 
 def row_of(variant: str, seed: int, site: str, *, chosen_round: int = -1, **metrics: float) -> Row:

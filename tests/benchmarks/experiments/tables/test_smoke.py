@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.experiments.data.dealt_columns import Deal, dealt_covertype
 from benchmarks.experiments.store import read_rows
-from benchmarks.experiments.tables import chfl, covertype, join
+from benchmarks.experiments.tables import chfl, covertype
 from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.covertype import as_the_authors
 from benchmarks.papers import main
@@ -24,13 +23,11 @@ HEART = [
     ("fed-heart", "majority", "0-1"),
     ("player", "player-fl", "0"),
     ("single-vectors", "pfedla", "0"),
-    ("join", "training rows a site 20, heart, global-layers, placebo, best epoch", "0-1"),
 ]
 COVERTYPE = [
     ("chfl", "common columns, fedavg", "7"),
     ("chfl", "chfl, mu 1", "7"),
     ("covertype", "global-layers", "8"),
-    ("join", "share of columns in common 0.5, covertype dealt, fenda-fl, federated", "0-1"),
 ]
 
 
@@ -52,42 +49,6 @@ def test_a_table_of_covertype_is_made(
     monkeypatch.setattr(covertype, "EPOCHS", 1)
 
     run(table, variant, seeds, tmp_path)
-
-
-@needs_covertype
-@pytest.mark.parametrize("seed", range(5))
-def test_dealt_sites_share_what_they_are_dealt(seed: int) -> None:
-    """Common columns stand first at every site, the others are one site's alone, and no row is dealt twice."""
-    deal = Deal(sites=3, training_rows=40, choosing_rows=10, test_rows=30, classes=4, columns=12, common_share=0.25)
-
-    dealt = dealt_covertype(DATA, seed, deal)
-
-    assert len(dealt.common) == 3
-    own = [set(dataset.columns[3:]) for dataset in dealt.sites.values()]
-    assert all(dataset.columns[:3] == dealt.common for dataset in dealt.sites.values())
-    assert len(set.union(*own)) == 27
-    for dataset in dealt.sites.values():
-        assert (len(dataset.training), len(dataset.validation), len(dataset.test)) == (40, 10, 30)
-        assert len(dataset.classes) == 4
-        assert int(dataset.training.targets.max()) < 4
-
-
-@needs_covertype
-def test_more_rows_than_there_are_cannot_be_dealt() -> None:
-    """15,120 rows are not enough for thirty sites of 600."""
-    with pytest.raises(ValueError, match="not so many rows"):
-        dealt_covertype(DATA, 0, Deal(sites=30, training_rows=60))
-
-
-@needs_heart
-def test_seeds_of_a_setting_can_be_stacked() -> None:
-    """All plans of a setting differ in their seed alone, so that ten seeds cost little more than one."""
-    setting = next(each for each in join.settings() if each.data == "fed-heart")
-
-    plans = [join.join_plan(setting.sites(DATA, seed), seed, "fedavg", "latest", "fedavg") for seed in (0, 1)]
-
-    assert plans[0] != plans[1]
-    assert plans[0] == plans[1].model_copy(update={"seed": 0})
 
 
 def test_an_absent_class_counts_half_for_the_authors() -> None:

@@ -19,6 +19,7 @@ from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
 from site_agent.hospital import Training
 from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.joining_models import fit_own_models
 from site_agent.trainer.prior.prior_report import joined_with, make_prior_report
 from site_agent.trainer.saved_model import SavedModel
 from tests.site_agent.trainer.prior.prior_federation import federate, heart_members, members_of, prior_plan
@@ -60,7 +61,7 @@ def test_codes_and_absent_columns_are_written_down(site: str) -> None:
         preprocessing=preprocessing,
         values={},
         report=None,
-        joined=joined_with(study, known, preprocessing, 1).model,
+        joined=joined_with(study, known, preprocessing, fit_own_models(study.own, 1)).model,
         concepts=ConceptEncoding.of(names, known.mapped, known.standard),
         profile=study.own.profile,
     )

@@ -1,0 +1,114 @@
+"""How certain the two distances of calibration are: 95% intervals of the expected error and of the integrated index.
+
+Both distances are means of absolute values. So they lie above their true value by chance alone, and a resample of the
+rows lies above them once more. The plain percentile interval therefore never includes 0, not even for perfect
+predictions. Here:
+
+* resamples draw whole patients, as for every other interval of the report;
+* the upper end is the percentile of the resamples;
+* the lower end is the percentile less twice the mean excess of the resamples over the distance itself;
+* the lower end is 0 if perfect predictions would have had such a distance by chance. For that, outcomes are drawn from
+  the predictions. All rows of a patient share one draw, so they count as one.
+
+The coverage is in docs/researcher.md, and tests/site_agent/desk/findings/test_distance_spans.py repeats it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from site_agent.desk.findings.thresholds import Happened, Patients
+from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.comparison.calibration import (
+    BINS,
+    SMOOTHING,
+    logits,
+    spline_columns,
+)
+from site_agent.trainer.comparison.resampling import Counts, over_patients
+from site_agent.trainer.evaluation import Scores
+
+NAMES: Final = ("expected_calibration_error", "integrated_calibration_index")
+_RESAMPLES: Final = 200
+_STEPS: Final = 25
+_LARGEST_STEP: Final = 4.0
+_LARGEST_LOGIT: Final = 30.0
+_TINIEST: Final = 1e-6
+_PERCENTILES: Final = (2.5, 97.5)
+Float64 = npt.NDArray[np.float64]
+
+
+def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
+    """The intervals by the measures' names; None for rows of one class.
+
+    Args:
+        happened: 0 and 1, or false and true, shape (rows,).
+        scores: probabilities, shape (rows,).
+        patients: equal for rows of one patient; None where every row is its own.
+        seed: of the resamples, not negative.
+    """
+    outcome = happened.astype(np.float64)
+    if not 0.0 < outcome.mean() < 1.0:
+        return dict.fromkeys(NAMES)
+    design = _design(scores)
+    once = np.ones((1, len(scores)))
+    found = _distances(once, outcome[None, :], scores, design)[0]
+    resampling = over_patients(len(scores), patients, seed, _RESAMPLES)
+    drawn, perfect = [], []
+    generator = np.random.default_rng((seed, 1))
+    for counts in resampling.blocks():
+        drawn.append(_distances(counts, np.broadcast_to(outcome, counts.shape), scores, design))
+        luck = generator.random((len(counts), int(resampling.owners.max()) + 1))[:, resampling.owners]
+        perfect.append(_distances(np.ones_like(counts), (luck < scores).astype(np.float64), scores, design))
+    both = np.concatenate(drawn), np.concatenate(perfect)
+    return {name: _span(found[place], both[0][:, place], both[1][:, place]) for place, name in enumerate(NAMES)}
+
+
+def _span(found: float, drawn: Float64, perfect: Float64) -> list[Json]:
+    low, high = np.percentile(drawn, _PERCENTILES)
+    is_chance = found <= np.percentile(perfect, _PERCENTILES[1])
+    excess = max(0.0, float(drawn.mean()) - found)
+    return [0.0 if is_chance else max(0.0, float(low) - 2.0 * excess), max(float(high), float(found))]
+
+
+def _distances(counts: Counts, outcomes: Float64, scores: Scores, design: Float64) -> Float64:
+    """Both distances, shape (resamples, 2), for counts and outcomes of shape (resamples, rows)."""
+    rows = counts.sum(axis=1)
+    ranks = np.searchsorted(np.sort(scores), scores, side="left")
+    members = np.eye(BINS)[ranks * BINS // len(scores)]
+    gaps = np.abs((counts * (scores - outcomes)) @ members).sum(axis=1) / rows
+    smooth = _curves(counts, outcomes, design)
+    return np.stack([gaps, (counts * np.abs(smooth - scores)).sum(axis=1) / rows], axis=1)
+
+
+def _design(scores: Scores) -> Float64:
+    """The columns of the smooth curve, the first one constant, shape (rows, columns)."""
+    columns = spline_columns(logits(scores))
+    constant = np.ones((len(scores), 1))
+    return constant if columns is None else np.concatenate([constant, columns], axis=1)
+
+
+def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
+    """The smooth curve of `calibration.smoothed` for each resample, by Newton's method, shape (resamples, rows)."""
+    width = design.shape[1]
+    products = (design[:, :, None] * design[:, None, :]).reshape(len(design), width**2)
+    ridge = np.diag([0.0, *[1.0 / SMOOTHING] * (width - 1)])
+    line = np.zeros((len(counts), width))
+    for _ in range(_STEPS):
+        smooth = _shares(line @ design.T)
+        gradient = (counts * (outcomes - smooth)) @ design - line @ ridge
+        # A little more than the penalty keeps the matrix invertible where all drawn rows are of one class.
+        curvature = ((counts * smooth * (1.0 - smooth)) @ products).reshape(-1, width, width) + ridge
+        step = np.linalg.solve(curvature + 1e-9 * np.eye(width), gradient[:, :, None])[:, :, 0]
+        largest = np.abs(step).max(axis=1, keepdims=True)
+        line += step * np.minimum(1.0, _LARGEST_STEP / np.maximum(largest, _TINIEST))
+        if largest.max() < _TINIEST:
+            break
+    return _shares(line @ design.T)
+
+
+def _shares(values: Float64) -> Float64:
+    return 1.0 / (1.0 + np.exp(-np.clip(values, -_LARGEST_LOGIT, _LARGEST_LOGIT)))

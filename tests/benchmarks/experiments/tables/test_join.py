@@ -1,0 +1,145 @@
+"""The study "should I join?": who has how many rows, what is compared with what, and what the page concludes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.experiments.data.natural_sites import NaturalSites
+from benchmarks.experiments.tables import join
+from benchmarks.experiments.tables.join_page import MEAN, bar_lines, figures_of, render_join
+from benchmarks.experiments.variants import Row
+from global_layers.frames import tables_of
+
+
+def clinics(number: int, rows: int, seed: int = 0) -> NaturalSites:
+    """Clinics of made-up patients: one column has the same effect everywhere, another one has none."""
+    generator, frames = np.random.default_rng(seed), {}
+    for place in range(number):
+        x, y = generator.normal(size=(2, rows))
+        happened = generator.random(rows) < 1 / (1 + np.exp(-2 * x))
+        frames[f"clinic-{place:02}"] = pd.DataFrame({"x": x, "y": y, "outcome": happened.astype(int)})
+    tables, concepts = tables_of(frames, "outcome")
+    return NaturalSites(tables=tables, concepts=concepts)
+
+
+@pytest.mark.parametrize("seed", range(400, 410))
+def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
+    """The others keep all of theirs, fewer rows are a part of more, and the test rows never change."""
+    sites = clinics(4, 90)
+
+    few, more, most = (dict(join.federations(sites, rows, seed)) for rows in (12, 30, join.ALL))
+
+    for site, members in few.items():
+        own = [set(found[site][site].split.training) for found in (few, more, most)]
+        assert own[0] < own[1] < own[2]
+        assert len(own[0]) == pytest.approx(12, abs=1)
+        assert [len(one.dataset.training) for name, one in members.items() if name != site] == [60] * 3
+        tests = [tuple(found[site][site].split.test) for found in (few, more, most)]
+        assert tests[0] == tests[1] == tests[2]
+        assert not set(tests[0]) & own[2]
+
+
+def test_of_many_sites_each_is_tested_once() -> None:
+    """Over the splits of a table with many sites every site has its turn, and none has two."""
+    sites = clinics(12, 40)
+
+    tested = [site for seed in join.SEEDS[:5] for site, _ in join.federations(sites, join.ALL, seed)]
+
+    assert sorted(tested) == sorted(sites.tables)
+
+
+def test_a_site_with_hardly_more_rows_is_left_out() -> None:
+    """55 of 60 training rows would be the same figure as all of them."""
+    assert not dict(join.federations(clinics(4, 90), 55, 400))
+
+
+def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
+    """With ten rows of its own a clinic gains by the others' score, and a clinic without outcomes receives it too."""
+    sites = clinics(4, 240, seed=3)
+    found = [join.measured(sites, members, site, 400) for site, members in list(join.federations(sites, 10, 400))[:2]]
+
+    mean = {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+    assert mean["federated-prior"] > mean["without others"] + 0.005
+    assert mean["no outcomes"] > 0.8
+    assert mean["weight"] > 0.3
+    assert mean["guard"] > 20 > mean["guard of permuted"]
+
+
+def row(site: str, seed: int, table: str = "UCI heart, 50", **figures: float) -> Row:
+    """A row in which everything that is not given is .8."""
+    names = ("federated-prior", "best local", "without others", "pooled", "permuted", "no outcomes", "weight", "rows")
+    return Row(
+        variant=table,
+        seed=seed,
+        site=site,
+        chosen_round=-1,
+        metrics=dict.fromkeys((*names, "guard", "guard of permuted"), 0.8)
+        | {n.replace("_", " "): v for n, v in figures.items()},
+    )
+
+
+def cells(rows: list[Row]) -> dict[str, dict[tuple[str, int], dict[str, float]]]:
+    """As the page groups them."""
+    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+    for one in rows:
+        found.setdefault(one.variant, {})[one.site, one.seed] = dict(one.metrics)
+    return found
+
+
+def test_differences_are_paired_by_split_and_corrected() -> None:
+    """Minus best local is 2 and 4 points in two splits: mean 3, half width 12.706 * 1.414 * sqrt(1 / 2 + 1 / 2)."""
+    rows = [row("va", 1, best_local=0.78), row("va", 2, best_local=0.76)]
+
+    (figure,) = figures_of(cells(rows))
+
+    assert figure.less["best local"].value == pytest.approx(3.0)
+    assert figure.less["best local"].half_width == pytest.approx(12.7062 * math.sqrt(2.0), rel=1e-4)
+    assert figure.less["permuted"].value == 0.0
+
+
+def test_of_many_sites_the_interval_is_over_the_sites() -> None:
+    """Ten sites in one split each give one line with ten values, and no line of a single site."""
+    table = "dialysis, 30"
+    rows = [row(f"centre-{place}", place % 5, table, best_local=0.8 - 0.01 * place) for place in range(10)]
+
+    (figure,) = figures_of(cells(rows))
+
+    assert (figure.site, figure.splits) == (MEAN, 10)
+    assert figure.less["best local"].value == pytest.approx(4.5)
+    assert figure.less["best local"].half_width == pytest.approx(
+        2.2622 * np.std(range(10), ddof=1) / math.sqrt(10), rel=1e-4
+    )
+
+
+def test_the_page_says_where_the_bar_is_missed() -> None:
+    """A site that is clearly below its best local model is named, and so is one that is clearly above."""
+    rows = [row("va", seed, best_local=0.7 + 0.001 * seed) for seed in range(3)]
+    rows += [row("cleveland", seed, best_local=0.9 + 0.001 * seed) for seed in range(3)]
+
+    below, above, at_va, *_ = bar_lines(list(figures_of(cells(rows))))
+
+    assert "cleveland, 50 rows" in below
+    assert "va" not in below.replace("Above", "")
+    assert "va, 50 rows" in above
+    assert "yes at UCI heart, va" in at_va
+
+
+def test_a_page_without_rows_is_written(tmp_path: Path) -> None:
+    """Nothing measured is said so, and there is no plot."""
+    render_join([], tmp_path / "join.md")
+
+    assert "not measured" in (tmp_path / "join.md").read_text()
+    assert not (tmp_path / "join.svg").exists()
+
+
+def test_every_variant_has_its_own_name() -> None:
+    """Rows of two variants would otherwise be mixed."""
+    names = [variant.name for variant in join.variants()]
+
+    assert len(set(names)) == len(names)
