@@ -36,16 +36,22 @@ NAMES = (
 )  # fmt: skip
 
 
+JOIN: tuple[str, ...] = (
+    "federated-prior", "best local", "without others", "pooled", "permuted", "no outcomes", "weight", "rows", "guard",
+    "guard of permuted", "federated", "placebo",
+)  # fmt: skip
+
+
 def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
     """Every variant of a table at every site, its metrics drawn from its name's length."""
-    generator = np.random.default_rng(5)
+    generator, names = np.random.default_rng(5), JOIN if table == "join" else NAMES
     rows = [
         Row(
             variant=variant.name,
             seed=seed,
             site=site,
             chosen_round=1 + seed,
-            metrics={name: float(value) for name, value in zip(NAMES, generator.random(len(NAMES)), strict=True)},
+            metrics=dict(zip(names, generator.random(len(names)).tolist(), strict=True)),
         )
         for variant in TABLES[table].variants()
         for seed in range(seeds)
