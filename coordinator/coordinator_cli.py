@@ -81,7 +81,7 @@ def check(path: Path) -> None:
         )
         click.echo(f"  plan      {plan.digest.hex()}")
         if plan.privacy is not None:
-            click.echo(f"  privacy   {price_in_words(plan.privacy)}")
+            click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

@@ -297,12 +297,13 @@ class Exchanges:
         manifest = self._manifest
         keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
         is_training = stage is Stage.TRAINING
+        sends_changes = is_training and self._plan.privacy is None  # private training sends sums of gradients instead
         down = () if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered
         return Exchange(
             stage=stage,
             layers=layers,
             down=down if self._plan.prior is None else (self._plan.prior.tensor,),
             has_controls=is_training and self._plan.ingredients.has_controls,
-            up=tuple(tensor for tensor in offered if tensor.layer in kept) if is_training else (),
+            up=tuple(tensor for tensor in offered if tensor.layer in kept) if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
         )

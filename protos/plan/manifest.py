@@ -38,7 +38,8 @@ from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import EqualWeights, Plan, RowWeights
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
-from protos.plan.private_prior import LARGEST_NOISE, PRIVATE_SCALE
+from protos.plan.private_training import PrivateTraining
+from protos.privacy.noise_shares import LARGEST_NOISE, PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
 
@@ -238,6 +239,7 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
             yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
     if plan.prior is not None:
         yield from _prior_scalars(plan.prior)
+    yield from _private_gradients(plan.private_training)
     match plan.weighting:
         case EqualWeights():
             pass
@@ -267,6 +269,12 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
             yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
         yield Scalar("sites that gained", 1, Occasion.REPORT)
+
+
+def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
+    if training is not None:
+        for name in training.names:
+            yield Scalar(name, training.bound, Occasion.TRAINING, PRIVATE_SCALE, is_signed=True)
 
 
 def _prior_scalars(prior: Prior) -> Iterator[Scalar]:

@@ -7,11 +7,12 @@ against everybody outside the hospital: the coordinator, the other sites, and wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import sqrt
 from typing import Final, Literal, Self, assert_never
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.averaging_methods import LocalOnly
+from protos.plan.averaging_methods import FederatedAveraging, LocalOnly
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
     AllButNormalisation,
@@ -41,13 +42,17 @@ class Privacy(Document):
         epsilon: no event gets more than e^epsilon times as probable when a patient joins or leaves a table, except
             with probability delta.
         delta: see epsilon; far below one divided by the number of patients.
-        clip: the largest norm of one standardised row, its intercept included; a longer one is shortened to it.
+        clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network
+            that of the gradient of one patient. A longer one is shortened to it.
+        patients: with a network, the number by which each sum of gradients is divided: about as many as train at all
+            sites. It is declared, so that no count leaves.
     """
 
     unit: Literal["patient"]
     epsilon: float = Field(allow_inf_nan=True)
     delta: float = Field(allow_inf_nan=True)
     clip: float = Field(gt=0, le=1000)
+    patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -66,11 +71,12 @@ class Privacy(Document):
         return ratio_of(self.epsilon, self.delta)
 
 
-def price_in_words(privacy: Privacy) -> str:
-    """What a run costs each patient, in one line."""
-    deviations = 1.0 / privacy.ratio
+def price_in_words(privacy: Privacy, sums: int = 1) -> str:
+    """What a run with so many sums of the same patients costs each of them, in one line."""
+    deviations = sqrt(sums) / privacy.ratio
+    rounds = "" if sums == 1 else f" over all {sums} rounds"
     return (
-        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient. The noise in each number is "
+        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
         f"{deviations:.3g} times as large as the change that one patient can cause"
     )
 
@@ -87,13 +93,14 @@ def _of_epsilon(epsilon: float) -> str:
 def why_not_private(method: MethodChoice) -> Iterator[str]:
     """Return why a method cannot keep the promise yet, a clause each; nothing for one that can."""
     match method:
-        case FederatedPrior(outcome=YesOrNo()):
+        case FederatedPrior(outcome=YesOrNo()) | FederatedAveraging():
             return
         case FederatedPrior():
             yield "federated-prior keeps privacy for a binary outcome only: other gradients are not clipped yet"
         case LocalOnly():
             yield "local sends no sums of patients, so there is nothing to which noise could be added"
         case Composition(of=parts):
+            yield "several methods together have no private form"
             for part in parts:
                 yield from why_not_private(part)
         case _:

@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from protos.errors import ProtocolError
 from protos.numbers.fixed_point import is_power_of_two, round_rows
 from protos.plan.architecture import Architecture, ColumnsNetwork, DenseNetwork
+from protos.plan.averaging_methods import FederatedAveraging
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
 from protos.plan.concepts import Concept, columns_of
@@ -31,6 +32,7 @@ from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, 
 from protos.plan.patient_privacy import Privacy, why_not_private
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
+from protos.plan.private_training import PrivateTraining, private_training_of, why_not_trained_privately
 from protos.plan.question import Answers, Question
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.soft_targets import BaselineUse
@@ -228,6 +230,10 @@ class Plan(Document):
         if self.privacy is None:
             return
         reasons = [*why_not_private(self.method)]
+        if isinstance(self.method, FederatedAveraging):
+            reasons += why_not_trained_privately(self)
+        elif self.privacy.patients is not None:
+            reasons.append("patients goes with the gradients of a network, so leave it out")
         if self.statistics is not None:
             reasons.append("sums of statistics have no clipped term for each patient yet")
         if self.secure_aggregation != "required":
@@ -377,6 +383,27 @@ class Plan(Document):
         if not isinstance(self.method, FederatedPrior):
             return None
         return prior_of(self.method, self.concepts, self.privacy, self.site_names, self.assumed_colluders)
+
+    @property
+    def private_training(self) -> PrivateTraining | None:
+        """What private training makes of this plan; None for every other plan."""
+        promise = self.privacy
+        if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
+            return None
+        honest, rate = self.quorum - self.assumed_colluders, self.optimiser.learning_rate
+        columns, rounds = len(self.shared_columns), self.schedule.rounds
+        return private_training_of(self.architecture, columns, promise, promise.patients, rounds, honest, rate)
+
+    @property
+    def private_sums(self) -> int:
+        """How many noisy sums of the same patients the run has; 0 without `privacy`."""
+        return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
+
+    @property
+    def noise_variance(self) -> int:
+        """Of one site's share of the noise in each integer; 0 without `privacy`."""
+        private = self.private_training or (None if self.prior is None else self.prior.private)
+        return 0 if private is None else private.share_variance
 
     @property
     def training_rounds(self) -> int:

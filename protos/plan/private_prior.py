@@ -16,9 +16,8 @@ discrete Gaussian shares). Profiled intercepts are not used: one row would move 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
-from math import ceil, sqrt
+from math import sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -26,15 +25,10 @@ import numpy.typing as npt
 
 from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.patient_privacy import Privacy
+from protos.privacy.noise_shares import PRIVATE_SCALE, share_variance
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
-PRIVATE_SCALE: Final = 1 << 30  # of a patient's term, whose norm is at most 1
-# In one integer of one site: above 1,000 standard deviations for the smallest epsilon and delta that a plan may have.
-LARGEST_NOISE: Final = 1 << 50
-# Sums of K discrete Gaussian shares of variance v are as private as one continuous Gaussian of variance K (v - 4), up
-# to a change of epsilon below 10**-26: rounding a continuous Gaussian by a discrete one of width 2 gives each share.
-_LOST_TO_ROUNDING: Final = 4
 _FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eigenvalue per root of the dimension
 
 
@@ -88,10 +82,7 @@ class PrivateSums:
     @cached_property
     def share_variance(self) -> int:
         """Of one site's noise in each integer."""
-        honest = len(self.sites) - self.colluders
-        # The ratio is a float64, which is one exact fraction, so that every program computes the same integer.
-        whole = (Fraction(PRIVATE_SCALE) / Fraction(self.promise.ratio)) ** 2
-        return ceil(whole / honest) + _LOST_TO_ROUNDING
+        return share_variance(self.promise.ratio, len(self.sites) - self.colluders)
 
     @cached_property
     def standard(self) -> tuple[Float64, Float64]:

@@ -37,7 +37,8 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
 def most_bytes(plan: Plan, manifest: Manifest) -> int:
     """The most bytes of contributions that a site hands out in the whole run, each counted once."""
     trained = 0 if plan.statistics is not None else plan.training_rounds
-    training = trained * Layout(manifest.parameters, 0).total_bytes
+    changes = 0 if plan.privacy is not None else manifest.parameters
+    training = trained * Layout(changes, 0).total_bytes
     others = (plan.rounds - trained) * Layout(0, 0).total_bytes
     each = Layout(0, 1).total_bytes - Layout(0, 0).total_bytes
     return training + others + each * sum(rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)

@@ -62,13 +62,18 @@ def _ended(text: str) -> str:
 
 def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
     yield "What stays: every row, every name, every date and every identifier of a patient."
-    if manifest.parameters:
+    if plan.private_training is not None:
+        yield (
+            f"What leaves: in each round of training, a noisy sum of {manifest.parameters} numbers. It has one bounded "
+            "part for each patient, which says in which direction this patient's rows would change the shared model."
+        )
+    elif manifest.parameters:
         yield (
             f"What leaves: the shared model consists of {manifest.parameters} numbers. In each round of training, this "
             "hospital sends how much each of them changed here. An example: the weight between the third input and the "
             "first unit rose by 0.013. Such a number is computed from all rows together and names no patient."
         )
-    if manifest.scalars:
+    if manifest.scalars and plan.private_training is None:
         count = len(manifest.scalars)
         numbers = "1 count or measurement" if count == 1 else f"{count} counts and measurements"
         yield (
@@ -109,7 +114,7 @@ def _masking(plan: Plan) -> Iterator[str]:
 
 def _worst(plan: Plan) -> Iterator[str]:
     if plan.privacy is not None:
-        yield from _promise(plan.privacy)
+        yield from _promise(plan.privacy, plan.private_sums)
         return
     yield "Differential privacy is not used. No random noise is added to the numbers that leave."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
@@ -131,8 +136,9 @@ def _worst(plan: Plan) -> Iterator[str]:
         )
 
 
-def _promise(privacy: Privacy) -> Iterator[str]:
-    yield f"Differential privacy: {price_in_words(privacy)}. Each hospital adds its share of the noise before masking."
+def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
+    yield f"Differential privacy: {price_in_words(privacy, sums)}."
+    yield "Each hospital adds its share of the noise before masking."
     yield (
         f"At worst: a result becomes at most {exp(privacy.epsilon):.3g} times more or less probable when one patient's "
         f"rows are added or removed, except with probability {privacy.delta:g}."

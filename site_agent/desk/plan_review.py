@@ -18,6 +18,7 @@ from protos.plan.manifest import Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
+from protos.plan.private_training import PrivateTraining
 from protos.plan.volume import most_bytes, rounds_with
 
 _LARGE: Final = 100_000  # from here on digits are grouped, and no decimals are shown
@@ -148,6 +149,9 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: nothing is trained. Only the numbers below leave, once for this site's data."
         yield f"A cell with fewer than {plan.statistics.smallest_cell} rows of this site is left out."
         return
+    if plan.private_training is not None:
+        yield f"{plan.schedule.rounds} of training: noisy sums of clipped gradients leave, and no other number"
+        return
     if plan.privacy is not None:
         yield "1 of statistics: sums of a regression on the common columns leave, with noise. There is no other round."
         return
@@ -171,6 +175,8 @@ def _changes(plan: Plan, manifest: Manifest) -> Section:
     heading = "Changes of parameters"
     if not manifest.tensors:
         return Section(heading, ("No parameter is shared, so no change of a parameter leaves.",))
+    if plan.private_training is not None:
+        return Section(heading, ("No change of a parameter leaves. The site sends noisy sums of gradients.",))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = ", or of the first layers only, as the probe decides"
@@ -293,6 +299,17 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     yield "Each site computes the coefficients from the sums. The site's report has them with standard errors."
 
 
+def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:
+    yield (
+        f"Each patient's gradient is shortened to the norm {training.promise.clip:g}. Each site adds noise that is "
+        f"enough for {training.rounds} rounds while at most {plan.assumed_colluders} of the sites work together."
+    )
+    yield (
+        f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no count, loss, "
+        "vote or gain."
+    )
+
+
 def _of_columns(plan: Plan) -> Iterator[str]:
     if plan.columns:
         yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}."
@@ -311,6 +328,8 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield from _of_prior(plan, plan.prior)
         return
     yield from _of_columns(plan)
+    if plan.private_training is not None:
+        yield from _of_private_training(plan, plan.private_training)
     match plan.checkpoint:
         case "latest":
             yield "Checkpoint latest: every site keeps the model of the last round."

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 from blake3 import blake3
@@ -34,6 +34,8 @@ from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance, GateRefusal, Permission
 from site_agent.gate.site_log import AuditLog
 from site_agent.gate.site_masking import SiteMasking
+
+_MOST_LISTED: Final = 50
 
 Noise: TypeAlias = Callable[[list[int]], list[int]]
 
@@ -124,7 +126,7 @@ class Gate:
             layers=len({tensor.layer for tensor in exchange.up}),
             offered_layers=exchange.layers.hex(),
             tensors=len(exchange.up),
-            scalars=[scalar.name for scalar in exchange.scalars],
+            scalars=_listed(exchange),
             bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
             first_chunk=bind.first_chunk,
             clipped=contribution.clipped,
@@ -247,6 +249,14 @@ class Builder:
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
             values.append(0 if redraw and scalar.occasion.travels_once else value)
         return values
+
+
+def _listed(exchange: Exchange) -> list[str]:
+    """The scalars' names; the numbers of a private gradient, which are as many as the network's, as one line."""
+    names = [scalar.name for scalar in exchange.scalars if not scalar.name.startswith("private gradient: ")]
+    gradient = len(exchange.scalars) - len(names)
+    few = gradient <= _MOST_LISTED
+    return [scalar.name for scalar in exchange.scalars] if few else [*names, f"private gradient: {gradient} numbers"]
 
 
 def payload_bytes(exchange: Exchange) -> int:

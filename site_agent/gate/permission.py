@@ -175,8 +175,9 @@ class Permission:
         kept = self._spending.kept(self._plan.run_name, position)
         if kept is not None:
             return kept
-        limits = self._allowance.policy.privacy
-        self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
+        if not self._spending.is_paid(self._plan, position):
+            limits = self._allowance.policy.privacy
+            self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
         return self._spending.pay(self._plan, position, numbers)
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:

@@ -1,10 +1,13 @@
 """What this site has spent of its patients' privacy, and the noise that was paid for.
 
-One file for each run, below `privacy/` in the gate's folder. The rules:
+One file of payments for each run, below `privacy/` in the gate's folder, and a folder of the noisy numbers that they
+bought, a file for each step. The rules:
 
-* a payment is on disk, with the noisy numbers that it buys, and then in the audit log, before a byte leaves;
+* the first payment of a run is for all noisy sums that its plan has, so no run ends halfway because a budget is spent;
+* a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
 * numbers that were paid for are sent again as they are, so a restart neither draws other noise nor pays twice;
-* noise that is drawn a second time is paid for a second time, also in the same run;
+* noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
+* if something left of which the file of payments does not know, the next draw is paid for again;
 * a payment that the files or the audit log know of counts, whichever of the two was lost or restored;
 * a private run from which something left, and of which no payment is known, counts in full, as if it were paid today;
 * nothing gives anything back. All runs of this state folder count, whatever the table was called.
@@ -19,6 +22,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from host.disk_space import RECORDS_RESERVE_BYTES, require_room
 from host.durable import make_folder, replace_file, sync_folder
@@ -62,9 +67,10 @@ class Payment(Document):
 
 
 class _Draw(Document):
-    payment: Payment
+    """Noise for one step; `payment` is None where an earlier one of the run was for this draw too."""
+
+    payment: Payment | None
     position: str
-    numbers: tuple[int, ...]
 
 
 class _Kept(Document):
@@ -92,7 +98,8 @@ class PrivacyLedger:
         Raises:
             RefusedError: a file cannot be read, so nobody knows what was spent.
         """
-        found = {draw.payment.identifier: draw.payment for path in self._files() for draw in self._read(path)}
+        draws = (draw for path in self._files() for draw in self._read(path))
+        found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
         for facts in self._audit.records("privacy_spent"):
             payment = _logged(facts)
             found.setdefault(payment.identifier, payment)
@@ -115,10 +122,22 @@ class PrivacyLedger:
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
         """The noisy numbers that were paid for at a step, or None."""
-        for draw in self._read(self._path(run)):
-            if draw.position == position.hex() and draw.numbers:
-                return list(draw.numbers)
-        return None
+        if all(draw.position != position.hex() for draw in self._read(self._path(run))):
+            return None  # drawn, perhaps, and not paid for
+        try:
+            return [int(number) for number in np.frombuffer(self._numbers(run, position).read_bytes(), "<i8")]
+        except FileNotFoundError:
+            return None
+
+    def is_paid(self, plan: Plan, position: bytes) -> bool:
+        """Whether a payment of this run is also for a draw at a step that had none yet."""
+        draws = self._read(self._path(plan.run_name))
+        paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
+        known, here = {draw.position for draw in draws}, position.hex()
+        left = {facts["position"] for facts in self._audit.records("contribution_released") if _is_of(plan, facts)}
+        if not paid or here in known | left or not left <= known:
+            return False
+        return len(draws) - paid[-1] < plan.private_sums
 
     def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
         """Draw this site's share of noise, record what it costs, and return the numbers with it.
@@ -133,11 +152,14 @@ class PrivacyLedger:
         """
         assert plan.privacy is not None
         noisy = with_noise(plan, numbers, self._random_bytes)
-        payment = self._payment(plan, plan.privacy, secrets.token_hex(16))
+        is_paid = self.is_paid(plan, position)
+        payment = None if is_paid else self._payment(plan, plan.privacy, secrets.token_hex(16))
         path = self._path(plan.run_name)
-        self._write(path, (*self._read(path), _Draw(payment=payment, position=position.hex(), numbers=tuple(noisy))))
-        facts = payment.model_dump(exclude={"at"})
-        self._audit.write("privacy_spent", **facts)
+        draw = _Draw(payment=payment, position=position.hex())
+        self._replace(self._numbers(plan.run_name, position), np.array(noisy, "<i8").tobytes())
+        self._write(path, (*self._read(path), draw))
+        if payment is not None:
+            self._audit.write("privacy_spent", **payment.model_dump(exclude={"at"}))
         return noisy
 
     def forget_numbers(self, run: str) -> None:
@@ -146,9 +168,14 @@ class PrivacyLedger:
         Raises:
             AuditError: the file cannot be written.
         """
-        draws = self._read(path := self._path(run))
-        if any(draw.numbers for draw in draws):
-            self._write(path, tuple(draw.model_copy(update={"numbers": ()}) for draw in draws))
+        folder = self._path(run).with_suffix(".numbers")
+        try:
+            for path in folder.glob("*"):
+                path.unlink()
+            if folder.exists():
+                folder.rmdir()
+        except OSError as cause:
+            raise _unrecorded(cause) from cause
 
     def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
         """Private runs from which something left, although files and log lack the payment."""
@@ -178,6 +205,9 @@ class PrivacyLedger:
     def _path(self, run: str) -> Path:
         return gate_folder(self._state) / "privacy" / f"{run}.json"
 
+    def _numbers(self, run: str, position: bytes) -> Path:
+        return self._path(run).with_suffix(".numbers") / position.hex()
+
     def _read(self, path: Path) -> tuple[_Draw, ...]:
         try:
             return _Kept.model_validate_json(path.read_bytes()).draws
@@ -191,25 +221,33 @@ class PrivacyLedger:
             ) from cause
 
     def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:
-        content = _Kept(draws=draws).model_dump_json().encode()
+        self._replace(path, _Kept(draws=draws).model_dump_json().encode())
+
+    def _replace(self, path: Path, content: bytes) -> None:
         try:
             make_folder(path.parent)
             require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
             replace_file(path, content)
             sync_folder(path.parent.parent)
         except OSError as cause:
-            raise AuditError(
-                what=f"The price of this round in patients' privacy cannot be recorded: {cause.strerror}.",
-                consequence="Nothing of this round left this site.",
-                remedy="Free space on the disk of the state directory, or correct its permissions.",
-            ) from cause
+            raise _unrecorded(cause) from cause
+
+
+def _unrecorded(cause: OSError) -> AuditError:
+    return AuditError(
+        what=f"The price of this round in patients' privacy cannot be recorded: {cause.strerror}.",
+        consequence="Nothing of this round left this site.",
+        remedy="Free space on the disk of the state directory, or correct its permissions.",
+    )
+
+
+def _is_of(plan: Plan, facts: Mapping[str, Any]) -> bool:  # Any: whatever JSON holds
+    return bool(facts["run"] == plan.run_name)
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
     """A site's sums with its share of the noise, which nobody has paid for yet."""
-    assert plan.prior is not None
-    assert plan.prior.private is not None
-    noise = discrete_gaussian(len(numbers), plan.prior.private.share_variance, random_bytes)
+    noise = discrete_gaussian(len(numbers), plan.noise_variance, random_bytes)
     return [number + drawn for number, drawn in zip(numbers, noise.tolist(), strict=True)]
 
 

@@ -300,6 +300,8 @@ class Rounds:
         if self._contribution is not None and self._contribution.redraw == redraw:
             self._stop_upload()
             self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
+        elif redraw != self._asked_redraw and self.plan.privacy is not None:
+            raise MalformedMessage("a private round to be drawn again")
         elif redraw != self._asked_redraw:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)

@@ -29,6 +29,7 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
         lambda: _check_images(plan, dataset),
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
+        lambda: _check_private(plan, dataset),
         lambda: check_batches(plan.schedule, len(dataset.training)),
     )
     found = [error for check in checks if (error := _refusal(check)) is not None]
@@ -46,6 +47,15 @@ def _refusal(check: Callable[[], None]) -> OperatorError | None:
     except OperatorError as refused:
         return refused
     return None
+
+
+def _check_private(plan: Plan, dataset: Dataset) -> None:
+    if plan.private_training is not None and dataset.task != "binary":
+        raise ConfigurationError(
+            what=f"Private training is for a binary outcome, and this site's task is {dataset.task}.",
+            consequence="Training did not start and nothing left this site.",
+            remedy="Declare a target of the task binary in the contract, or ask for a plan without privacy.",
+        )
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:

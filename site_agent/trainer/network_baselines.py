@@ -7,7 +7,7 @@ site's own loss chooses it here.
 `train_placebo` federates with copies of this site. It shows what averaging alone brings. Method, schedule, number of
 sites, server rule and the arithmetic of sums are those of the plan. Each copy has this site's rows and its own random
 draws. Methods whose rounds depend on measurements of many sites (which layers to share, when to stop) have no placebo,
-because copies of one site would all measure the same.
+because copies of one site would all measure the same. Private training has none either.
 
 Both run in this process after the study, and nothing of them leaves the site.
 """
@@ -42,7 +42,7 @@ def has_placebo(plan: Plan) -> bool:
     """Whether a plan's method can be run with copies of one site."""
     method = plan.ingredients
     depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
-    return not depends and len(plan.sites) > 1
+    return not depends and len(plan.sites) > 1 and plan.privacy is None
 
 
 def train_placebo(study: Study) -> Outcome | None:

@@ -17,6 +17,7 @@ import structlog
 
 from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
+from protos.plan.patient_privacy import Privacy
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.assessment import Assessment, assess
@@ -61,6 +62,8 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     """
     outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
+    if study.plan.privacy is not None:
+        facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
     models, choices = {FEDERATED: scores_of(preprocessing, outcome.test_outputs)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED]).metrics
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
@@ -206,6 +209,12 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "versions": dict[str, Json](versions()),
         "rollbacks": [list(rollback) for rollback in study.rollbacks] if isinstance(study, Study) else [],
     }
+
+
+def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
+    """What the run promised each patient, and who counted as one."""
+    unit = "patient" if has_patients else "row, because the contract has no patient column"
+    return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 
 def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:

@@ -31,6 +31,7 @@ from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
 from protos.plan.manifest import manifest_of, slices_of
 from protos.plan.plan import Plan
+from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.trainer.checkpoints import Json
@@ -46,6 +47,7 @@ from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
 from site_agent.trainer.training.sensitivity import sensitivities
 from site_agent.trainer.training.state import State, part_of, prefixed
 
@@ -262,6 +264,8 @@ class Study:
         if self._is_closed or not (is_again or self._rounds_taken <= asked.round):
             raise MalformedMessage("a round that is over")
         asked_redraws = self._redrawn | ({(asked.round, asked.redraw)} if asked.redraw else set())
+        if asked.redraw and self.plan.privacy is not None:
+            raise MalformedMessage("a private round to be drawn again")
         if len(asked_redraws) > self._redraw_budget and asked_redraws != self._redrawn:
             raise MalformedMessage("a round to be resampled more often than this site allows")
         shared = torch.from_numpy(received)
@@ -276,9 +280,11 @@ class Study:
         local, draw = self._training.local, f"round {asked.round} redraw {asked.redraw}"
         if asked.redraw:
             local.resample(self.seeds.own(draw))
+        self._due_before = (asked.round, asked.layers)
+        if self.plan.private_training is not None:
+            return Answer(changes=np.empty(0, np.float32), scalars=self._private_gradients(self.plan.private_training))
         if self._trains:  # otherwise the values stay as they were received, and their change is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
-        self._due_before = (asked.round, asked.layers)
         return self._contribution(exchange, self._training.flat.change(values).numpy())
 
     def _contribution(self, exchange: Exchange, change: Vector) -> Answer:
@@ -294,6 +300,15 @@ class Study:
         for tensor in exchange.up:
             due[tensor.layer].append(parts[tensor.name])
         return Answer(changes=changes, scalars=self._scalars(exchange, self._measures.distances(due)))
+
+    def _private_gradients(self, training: PrivateTraining) -> tuple[int, ...]:
+        """The sum of this site's clipped gradients at the shared values; nothing else of a private round leaves."""
+        views = self.manifest.views(self._training.flat.federated_values.numpy())
+        arrays = [views[tensor.name].astype(np.float64) for tensor in training.tensors]
+        layers = [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
+        rows = self.dataset.training
+        outcomes = np.asarray(rows.targets, np.float64)
+        return clipped_gradients(layers, training.promise.clip, rows.features, outcomes, self.own.training_patients)
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}

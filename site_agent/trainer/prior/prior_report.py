@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import structlog
 
-from protos.plan.patient_privacy import Privacy
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.comparison.gain import FEDERATED, SILOED, Baselines
@@ -21,7 +20,7 @@ from site_agent.trainer.prior.concept_encoding import ConceptEncoding
 from site_agent.trainer.prior.joined_model import MODELS, JoinedModel
 from site_agent.trainer.prior.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.run_report import Ended, Report, facts_of, written_report
+from site_agent.trainer.run_report import Ended, Report, facts_of, promise_facts, written_report
 from site_agent.trainer.saved_model import SavedModel, save_model
 from site_agent.trainer.site_network import Seeds
 
@@ -121,12 +120,6 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
             for place, column in enumerate(study.prior.columns)
         ],
     }
-
-
-def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
-    """What the run promised each patient, and who counted as one."""
-    unit = "patient" if has_patients else "row, because the contract has no patient column"
-    return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 
 def _scores(

@@ -38,7 +38,8 @@ from protos.plan.prior_sums import (
     Prior,
     Standard,
 )
-from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
+from protos.plan.private_prior import PrivateSums
+from protos.privacy.noise_shares import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature

@@ -10,14 +10,15 @@ The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.private_prior import PRIVATE_SCALE, PrivateSums
+from protos.plan.private_prior import PrivateSums
+from protos.privacy.noise_shares import PRIVATE_SCALE
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -37,15 +38,35 @@ def clipped_terms(
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
     """
-    owners = np.arange(len(outcomes)) if patients is None else patients
+
+    def terms_of(rows: Integers) -> Float64:
+        return _terms_of(private, site, design[rows], outcomes[rows])
+
+    return summed_terms(terms_of, len(outcomes), len(private.names), patients)
+
+
+def summed_terms(
+    terms_of: Callable[[Integers], Float64], rows: int, numbers: int, patients: Integers | None, unit: float = 1.0
+) -> tuple[int, ...]:
+    """Return the sum over patients of their terms, each shortened to the norm 1 and rounded to integers.
+
+    Args:
+        terms_of: returns the terms of rows with these numbers, float64 of shape (rows, numbers), which it no longer
+            uses. A row's term has to be the same whatever other rows are asked for.
+        rows: how many there are.
+        numbers: of one term.
+        patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
+        unit: what the norm 1 is worth in the terms.
+    """
+    owners = np.arange(rows) if patients is None else patients
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
-    total = np.zeros(len(private.names), np.int64)
-    for first, last in _blocks(starts, len(order), max(1, _NUMBERS_AT_ONCE // len(private.names))):
-        rows = order[first:last]
-        mine = starts[(starts >= first) & (starts < last)] - first
-        terms = np.add.reduceat(_terms_of(private, site, design[rows], outcomes[rows]), mine, axis=0)
-        total += _rounded(terms).sum(axis=0)
+    total = np.zeros(numbers, np.int64)
+    for first, last in _blocks(starts, len(order), max(1, _NUMBERS_AT_ONCE // numbers)):
+        terms, mine = terms_of(order[first:last]), starts[(starts >= first) & (starts < last)] - first
+        if len(mine) < len(terms):
+            terms = np.add.reduceat(terms, mine, axis=0)
+        total += _rounded_sum(terms, unit)
     return tuple(int(number) for number in total)
 
 
@@ -71,10 +92,16 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
     return np.asarray(np.concatenate([hessian, gradient], axis=1) / private.units)
 
 
-def _rounded(terms: Float64) -> Integers:
-    """Terms of norm at most 1 as integers of norm at most PRIVATE_SCALE, int64 of shape (patients, numbers)."""
+def _rounded_sum(terms: Float64, unit: float) -> Integers:
+    """The sum of all terms, each first made integers of norm at most PRIVATE_SCALE; int64 of shape (numbers,).
+
+    Args:
+        terms: float64 of shape (patients, numbers); changed in place.
+        unit: what the norm 1 is worth in them.
+    """
     # Rounding moves a term by at most half the root of its length. The further 1 is for float64.
-    largest = 1.0 - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE
+    largest = unit * (1.0 - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
     norms = np.sqrt((terms * terms).sum(axis=1))
-    shortened = terms * np.minimum(1.0, largest / np.maximum(norms, largest))[:, None]
-    return np.asarray(np.rint(shortened * PRIVATE_SCALE).astype(np.int64))
+    terms *= (np.minimum(1.0, largest / np.maximum(norms, largest)) * (PRIVATE_SCALE / unit))[:, None]
+    np.rint(terms, out=terms)
+    return np.asarray(terms.sum(axis=0).astype(np.int64))  # exact: integers of at most 2**30, of a block of patients

@@ -16,3 +16,22 @@ def private_plan(promise: dict[str, Any] | None = None, **changes: Any) -> Plan:
     plain = json.loads(prior_plan("breast-cancer").canonical)
     private = {"secure_aggregation": "required", "privacy": PROMISE | (promise or {})}
     return Plan.model_validate_json(json.dumps(plain | private | changes))
+
+
+def private_network_plan(
+    promise: dict[str, Any] | None = None, *, rounds: int = 10, hidden: tuple[int, ...] = (), **changes: Any
+) -> Plan:
+    """A plan that trains a network privately at four sites, on the concepts of `private_plan`."""
+    of_prior = json.loads(prior_plan("breast-cancer").canonical)
+    content: dict[str, Any] = {key: of_prior[key] for key in ("study", "version", "concepts", "sites", "quorum")} | {
+        "method": {"name": "fedavg"},
+        "architecture": {"name": "dense", "hidden": hidden},
+        "outputs": 1,
+        "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
+        "optimiser": {"name": "sgd", "learning_rate": 1.0},
+        "weighting": {"name": "equal"},
+        "seed": 3,
+        "checkpoint": "latest",
+        "privacy": PROMISE | {"patients": 300} | (promise or {}),
+    }
+    return Plan.model_validate_json(json.dumps(content | changes))

@@ -1,0 +1,181 @@
+"""A network in private training: each round sums one clipped gradient for each patient, with noise.
+
+The sites send no change of parameters. Each adds up one term for each patient, the gradient of the patient's rows
+shortened to the norm `clip`. The gate adds its share of the noise. The coordinator makes one step along the noisy sum,
+and every site receives the same parameters. The rules:
+
+* a round has one sum of all training rows, so that all rounds of a run together are one Gaussian with a closed form;
+* the sum is divided by the number of patients that the plan declares, because a count would have to be paid for;
+* inputs are concepts, which are encoded by what the plan declares and never by a site's rows;
+* no other number leaves: no loss, weight, vote, gain or choice of a checkpoint over all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import isqrt, prod, sqrt
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.plan.architecture import DenseNetwork, TensorSpec, network_tensors
+from protos.plan.ingredients import Method
+from protos.plan.learning_rates import ConstantRate
+from protos.plan.losses import TaskDefault
+from protos.plan.optimisers import is_plain_descent
+from protos.plan.patient_privacy import Privacy
+from protos.plan.schedules import EpochSchedule
+from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
+from protos.privacy.noise_shares import PRIVATE_SCALE, share_variance
+
+if TYPE_CHECKING:
+    from protos.plan.plan import Plan
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+MOST_PRIVATE_NUMBERS: Final = 4096
+MOST_PRIVATE_ROUNDS: Final = 10_000
+LARGEST_PATIENTS: Final = 1 << 22  # of one site, for the bound of its sums
+WIDEST: Final = 500  # inputs of one layer, so that sums of products are exact (private_gradient.py)
+_DEVIATIONS: Final = 64  # a share of the noise is larger with a probability below 10**-800
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """What private training makes of a plan.
+
+    Attributes:
+        tensors: of the shared network, in the manifest's order.
+        promise: the plan's key `privacy`.
+        patients: by which sums are divided.
+        rounds: sums of the whole run.
+        honest: sites whose shares of the noise are in every sum and are counted.
+        learning_rate: of each step.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    promise: Privacy
+    patients: int
+    rounds: int
+    honest: int
+    learning_rate: float
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The numbers that travel in each round, in the order of the parameters."""
+        return tuple(
+            f"private gradient: {tensor.name} {place}" for tensor in self.tensors for place in range(prod(tensor.shape))
+        )
+
+    @cached_property
+    def share_variance(self) -> int:
+        """Of one site's noise in each integer of each round."""
+        return share_variance(self.promise.ratio, self.honest, self.rounds)
+
+    @cached_property
+    def bound(self) -> int:
+        """The largest magnitude of one integer of one site, its share of the noise included."""
+        return LARGEST_PATIENTS * PRIVATE_SCALE + _DEVIATIONS * (isqrt(self.share_variance) + 1)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the counted noise in one round's sum, where a patient's term has norm 1."""
+        return sqrt(self.honest * self.share_variance) / PRIVATE_SCALE
+
+    def step(self, sums: Float64) -> Float64:
+        """By how much the parameters move, float64 of shape (numbers,).
+
+        Args:
+            sums: integers over all sites, float64 of shape (numbers,).
+        """
+        return sums * (-self.learning_rate * self.promise.clip / (self.patients * PRIVATE_SCALE))
+
+
+@lru_cache(maxsize=16)
+def private_training_of(
+    network: DenseNetwork, columns: int, promise: Privacy, patients: int, rounds: int, honest: int, learning_rate: float
+) -> PrivateTraining:
+    """What private training makes of a plan with these keys; see the attributes of `PrivateTraining`."""
+    tensors = network_tensors(network, columns=columns, outputs=1)
+    return PrivateTraining(tensors, promise, patients, rounds, honest, learning_rate)
+
+
+def why_not_trained_privately(plan: Plan) -> Iterator[str]:
+    """What speaks against private training of a plan with the method fedavg, a clause each."""
+    yield from _of_network(plan)
+    yield from _of_steps(plan)
+    yield from _of_other_numbers(plan)
+    promise = plan.privacy
+    if promise is not None and promise.patients is None:
+        yield (
+            "sums of gradients are divided by a declared number of patients, so patients under privacy is required: "
+            "about how many all sites train on"
+        )
+    if promise is not None and share_variance(promise.ratio, 1, plan.schedule.rounds) > LARGEST_VARIANCE:
+        yield (
+            f"the noise of {plan.schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "
+            "plan fewer rounds or a larger epsilon"
+        )
+    if plan.on_lost_site != "wait":
+        yield "a round whose noise is drawn again costs again, so on_lost_site is wait"
+    if plan.evaluating_sites:
+        yield "a site that only evaluates has no share of the noise, so every site trains"
+
+
+def _of_network(plan: Plan) -> Iterator[str]:
+    network = plan.architecture
+    if not isinstance(network, DenseNetwork) or network.activation != "relu" or network.dropout:
+        yield (
+            f"the network {network.name} has no exact gradient of single patients here; set architecture to "
+            "{name: dense, hidden: [...], activation: relu} without dropout"
+        )
+        return
+    if not plan.reads_concepts:
+        yield "columns are encoded by each site's own rows; list concepts, which are encoded by what the plan declares"
+        return
+    widths = (len(plan.shared_columns), *network.hidden)
+    numbers = sum((inner + 1) * outer for inner, outer in zip(widths, (*network.hidden, 1), strict=True))
+    if max(widths) > WIDEST:
+        yield f"the widest layer has {max(widths)} inputs, and {WIDEST} is the most of private training"
+    if numbers > MOST_PRIVATE_NUMBERS:
+        yield f"the network has {numbers} numbers, and {MOST_PRIVATE_NUMBERS} is the most of private training"
+    if plan.outputs != 1:
+        yield "private training is for a binary outcome, so outputs is 1"
+
+
+def _of_steps(plan: Plan) -> Iterator[str]:
+    schedule = plan.schedule
+    if not isinstance(schedule, EpochSchedule) or (schedule.batches_per_epoch, schedule.steps_per_round) != (1, 1):
+        yield (
+            "each round sums one gradient of all rows; set schedule to "
+            "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}"
+        )
+    if schedule.rounds > MOST_PRIVATE_ROUNDS:
+        yield f"the plan has {schedule.rounds} rounds, and {MOST_PRIVATE_ROUNDS} is the most of private training"
+    if not is_plain_descent(plan.optimiser) or plan.rate_schedule != ConstantRate(name="constant"):
+        yield (
+            "the coordinator makes one plain step along each sum; set optimiser to {name: sgd, learning_rate: ...} "
+            "and leave rate_schedule out"
+        )
+    if plan.loss != TaskDefault(name="task-default"):
+        yield "class weights and other losses are not clipped yet; leave loss out"
+    if plan.start != "equal" or plan.ingredients != Method():
+        yield "all sites start equal and share the whole network"
+
+
+def _of_other_numbers(plan: Plan) -> Iterator[str]:
+    if plan.weighting.name != "equal":
+        yield "row weights are counts of patients that nothing pays for; set weighting to {name: equal}"
+    if plan.acceptance is not None:
+        yield "acceptance votes follow from patients and nothing pays for them; leave acceptance out"
+    if plan.checkpoint == "global":
+        yield "checkpoint global sums losses that nothing pays for; set checkpoint to local or latest"
+    if plan.early_stopping is not None:
+        yield "early_stopping sums losses that nothing pays for; leave it out"
+    if plan.gain == "sums":
+        yield "gain sums measures patients and nothing pays for it; set gain to private"
+    if plan.expert is not None:
+        yield "a baseline's soft targets follow from all patients of a site; leave expert out"

@@ -1,0 +1,166 @@
+"""Plans that train a network privately: which ones can, what travels, how large the noise is, and what a step is."""
+
+from __future__ import annotations
+
+import json
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protos.numbers.round_sums import Sums
+from protos.plan.exchange import Exchanges, stage_at
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
+from protos.plan.server_rules import apply_rule
+from protos.plan.volume import most_bytes
+from protos.privacy.accounting import delta_of, together
+from protos.privacy.noise_shares import PRIVATE_SCALE
+from protos.wire.messages import Stage
+from tests.protos.privacy.private_plans import PROMISE, private_network_plan, private_plan
+
+CONCEPT = {"kind": "number", "name": "x", "definition": "X.", "low": 0.0, "high": 1.0}
+
+
+def training_of(plan: Plan) -> PrivateTraining:
+    """What private training makes of a plan."""
+    assert plan.private_training is not None
+    return plan.private_training
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": {"name": "dense", "hidden": [4], "dropout": 0.1}}, "no exact gradient of single patients"),
+        ({"architecture": {"name": "dense", "hidden": [4], "activation": "tanh"}}, "no exact gradient of single"),
+        ({"architecture": {"name": "parallel", "common": [4], "unique": [4]}}, "no exact gradient of single patients"),
+        ({"architecture": {"name": "dense", "hidden": [501]}}, "501 inputs, and 500 is the most"),
+        ({"architecture": {"name": "dense", "hidden": [400, 20]}}, "numbers, and 4096 is the most"),
+        ({"columns": ["a", "b"], "concepts": []}, "list concepts, which are encoded by what the plan declares"),
+        ({"outputs": 3}, "for a binary outcome, so outputs is 1"),
+        ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient of all rows"),
+        (
+            {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
+            "one gradient of all rows",
+        ),
+        (
+            {"schedule": {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 1, "batch_rows": 9}},
+            "one gradient of all rows",
+        ),
+        ({"schedule": {"aggregate": "every-batch", "epochs": 10_001, "batches_per_epoch": 1}}, "10000 is the most"),
+        ({"optimiser": {"name": "adamw", "learning_rate": 0.1}}, "one plain step along each sum"),
+        ({"optimiser": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}}, "one plain step along each sum"),
+        ({"rate_schedule": {"name": "cosine"}}, "leave rate_schedule out"),
+        ({"loss": {"name": "task-default", "class_weights": "balanced"}}, "class weights and other losses"),
+        ({"loss": {"name": "focal"}}, "class weights and other losses"),
+        ({"start": "own"}, "all sites start equal"),
+        ({"weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are counts of patients"),
+        ({"acceptance": {"rule": "held-out-loss", "quorum": 3, "standard_errors": 1.5, "largest_rise": 0.2}}, "votes"),
+        ({"checkpoint": "global"}, "checkpoint global sums losses"),
+        ({"early_stopping": {"signal": "local", "patience": 3}}, "early_stopping sums losses"),
+        ({"gain": "sums"}, "gain sums measures patients"),
+        ({"expert": {"path_start": 0.0}}, "soft targets follow from all patients"),
+        ({"on_lost_site": "continue"}, "on_lost_site is wait"),
+        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"assumed_colluders": 0}, "assumed_colluders is 0"),
+        ({"privacy": PROMISE}, "patients under privacy is required"),
+        ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
+        ({"method": {"name": "composition", "of": [{"name": "fedavg"}, {"name": "fedprox"}]}}, "several methods"),
+        ({"method": {"name": "fedprox"}}, "after steps of its own"),
+    ],
+    ids=str,
+)
+def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    """Every number that a private network may not send or depend on has its reason in the refusal."""
+    with pytest.raises(ValidationError, match=words):
+        private_network_plan(**changes)
+
+
+def test_patients_go_with_networks_alone() -> None:
+    """The federated prior divides by nothing, so a declared number there is a mistake."""
+    with pytest.raises(ValidationError, match="patients goes with the gradients of a network"):
+        private_plan({"patients": 300})
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_the_run() -> None:
+    """The smallest promise over the most rounds needs wider noise than the sampler has."""
+    with pytest.raises(ValidationError, match="more than can be drawn"):
+        private_network_plan({"epsilon": 0.01, "delta": 1e-12}, rounds=10_000)
+
+
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 4)], ids=str)
+def test_a_round_sends_one_noisy_number_for_each_parameter_and_nothing_else(hidden: tuple[int, ...]) -> None:
+    """Parameters come down, no change goes up, and every scalar is a sum of gradients."""
+    plan = private_network_plan(hidden=hidden)
+    manifest, training = manifest_of(plan), training_of(plan)
+    exchanges = Exchanges(plan, manifest)
+
+    rounds = [exchanges.of(number, Stage.TRAINING, b"") for number in range(plan.rounds)]
+
+    assert plan.rounds == 10
+    assert stage_at(plan, 10) is None
+    for exchange in rounds:
+        assert exchange.up == ()
+        assert exchange.down_parameters == manifest.parameters == len(training.names)
+        assert [scalar.name for scalar in exchange.scalars] == list(training.names)
+    assert most_bytes(plan, manifest) == sum(exchange.layout.total_bytes for exchange in rounds)
+    assert plan_from_wire(plan.canonical) == plan
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (1.0, 1e-5), (8.0, 1e-5), (20.0, 1e-3)])
+@pytest.mark.parametrize("rounds", [1, 40, 2000])
+@pytest.mark.parametrize(("quorum", "colluders"), [(4, 1), (4, 2), (3, 1)])
+def test_the_honest_shares_of_all_rounds_keep_the_promise(
+    epsilon: float, delta: float, rounds: int, quorum: int, colluders: int
+) -> None:
+    """With the fewest contributors in every round, less colluders and rounding, all rounds together meet delta, and
+    with 1% less noise they do not."""
+    promise = {"epsilon": epsilon, "delta": delta}
+    plan = private_network_plan(promise, rounds=rounds, quorum=quorum, assumed_colluders=colluders)
+
+    honest = float((quorum - colluders) * (training_of(plan).share_variance - 4))
+    mu = together([PRIVATE_SCALE / sqrt(honest)] * rounds)
+
+    assert delta_of(epsilon, mu) <= delta
+    assert delta_of(epsilon, 1.01 * mu) > delta
+
+
+@pytest.mark.parametrize("rounds", [1, 1000])
+def test_sums_of_a_hundred_sites_fit_their_words(rounds: int) -> None:
+    """Four million patients at each of a hundred sites and 64 deviations of noise stay below half the ring."""
+    training = training_of(private_network_plan({"epsilon": 0.05, "delta": 1e-12}, rounds=rounds))
+
+    assert 100 * training.bound < 1 << 63
+    assert training.bound >= LARGEST_PATIENTS * PRIVATE_SCALE + 64 * sqrt(training.share_variance)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_is_the_rate_times_the_clipped_sum_over_the_declared_patients(seed: int) -> None:
+    """By hand: parameters less rate * clip * sum / (patients * scale)."""
+    plan = private_network_plan({"patients": 250, "clip": 0.5}, optimiser={"name": "sgd", "learning_rate": 2.0})
+    manifest, names = manifest_of(plan), training_of(plan).names
+    generator = np.random.default_rng(seed)
+    numbers = generator.integers(-(1 << 40), 1 << 40, len(names))
+    parameters = generator.standard_normal(manifest.parameters).astype(np.float32)
+    before = parameters.astype(np.float64)
+    exchange = Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
+    scalars = dict(zip(names, numbers.tolist(), strict=True))
+
+    sums = Sums(exchange=exchange, contributors=4, changes=np.empty(0, np.int32), scalars=scalars)
+    apply_rule(plan, manifest, sums, parameters, {})
+
+    np.testing.assert_allclose(parameters, before - 2.0 * 0.5 * numbers / (250 * PRIVATE_SCALE), rtol=1e-6)
+
+
+def test_a_plan_without_the_promise_trains_as_before() -> None:
+    """The key alone turns changes into sums of gradients."""
+    content = json.loads(private_network_plan().canonical) | {"privacy": None}
+    plan = Plan.model_validate_json(json.dumps(content))
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+
+    assert plan.private_training is None
+    assert exchange.up
+    assert exchange.scalars == ()

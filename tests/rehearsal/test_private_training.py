@@ -1,0 +1,95 @@
+"""A network with differential privacy over the wire: real programs at four heart clinics, masked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from quickstart.federation import Rehearsal, command, prepare
+from quickstart.hospitals import uci_hospitals
+from quickstart.plans import plan_of, studies_of
+from quickstart.programs import run_to_the_end
+
+ROUNDS = 12
+LIMITS = {"largest_epsilon_per_study": 4.0, "largest_epsilon_per_year": 4.0, "delta": 1e-5}
+PROMISE = {"unit": "patient", "epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "patients": 600}
+
+
+def _privately(rehearsal: Rehearsal) -> None:
+    """Write limits into the policies and a private network on concepts into the plan, and approve it."""
+    (plan,) = rehearsal.folder.glob("plan-*.yaml")
+    (study,) = studies_of(["federated-prior"])
+    concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]
+    others = ("columns", "partly_recorded", "unused_columns", "acceptance")
+    written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key not in others} | {
+        "concepts": concepts,
+        "architecture": {"name": "dense", "hidden": []},
+        "schedule": {"aggregate": "every-batch", "epochs": ROUNDS, "batches_per_epoch": 1},
+        "optimiser": {"name": "sgd", "learning_rate": 4.0},
+        "weighting": {"name": "equal"},
+        "privacy": PROMISE,
+    }
+    plan.write_text(yaml.safe_dump(written))
+    for hospital in rehearsal.hospitals:
+        config = rehearsal.folder / hospital.name / "hospital.yaml"
+        training = {"training": {"simple_models": False, "siloed_baseline": False}}
+        content = yaml.safe_load(config.read_text()) | training
+        content["policy"]["privacy"] = LIMITS
+        config.write_text(yaml.safe_dump(content))
+        reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
+        assert f"{ROUNDS} of training: noisy sums of clipped gradients leave, and no other number" in reviewed
+        command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_private_network_from_plan_to_report(tmp_path: Path) -> None:
+    """Twelve rounds of noisy masked sums end in a network; each site paid epsilon 4 once, before anything left."""
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    rehearsal = Rehearsal(
+        folder=tmp_path, hospitals=uci_hospitals(tables), methods=("fedavg",), rounds=2, seed=0, is_masked=True
+    )
+    prepare(rehearsal)
+    _privately(rehearsal)
+    checked = command("coordinator", "check", "--config", tmp_path / "coordinator.yaml")
+
+    run_to_the_end(rehearsal, Console(quiet=True))
+
+    assert f"epsilon 4, delta 1e-05 for each patient over all {ROUNDS} rounds" in checked
+    (record,) = tmp_path.glob("coordinator/runs/*/record.json")
+    facts = json.loads(record.read_text())
+    assert facts["is_complete"]
+    assert facts["masked"]
+    fitted = load_file(record.parent / "parameters.safetensors")
+    assert all(np.isfinite(values).all() for values in fitted.values())
+    for hospital in rehearsal.hospitals:
+        _check_site(tmp_path / hospital.name)
+    report = json.loads(next((tmp_path / "cleveland").glob("state/reports/*.json")).read_text())
+    assert report["federated"]["metrics"]["auroc"] > 0.6
+
+
+def _check_site(home: Path) -> None:
+    """One payment before twelve releases, no number but the gradient, an empty folder of numbers at the end."""
+    lines = (home / "state" / "gate" / "audit.log").read_text().splitlines()
+    records: list[dict[str, Any]] = [json.loads(line)["facts"] for line in lines]
+    events = [record["event"] for record in records]
+    released = [record for record in records if record["event"] == "contribution_released"]
+    assert events.count("privacy_spent") == 1
+    assert events.index("privacy_spent") < events.index("contribution_released")
+    assert sorted({record["round"] for record in released}) == list(range(ROUNDS))
+    assert all(name.startswith("private gradient: ") for record in released for name in record["scalars"])
+    assert {record["tensors"] for record in released} == {0}
+    assert not list((home / "state" / "gate" / "privacy").glob("*.numbers"))
+    (report,) = (home / "state" / "reports").glob("*.json")
+    row = "row, because the contract has no patient column"
+    assert json.loads(report.read_text())["privacy"] == {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "unit": row}
+    shown = json.loads(command("site-agent", "privacy", "--config", home / "hospital.yaml", "--json"))
+    assert [payment["epsilon"] for payment in shown["payments"]] == [4.0]

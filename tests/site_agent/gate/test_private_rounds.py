@@ -1,0 +1,163 @@
+"""The budget of a private run of many rounds: paid at once before the first, and again for whatever is drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.plan.exchange import Exchanges
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Stage
+from site_agent.gate.door import Contribution
+from site_agent.gate.permission import PolicyForbids, decide_plan
+from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
+from site_agent.gate.site_log import AuditLog
+from site_agent.hospital import Hospital, Policy
+from tests.protos.privacy.private_plans import private_network_plan
+from tests.rehearsal.gates import gate_for, policy_with
+
+PLAN = private_network_plan(rounds=4)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[AuditLog]:
+    """An empty audit log of one site."""
+    log = AuditLog(tmp_path / "audit.log", site="ahus", now=lambda: datetime.now(UTC))
+    yield log
+    log.close()
+
+
+def policy(largest: float) -> Policy:
+    """Everything is allowed, up to an epsilon per study and year."""
+    limits = {"largest_epsilon_per_study": largest, "largest_epsilon_per_year": largest, "delta": 1e-5}
+    return policy_with(privacy=limits)
+
+
+def built(number: int, audit: AuditLog, state: Path, *, plan: Plan = PLAN, largest: float = 1.0) -> Contribution:
+    """What a gate that was just started makes of a trainer's zeros in a round."""
+    exchange = Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
+    gate = gate_for(plan, audit, state, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
+    payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
+    return gate.build(_position(number), exchange, payload, rows=0, redraw=0)
+
+
+def _position(number: int) -> bytes:
+    return bytes([number + 1]) * 32
+
+
+def spent(state: Path, audit: AuditLog) -> list[float]:
+    """The epsilon of every known payment."""
+    return [payment.epsilon for payment in PrivacyLedger(state, audit).payments()]
+
+
+def test_the_first_round_pays_for_all_and_the_last_one_needs_nothing_more(tmp_path: Path, audit: AuditLog) -> None:
+    """A limit that the whole run just meets lets every round out, each by a gate that was restarted in between."""
+    digests = set()
+    for number in range(4):
+        digests.add(built(number, audit, tmp_path).digest)
+        assert spent(tmp_path, audit) == [1.0]
+
+    assert len(digests) == 4
+
+
+def test_a_round_that_is_asked_for_again_sends_the_same_bytes(tmp_path: Path, audit: AuditLog) -> None:
+    """Also rounds long past, after a restart, and in any order."""
+    first = [built(number, audit, tmp_path).digest for number in range(3)]
+
+    again = [built(number, audit, tmp_path).digest for number in (2, 0, 1)]
+
+    assert again == [first[2], first[0], first[1]]
+    assert spent(tmp_path, audit) == [1.0]
+
+
+def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: AuditLog) -> None:
+    """Who asks a round at other parameters gets a fifth draw only at the price of a run, or none."""
+    for number in range(4):
+        built(number, audit, tmp_path)
+
+    with pytest.raises(PolicyForbids, match="and the policy allows 1"):
+        built(0, audit, tmp_path, plan=_elsewhere(9))
+    exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
+    gate = gate_for(PLAN, audit, tmp_path, policy=policy(9.0), site="ahus", masking=object())  # type: ignore[arg-type]
+    payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
+    gate.build(bytes([99]) * 32, exchange, payload, rows=0, redraw=0)
+    assert spent(tmp_path, audit) == [1.0, 1.0]
+
+
+def _elsewhere(version: int) -> Plan:
+    """Another version of the study, whose rounds are not paid for."""
+    return private_network_plan(rounds=4, version=version)
+
+
+def test_numbers_that_were_lost_are_drawn_and_paid_for_again(tmp_path: Path, audit: AuditLog) -> None:
+    """A round that was sent and whose noise is gone would otherwise be sent with other noise for nothing."""
+    first = built(0, audit, tmp_path).digest
+    (numbers,) = (tmp_path / "gate" / "privacy").glob("*.numbers/*")
+    numbers.unlink()
+
+    with pytest.raises(PolicyForbids):
+        built(0, audit, tmp_path)
+    assert built(0, audit, tmp_path, largest=9.0).digest != first
+    assert spent(tmp_path, audit) == [1.0, 1.0]
+
+
+def test_a_ledger_restored_from_before_pays_again(tmp_path: Path, audit: AuditLog) -> None:
+    """If the audit log has a release that the file of payments lacks, the next draw is paid for again."""
+    built(0, audit, tmp_path)
+    (file,) = (tmp_path / "gate" / "privacy").glob("*.json")
+    before = file.read_bytes()
+    built(1, audit, tmp_path)
+    audit.write("contribution_released", run=PLAN.run_name, round=1, position=_position(1).hex(), bytes=100)
+    file.write_bytes(before)
+
+    with pytest.raises(PolicyForbids):
+        built(2, audit, tmp_path)
+    assert spent(tmp_path, audit) == [1.0]
+
+
+@pytest.mark.parametrize("largest", [0.9, 1.0])
+def test_a_run_that_the_budget_does_not_reach_is_refused_before_its_first_round(
+    largest: float, tmp_path: Path, audit: AuditLog
+) -> None:
+    """The price of all rounds is compared with the limits when the plan is announced."""
+    data = {"table": "table.csv", "contract": "contract.yaml", "split": {"seed": 3}}
+    content = {"site": "ahus", "state": str(tmp_path), "policy": policy(largest).model_dump(mode="json"), "data": data}
+    hospital = Hospital.model_validate(content, strict=False)
+
+    decision = decide_plan(hospital, PLAN, manifest_of(PLAN), identity=None, audit=audit)
+
+    reached = [reason for reason in decision.forbidden if "epsilon of the study" in reason]
+    assert bool(reached) is (largest < 1.0)
+
+
+def test_the_end_of_a_run_removes_the_numbers_of_all_rounds(tmp_path: Path, audit: AuditLog) -> None:
+    """What was sent is of no use any more; what it cost stays."""
+    for number in range(4):
+        built(number, audit, tmp_path)
+    ledger = PrivacyLedger(tmp_path, audit)
+
+    ledger.forget_numbers(PLAN.run_name)
+
+    assert not list((tmp_path / "gate" / "privacy").glob("*.numbers"))
+    assert ledger.kept(PLAN.run_name, _position(1)) is None
+    assert spent(tmp_path, audit) == [1.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_has_the_variance_of_one_round_s_share(seed: int) -> None:
+    """Over many draws the variance is that of the plan's share for each of its rounds, within the limits of chance."""
+    generator, training = np.random.default_rng(seed), PLAN.private_training
+    assert training is not None
+
+    drawn = np.array([with_noise(PLAN, [7] * len(training.names), generator.bytes) for _ in range(500)], np.float64) - 7
+
+    ratio = drawn.var() / training.share_variance
+    assert abs(ratio - 1) < 5 * np.sqrt(2 / drawn.size)
+    single = private_network_plan(rounds=1).private_training
+    assert single is not None
+    assert training.share_variance / single.share_variance == pytest.approx(4.0, rel=1e-9)

@@ -1,0 +1,110 @@
+"""Private networks at the heart clinics in one process: what they reach, and that no round depends on other rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
+from benchmarks.private_networks import network_plan_of, network_studies
+from coordinator.rounds.run import Run
+from global_layers.one_process import Collection, Part, run_rounds
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage
+from site_agent.gate.privacy_ledger import with_noise
+from site_agent.trainer.network_baselines import has_placebo
+from site_agent.trainer.study import Asked, Study
+
+
+def _federation(epsilon: float, rounds: int = 20) -> tuple[Plan, dict[str, Study]]:
+    tables = uci_tables(CONCEPTS.parent)
+    plan = network_plan_of(tables, epsilon, rounds=rounds)
+    return plan, network_studies(plan, tables, seed=1)
+
+
+def _auroc(studies: dict[str, Study]) -> float:
+    said = {name: study.conclude().test_outputs[:, 0] for name, study in studies.items()}
+    found = [roc_auc_score(studies[name].own.test.targets, outputs) for name, outputs in said.items()]
+    return float(np.mean(found))
+
+
+def test_a_private_network_ranks_patients() -> None:
+    """At epsilon 8 the clinics' shared regression is far from chance, although no number is exact."""
+    plan, studies = _federation(8.0)
+    collection = Collection(plan)
+    generator = np.random.default_rng(0)
+    collection.noise = lambda numbers: with_noise(plan, numbers, generator.bytes)
+
+    run = _played(collection, studies)
+
+    assert _auroc(studies) > 0.7
+    assert run.rounds_made == plan.schedule.rounds
+
+
+def _played(collection: Collection, studies: dict[str, Study]) -> Run:
+    run = collection.run
+    for number in range(collection.plan.schedule.rounds):
+        offered = run.offered(number)
+        collection.begin(number)
+        for name, study in studies.items():
+            answer = study.train(Asked(round=number), np.array(offered.values))
+            assert answer.changes.size == 0
+            collection.add(name, number, Part(changes=answer.changes, scalars=answer.scalars, rows=study.rows))
+        collection.close(number)
+    finish, values = run.result()
+    for study in studies.values():
+        study.close(Asked(round=finish.round, layers=finish.layers), np.array(values))
+    return run
+
+
+def test_masks_change_no_bit_given_the_noise() -> None:
+    """The sum over sites is of integers: with the same noise the network is the same in whatever order they come."""
+    found = []
+    for order in (1, -1):
+        plan, studies = _federation(1.0, rounds=5)
+        collection = Collection(plan)
+        drawn = {name: np.random.default_rng(place) for place, name in enumerate(studies)}
+        given = iter([name for _ in range(5) for name in list(studies)[::order]])
+        collection.noise = lambda numbers, given=given, drawn=drawn, plan=plan: with_noise(
+            plan, numbers, drawn[next(given)].bytes
+        )
+        run = _played(collection, dict(list(studies.items())[::order]))
+        found.append(run.parameters.copy())
+
+    np.testing.assert_array_equal(*found)
+
+
+def test_without_noise_a_private_round_is_a_step_along_the_clipped_gradient() -> None:
+    """With a wide clip and no noise the private run ends near the plain run of the same steps."""
+    plan, studies = _federation(1.0, rounds=10)
+    content = json.loads(plan.canonical)
+    content["privacy"] |= {"clip": 1000.0, "patients": sum(len(study.own.training) for study in studies.values())}
+    wide = Plan.model_validate_json(json.dumps(content))
+    private = network_studies(wide, uci_tables(CONCEPTS.parent), seed=1)
+    plain_plan = Plan.model_validate_json(
+        json.dumps(content | {"privacy": None, "secure_aggregation": "off", "weighting": {"name": "equal"}})
+    )
+    plain = network_studies(plain_plan, uci_tables(CONCEPTS.parent), seed=1)
+    collection = Collection(wide)
+    collection.noise = list
+
+    exact = _played(collection, private).parameters
+    run_rounds(plain_plan, plain)
+
+    # Sites weigh by patients in one and equally in the other, so the two agree in direction only.
+    other = np.concatenate([values.ravel() for values in plain["va"].conclude().values.values()])
+    assert np.corrcoef(exact, other)[0, 1] > 0.8
+
+
+def test_a_private_round_is_never_drawn_again() -> None:
+    """A second draw of the same round would cost again, so the trainer refuses it, and there is no placebo."""
+    plan, studies = _federation(1.0)
+    study = studies["va"]
+    start = study.manifest.initial_parameters(plan.seed)
+
+    with pytest.raises(MalformedMessage, match="a private round to be drawn again"):
+        study.train(Asked(round=0, redraw=1), start)
+    assert not has_placebo(plan)

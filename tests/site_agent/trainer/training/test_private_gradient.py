@@ -1,0 +1,127 @@
+"""What one patient can change in a site's sum of gradients, and that no patient's term depends on the others."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from protos.privacy.noise_shares import PRIVATE_SCALE
+from site_agent.trainer.training.private_gradient import Layer, clipped_gradients
+
+WIDTHS = ((3, 1), (7, 5, 1), (17, 32, 1), (4, 9, 6, 1), (40, 3, 1))
+
+
+def layers_of(widths: tuple[int, ...], generator: np.random.Generator, size: float = 1.0) -> list[Layer]:
+    """Layers with normal weights of a size."""
+    return [
+        Layer(
+            size * generator.standard_normal((outer, inner)) / np.sqrt(inner), size * generator.standard_normal(outer)
+        )
+        for inner, outer in pairwise(widths)
+    ]
+
+
+def table_of(rows: int, columns: int, generator: np.random.Generator, size: float = 1.0) -> tuple[Any, Any]:
+    """Features, float32, and outcomes, float64."""
+    features = (size * generator.standard_normal((rows, columns))).astype(np.float32)
+    return features, generator.integers(0, 2, rows).astype(np.float64)
+
+
+def norm_of(numbers: Any) -> float:
+    """In units of what one patient may change; computed without floating-point sums."""
+    return float(np.sqrt(float(sum(int(number) ** 2 for number in numbers)))) / PRIVATE_SCALE
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_patient_who_leaves_takes_their_own_term_away_and_nothing_else(seed: int, widths: tuple[int, ...]) -> None:
+    """The sum without a patient differs by the patient's own term, to the last bit, and this has at most the norm 1."""
+    generator = np.random.default_rng(seed)
+    layers, clip = layers_of(widths, generator), float(np.exp(generator.uniform(-3, 3)))
+    features, outcomes = table_of(int(generator.integers(20, 90)), widths[0], generator, 10.0 ** generator.integers(3))
+    patients = generator.integers(0, 12, len(outcomes))
+
+    everybody = np.array(clipped_gradients(layers, clip, features, outcomes, patients))
+
+    for patient in set(patients.tolist()):
+        mine = patients == patient
+        without = np.array(clipped_gradients(layers, clip, features[~mine], outcomes[~mine], patients[~mine]))
+        alone = np.array(clipped_gradients(layers, clip, features[mine], outcomes[mine], patients[mine]))
+        np.testing.assert_array_equal(everybody - without, alone)
+        assert norm_of(alone) <= 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 9, 31, 64, 257, 1000])
+def test_a_row_has_the_same_term_wherever_it_stands(rows: int) -> None:
+    """Alone, first, last or among any number of others: libraries that add in another order change no bit."""
+    generator = np.random.default_rng(rows)
+    layers = layers_of((17, 32, 1), generator)
+    features, outcomes = table_of(rows, 17, generator)
+
+    together = np.array(clipped_gradients(layers, 0.5, features, outcomes, None))
+
+    alone = [
+        clipped_gradients(layers, 0.5, features[row : row + 1], outcomes[row : row + 1], None) for row in range(rows)
+    ]
+    np.testing.assert_array_equal(together, np.sum(np.array(alone), axis=0))
+    order = generator.permutation(rows)
+    np.testing.assert_array_equal(together, clipped_gradients(layers, 0.5, features[order], outcomes[order], None))
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+def test_what_need_not_be_shortened_is_the_gradient(widths: tuple[int, ...]) -> None:
+    """With a wide clip the sum is that of torch's gradients, to the steps of the grids."""
+    generator = np.random.default_rng(1)
+    layers = layers_of(widths, generator)
+    features, outcomes = table_of(200, widths[0], generator)
+    modules = [nn.Linear(inner, outer, dtype=torch.float64) for inner, outer in pairwise(widths)]
+    for module, layer in zip(modules, layers, strict=True):
+        module.weight.data, module.bias.data = torch.from_numpy(layer.weight), torch.from_numpy(layer.bias)
+
+    said = torch.from_numpy(features).double()
+    for module in modules[:-1]:
+        said = functional.relu(module(said))
+    logits = modules[-1](said)[:, 0]
+    functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(outcomes), reduction="sum").backward()
+    found = np.array(clipped_gradients(layers, 1000.0, features, outcomes, None)) * (1000.0 / PRIVATE_SCALE)
+
+    wanted = np.concatenate([one.grad.numpy().ravel() for module in modules for one in (module.weight, module.bias)])
+    np.testing.assert_allclose(found, wanted, atol=0.02)
+
+
+def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
+    """The term of 10,000 equal rows has the norm 1 and not more, in whatever blocks they are added up."""
+    generator = np.random.default_rng(3)
+    layers = layers_of((17, 32, 1), generator)
+    features, _ = table_of(40, 17, generator)
+    wide = np.concatenate([np.repeat(features[:1], 10_000, axis=0), features])
+    patients = np.concatenate([np.zeros(10_000, np.int64), np.arange(1, 41)])
+
+    together = np.array(clipped_gradients(layers, 0.1, wide, np.ones(10_040), patients))
+    alone = np.array(clipped_gradients(layers, 0.1, features, np.ones(40), None))
+
+    assert 0.99 < norm_of(together - alone) <= 1.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e38])
+@pytest.mark.parametrize("is_of_rows", [True, False])
+def test_no_value_makes_a_term_that_is_none(value: float, *, is_of_rows: bool) -> None:
+    """Rows or parameters that are infinite, huge or no number give a term of at most the norm 1."""
+    generator = np.random.default_rng(5)
+    layers = layers_of((4, 6, 1), generator)
+    features, outcomes = table_of(10, 4, generator)
+    if is_of_rows:
+        features[3] = value
+    else:
+        layers[0].weight[2, 1] = layers[1].bias[0] = value
+
+    everybody = np.array(clipped_gradients(layers, 0.3, features, outcomes, None))
+    without = np.array(clipped_gradients(layers, 0.3, np.delete(features, 3, 0), np.delete(outcomes, 3), None))
+
+    assert norm_of(everybody - without) <= 1.0
