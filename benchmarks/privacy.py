@@ -1,4 +1,4 @@
-"""What privacy costs in accuracy, and an audit of what is promised: federated-prior's private form on UCI heart.
+"""What privacy costs in accuracy, and an audit of what is promised: federated-prior and networks on UCI heart.
 
 Terms are those of the deployed trainer, noise that of the deployed gate. Nothing is masked, since masks cancel. AUROC
 is of the shared regression as a model of its own, on a third of each clinic's rows, with an intercept from the clinic's
@@ -8,6 +8,9 @@ The audit puts a patient with 1,000 extreme rows into one clinic's table or not,
 many times. It tests for the patient by the best test there is, at a threshold from other draws. Clopper-Pearson bounds
 of the error rates give a lower bound of epsilon that assumes nothing about the noise (95%). With half the noise the
 bound has to exceed the claim.
+
+Networks are in private_networks.py. `network_step_ratio` is the seconds of a private round of all clinics over those of
+a plain full-batch round, in one process. `trainer_step_ratio` is that of the trainer's own step alone.
 
 `step_ratio` is the seconds of a private round over those of a plain Newton round, both at all clinics with the gates'
 builders and the coordinator's sum, without network. Run:
@@ -31,6 +34,7 @@ from scipy.stats import beta
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
+from benchmarks.private_networks import network_step_ratio, print_networks, trainer_step_ratio
 from global_layers.one_process import Collection, Part
 from protos.plan.plan import Plan
 from protos.plan.prior_method import FederatedPrior
@@ -262,6 +266,11 @@ def main() -> None:
     for epsilon in EPSILONS:
         here = found[epsilon] = areas(tables, splits, epsilon, draws)
         print(f"{epsilon:7g}  {here['shared']:.4f}  {here['curator']:.4f}   {here['each']:.4f}")
+    print_networks(tables, EPSILONS, 5 if quick else splits_wanted, 1 if quick else draws)
+    for hidden in ((), (8,)):
+        print(f"network_step_ratio={network_step_ratio(tables, hidden):.2f}")
+    for rows, hidden in ((600, ()), (600, (32,)), (6000, (32,))):
+        print(f"trainer_step_ratio={trainer_step_ratio(rows, hidden):.2f}")
     audit = audit_plan(tables, CLAIM)
     bound, halved = audited(audit, trials, with_noise), audited(audit, trials, half_noise)
     gap, ratio = found[CLAIM]["curator"] - found[CLAIM]["shared"], step_ratio(tables, plan)

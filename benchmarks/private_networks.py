@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from sklearn.metrics import roc_auc_score
+from torch import nn
+from torch.nn import functional
 
 from benchmarks.prior.prior_gain import plan_of_tables, split_of
 from global_layers.one_process import Collection, Part
@@ -175,7 +179,7 @@ def _logits(layers: Sequence[Layer], features: Float32) -> Float64:
 def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int, draws: int) -> float:
     """Print the table of networks; return by how much the curator is above the shared noise at epsilon 1, 4 sites."""
     gap = 0.0
-    for hidden in ((), (8,)):
+    for hidden, wanted in (((), epsilons), ((8,), epsilons[1::2])):
         plan = network_plan_of(tables, 1.0, hidden=hidden)
         many = [pooled(plan, tables, seed) for seed in range(splits)]
         plain = np.mean([trained_area(plan, rows, "none", 4) for rows in many])
@@ -183,7 +187,7 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
         print(f"{words}: {ROUNDS} rounds, {len(plan.private_training.names if plan.private_training else ())} numbers, "
               f"clip {CLIP:g}, rate {RATE:g}. Without noise: {plain:.4f}")  # fmt: skip
         print("epsilon  shared of 4  shared of 20  curator  full noise at each of 4, of 20")
-        for epsilon in epsilons:
+        for epsilon in wanted:
             used = network_plan_of(tables, epsilon, hidden=hidden)
             asked: tuple[tuple[Kind, int], ...] = (
                 ("shared", 4), ("shared", 20), ("curator", 1), ("each", 4), ("each", 20),
@@ -215,6 +219,40 @@ def network_step_ratio(tables: Mapping[str, Table], hidden: tuple[int, ...], rep
         seconds[name] = float(np.median(taken))
     print(f"one round, hidden {list(hidden)}: {seconds['private']:.4f} s private, {seconds['plain']:.4f} s plain")
     return seconds["private"] / seconds["plain"]
+
+
+def trainer_step_ratio(rows: int, hidden: tuple[int, ...], columns: int = 17, repeats: int = 15) -> float:
+    """Seconds of the sum of clipped gradients over those of torch's gradient and step on the same rows."""
+    generator, widths = np.random.default_rng(0), (columns, *hidden, 1)
+    features = generator.standard_normal((rows, columns)).astype(np.float32)
+    outcomes = generator.integers(0, 2, rows).astype(np.float64)
+    modules = [nn.Linear(inner, outer) for inner, outer in pairwise(widths)]
+    network = nn.Sequential(*(part for module in modules for part in (module, nn.ReLU())))[:-1]
+    optimiser = torch.optim.SGD(network.parameters(), 0.1)
+    inputs, targets = torch.from_numpy(features), torch.from_numpy(outcomes).float()
+    layers = [
+        Layer(module.weight.detach().numpy().astype(np.float64), module.bias.detach().numpy().astype(np.float64))
+        for module in modules
+    ]
+
+    def plain() -> None:
+        optimiser.zero_grad()
+        functional.binary_cross_entropy_with_logits(network(inputs)[:, 0], targets).backward()
+        optimiser.step()
+
+    private = _median_seconds(lambda: clipped_gradients(layers, CLIP, features, outcomes, None), repeats)
+    without = _median_seconds(plain, repeats)
+    print(f"one step, {rows} rows, hidden {list(hidden)}: {private:.4f} s private, {without:.4f} s plain")
+    return private / without
+
+
+def _median_seconds(step: Callable[[], object], repeats: int) -> float:
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - began)
+    return float(np.median(taken))
 
 
 def play(collection: Collection, studies: Mapping[str, Study], number: int) -> None:

@@ -125,3 +125,20 @@ def test_no_value_makes_a_term_that_is_none(value: float, *, is_of_rows: bool) -
     without = np.array(clipped_gradients(layers, 0.3, np.delete(features, 3, 0), np.delete(outcomes, 3), None))
 
     assert norm_of(everybody - without) <= 1.0
+
+
+def test_sums_that_nearly_cancel_change_no_other_term() -> None:
+    """With large weights that cancel, another order of adding would change a term by more than its rounding hides."""
+    generator = np.random.default_rng(11)
+    half = np.clip(40.0 * generator.standard_normal((6, 240)), -63, 63)
+    weight = np.concatenate([half, -half + 1e-3 * generator.standard_normal((6, 240))], axis=1)
+    layers = [Layer(weight, np.zeros(6)), Layer(8.0 * generator.standard_normal((1, 6)), np.zeros(1))]
+    once = np.clip(20.0 * generator.standard_normal((400, 240)), -60, 60).astype(np.float32)
+    features, outcomes = np.concatenate([once, once], axis=1), generator.integers(0, 2, 400).astype(np.float64)
+
+    together = np.array(clipped_gradients(layers, 1000.0, features, outcomes, None))
+    alone = [
+        clipped_gradients(layers, 1000.0, features[row : row + 1], outcomes[row : row + 1], None) for row in range(400)
+    ]
+
+    np.testing.assert_array_equal(together, np.sum(np.array(alone), axis=0))
