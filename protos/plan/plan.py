@@ -32,7 +32,7 @@ from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, 
 from protos.plan.patient_privacy import Privacy, why_not_private
 from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
-from protos.plan.private_training import PrivateTraining, private_training_of, why_not_trained_privately
+from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
 from protos.plan.question import Answers, Question
 from protos.plan.schedules import EpochSchedule, Schedule
 from protos.plan.soft_targets import BaselineUse
@@ -231,7 +231,7 @@ class Plan(Document):
             return
         reasons = [*why_not_private(self.method)]
         if isinstance(self.method, FederatedAveraging):
-            reasons += why_not_trained_privately(self)
+            reasons += why_not_trained_privately(self._training_keys(self.privacy))
         elif self.privacy.patients is not None:
             reasons.append("patients goes with the gradients of a network, so leave it out")
         if self.statistics is not None:
@@ -246,6 +246,29 @@ class Plan(Document):
                 f"its own noise to subtract) and {self.quorum - 1}, the quorum less one"
             )
         yield from (f"privacy is impossible here: {reason}" for reason in reasons)
+
+    def _training_keys(self, promise: Privacy) -> TrainingKeys:
+        unpaid = {
+            "weighting": self.weighting.name != "equal",
+            "acceptance": self.acceptance is not None,
+            "checkpoint": self.checkpoint == "global",
+            "early_stopping": self.early_stopping is not None,
+            "gain": self.gain == "sums",
+            "expert": self.expert is not None,
+            "loss": self.loss != TaskDefault(name="task-default"),
+            "start": self.start != "equal",
+            "on_lost_site": self.on_lost_site != "wait",
+            "sites": bool(self.evaluating_sites),
+        }
+        return TrainingKeys(
+            promise=promise,
+            network=self.architecture,
+            columns=len(self.shared_columns) if self.reads_concepts else None,
+            outputs=self.outputs,
+            schedule=self.schedule,
+            has_plain_steps=is_plain_descent(self.optimiser) and self.rate_schedule == ConstantRate(name="constant"),
+            unpaid=tuple(key for key, is_there in unpaid.items() if is_there),
+        )
 
     def _of_start(self) -> Iterator[str]:
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):

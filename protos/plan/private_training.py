@@ -12,27 +12,20 @@ and every site receives the same parameters. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isqrt, prod, sqrt
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.architecture import DenseNetwork, TensorSpec, network_tensors
-from protos.plan.ingredients import Method
-from protos.plan.learning_rates import ConstantRate
-from protos.plan.losses import TaskDefault
-from protos.plan.optimisers import is_plain_descent
+from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
 from protos.plan.patient_privacy import Privacy
-from protos.plan.schedules import EpochSchedule
+from protos.plan.schedules import EpochSchedule, StepSchedule
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
 from protos.privacy.noise_shares import PRIVATE_SCALE, share_variance
-
-if TYPE_CHECKING:
-    from protos.plan.plan import Plan
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -103,51 +96,79 @@ def private_training_of(
     return PrivateTraining(tensors, promise, patients, rounds, honest, learning_rate)
 
 
-def why_not_trained_privately(plan: Plan) -> Iterator[str]:
-    """What speaks against private training of a plan with the method fedavg, a clause each."""
-    yield from _of_network(plan)
-    yield from _of_steps(plan)
-    yield from _of_other_numbers(plan)
-    promise = plan.privacy
-    if promise is not None and promise.patients is None:
+# Keys of a plan that make further numbers leave, or let patients decide what leaves, each with the reason.
+UNPAID: Final[Mapping[str, str]] = {
+    "weighting": "row weights are counts of patients that nothing pays for; set weighting to {name: equal}",
+    "acceptance": "acceptance votes follow from patients and nothing pays for them; leave acceptance out",
+    "checkpoint": "checkpoint global sums losses that nothing pays for; set checkpoint to local or latest",
+    "early_stopping": "early_stopping sums losses that nothing pays for; leave it out",
+    "gain": "gain sums measures patients and nothing pays for it; set gain to private",
+    "expert": "a baseline's soft targets follow from all patients of a site; leave expert out",
+    "loss": "class weights and other losses are not clipped yet; leave loss out",
+    "start": "all sites start equal; leave start out",
+    "on_lost_site": "a round whose noise is drawn again costs again, so on_lost_site is wait",
+    "sites": "a site that only evaluates has no share of the noise, so every site trains",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingKeys:
+    """What a plan with the method fedavg says about its training.
+
+    Attributes:
+        promise: its key `privacy`.
+        network: its architecture.
+        columns: of the concepts that the network reads; None if it does not read concepts.
+        outputs: as the plan lists them.
+        schedule: as in the plan.
+        has_plain_steps: whether each step is a constant rate times the gradient.
+        unpaid: keys of `UNPAID` whose values do not go with privacy.
+    """
+
+    promise: Privacy
+    network: Architecture
+    columns: int | None
+    outputs: int | None
+    schedule: EpochSchedule | StepSchedule
+    has_plain_steps: bool
+    unpaid: tuple[str, ...]
+
+
+def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
+    """What speaks against private training, a clause each."""
+    yield from _of_network(keys)
+    yield from _of_steps(keys)
+    yield from (UNPAID[key] for key in keys.unpaid)
+    if keys.promise.patients is None:
         yield (
             "sums of gradients are divided by a declared number of patients, so patients under privacy is required: "
             "about how many all sites train on"
         )
-    if promise is not None and share_variance(promise.ratio, 1, plan.schedule.rounds) > LARGEST_VARIANCE:
-        yield (
-            f"the noise of {plan.schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "
-            "plan fewer rounds or a larger epsilon"
-        )
-    if plan.on_lost_site != "wait":
-        yield "a round whose noise is drawn again costs again, so on_lost_site is wait"
-    if plan.evaluating_sites:
-        yield "a site that only evaluates has no share of the noise, so every site trains"
 
 
-def _of_network(plan: Plan) -> Iterator[str]:
-    network = plan.architecture
+def _of_network(keys: TrainingKeys) -> Iterator[str]:
+    network = keys.network
     if not isinstance(network, DenseNetwork) or network.activation != "relu" or network.dropout:
         yield (
             f"the network {network.name} has no exact gradient of single patients here; set architecture to "
             "{name: dense, hidden: [...], activation: relu} without dropout"
         )
         return
-    if not plan.reads_concepts:
+    if keys.columns is None:
         yield "columns are encoded by each site's own rows; list concepts, which are encoded by what the plan declares"
         return
-    widths = (len(plan.shared_columns), *network.hidden)
+    widths = (keys.columns, *network.hidden)
     numbers = sum((inner + 1) * outer for inner, outer in zip(widths, (*network.hidden, 1), strict=True))
     if max(widths) > WIDEST:
         yield f"the widest layer has {max(widths)} inputs, and {WIDEST} is the most of private training"
     if numbers > MOST_PRIVATE_NUMBERS:
         yield f"the network has {numbers} numbers, and {MOST_PRIVATE_NUMBERS} is the most of private training"
-    if plan.outputs != 1:
+    if keys.outputs != 1:
         yield "private training is for a binary outcome, so outputs is 1"
 
 
-def _of_steps(plan: Plan) -> Iterator[str]:
-    schedule = plan.schedule
+def _of_steps(keys: TrainingKeys) -> Iterator[str]:
+    schedule, promise = keys.schedule, keys.promise
     if not isinstance(schedule, EpochSchedule) or (schedule.batches_per_epoch, schedule.steps_per_round) != (1, 1):
         yield (
             "each round sums one gradient of all rows; set schedule to "
@@ -155,27 +176,13 @@ def _of_steps(plan: Plan) -> Iterator[str]:
         )
     if schedule.rounds > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {schedule.rounds} rounds, and {MOST_PRIVATE_ROUNDS} is the most of private training"
-    if not is_plain_descent(plan.optimiser) or plan.rate_schedule != ConstantRate(name="constant"):
+    if share_variance(promise.ratio, 1, schedule.rounds) > LARGEST_VARIANCE:
+        yield (
+            f"the noise of {schedule.rounds} rounds at epsilon {promise.epsilon:g} is more than can be drawn; "
+            "plan fewer rounds or a larger epsilon"
+        )
+    if not keys.has_plain_steps:
         yield (
             "the coordinator makes one plain step along each sum; set optimiser to {name: sgd, learning_rate: ...} "
             "and leave rate_schedule out"
         )
-    if plan.loss != TaskDefault(name="task-default"):
-        yield "class weights and other losses are not clipped yet; leave loss out"
-    if plan.start != "equal" or plan.ingredients != Method():
-        yield "all sites start equal and share the whole network"
-
-
-def _of_other_numbers(plan: Plan) -> Iterator[str]:
-    if plan.weighting.name != "equal":
-        yield "row weights are counts of patients that nothing pays for; set weighting to {name: equal}"
-    if plan.acceptance is not None:
-        yield "acceptance votes follow from patients and nothing pays for them; leave acceptance out"
-    if plan.checkpoint == "global":
-        yield "checkpoint global sums losses that nothing pays for; set checkpoint to local or latest"
-    if plan.early_stopping is not None:
-        yield "early_stopping sums losses that nothing pays for; leave it out"
-    if plan.gain == "sums":
-        yield "gain sums measures patients and nothing pays for it; set gain to private"
-    if plan.expert is not None:
-        yield "a baseline's soft targets follow from all patients of a site; leave expert out"

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from protos.privacy.noise_shares import PRIVATE_SCALE
 from site_agent.trainer.prior.private_terms import summed_terms
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -33,6 +34,8 @@ _INPUT: Final = (64.0, 1 << 12)  # largest magnitude, steps in 1
 _WEIGHT: Final = (64.0, 1 << 20)
 _DERIVATIVE: Final = (4.0, 1 << 16)
 _FURTHEST_LOGIT: Final = 40.0
+_STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
+_ROWS_AT_ONCE: Final = 2048
 
 
 @dataclass(frozen=True)
@@ -69,40 +72,97 @@ def clipped_gradients(
         outcomes: 0 or 1, float64 of shape (rows,).
         patients: int64 of shape (rows,), equal for rows of one patient; None where each row counts as a patient.
     """
-    exact = [Layer(_on_grid(layer.weight, _WEIGHT), _on_grid(layer.bias, _WEIGHT)) for layer in layers]
-    inputs = _on_grid(np.asarray(features, np.float64), _INPUT)
-    numbers = sum(layer.number_count for layer in exact)
+    exact = [
+        Layer(_on_grid(_finite(layer.weight), _WEIGHT), _on_grid(_finite(layer.bias), _WEIGHT)) for layer in layers
+    ]
+    inputs = _on_grid(_finite(np.asarray(features, np.float64)), _INPUT)
+    is_single = _have_one_row(len(outcomes), patients)
+    # Which way a patient's term is computed follows from this patient's number of rows alone.
+    total = _sum_of_single_rows(exact, clip, inputs[is_single], outcomes[is_single])
+    if patients is None or is_single.all():
+        return tuple(total.tolist())
+    numbers, others = len(total), np.flatnonzero(~is_single)
 
     def terms_of(rows: Integers) -> Float64:
-        return _gradients(exact, inputs[rows], outcomes[rows], numbers)
+        return _gradients(exact, inputs[others[rows]], outcomes[others[rows]], numbers)
 
-    return summed_terms(terms_of, len(outcomes), numbers, patients, unit=clip)
+    terms = summed_terms(terms_of, len(others), numbers, patients[others], unit=clip)
+    return tuple(one + other for one, other in zip(total.tolist(), terms, strict=True))
+
+
+def _have_one_row(rows: int, patients: Integers | None) -> npt.NDArray[np.bool_]:
+    if patients is None:
+        return np.ones(rows, dtype=bool)
+    _, places, counts = np.unique(patients, return_inverse=True, return_counts=True)
+    return np.asarray(counts[places] == 1)
+
+
+def _sum_of_single_rows(layers: Sequence[Layer], clip: float, inputs: Float64, outcomes: Float64) -> Integers:
+    """The sum of the terms of patients with one row each, int64 of shape (numbers,).
+
+    A row's gradient of a layer is each derivative times each input. The derivatives are shortened and rounded to steps
+    of 2**-18. Times inputs in steps of 2**-12 they are integers of scale 2**30. So the sum over rows is one product of
+    matrices, and it is exact.
+    """
+    total = np.zeros(sum(layer.number_count for layer in layers), np.int64)
+    for first in range(0, len(outcomes), _ROWS_AT_ONCE):
+        block = slice(first, first + _ROWS_AT_ONCE)
+        passes = _passes(layers, inputs[block], outcomes[block])
+        factors = _shortened(passes, clip)[:, None] * _STEPS_OF_ROWS
+        parts = []
+        for moves, read in passes:
+            whole = np.rint(moves * factors)
+            parts += [(whole.T @ (read * _INPUT[1])).ravel(), whole.sum(axis=0) * _INPUT[1]]
+        total += np.concatenate(parts).astype(np.int64)
+    return total
+
+
+def _shortened(passes: Sequence[tuple[Float64, Float64]], clip: float) -> Float64:
+    """By what each row's derivatives are multiplied, float64 of shape (rows,), so that its term has at most the norm 1.
+
+    Rounding moves each derivative by at most half a step, and with it this derivative's part of the term.
+    """
+    sizes = [1.0 + (read**2).sum(axis=1) for _, read in passes]  # these sums of squares are exact too
+    squares = [(moves**2).sum(axis=1) * size for (moves, _), size in zip(passes, sizes, strict=True)]
+    lost = [moves.shape[1] * size for (moves, _), size in zip(passes, sizes, strict=True)]
+    norms = np.sqrt(np.sum(squares, axis=0)) / clip
+    room = 1.0 - np.sqrt(np.sum(lost, axis=0)) / (2 * _STEPS_OF_ROWS) - 1.0 / PRIVATE_SCALE
+    return np.asarray(np.minimum(1.0, room / np.maximum(norms, room)) / clip)
 
 
 def _gradients(layers: Sequence[Layer], inputs: Float64, outcomes: Float64, numbers: int) -> Float64:
     """The gradient of each row's cross-entropy, float64 of shape (rows, numbers)."""
-    read, moved = [inputs], inputs
-    for layer in layers[:-1]:
-        moved = _on_grid(np.maximum(moved @ layer.weight.T + layer.bias, 0.0), _INPUT)
-        read.append(moved)
-    logits = np.clip(moved @ layers[-1].weight.T + layers[-1].bias, -_FURTHEST_LOGIT, _FURTHEST_LOGIT)
-    derivatives = _on_grid(1.0 / (1.0 + np.exp(-logits)) - outcomes[:, None], _DERIVATIVE)
-    found, end = np.empty((len(outcomes), numbers)), numbers
-    for layer, own in zip(reversed(layers), reversed(read), strict=True):
-        start, bias = end - layer.number_count, end - layer.bias.size
-        found[:, bias:end] = derivatives
-        # A view, because the last axis is split and stays contiguous.
-        weights = found[:, start:bias].reshape(len(own), *layer.weight.shape)
-        np.multiply(derivatives[:, :, None], own[:, None, :], out=weights)
-        assert np.shares_memory(weights, found)
-        end = start
-        if end:
-            derivatives = _on_grid((derivatives @ layer.weight) * (own > 0.0), _DERIVATIVE)
+    found, start = np.empty((len(outcomes), numbers)), 0
+    for moves, read in _passes(layers, inputs, outcomes):
+        bias = start + moves.shape[1] * read.shape[1]
+        found[:, start:bias] = (moves[:, :, None] * read[:, None, :]).reshape(len(read), -1)
+        start = bias + moves.shape[1]
+        found[:, bias:start] = moves
     return found
 
 
+def _passes(layers: Sequence[Layer], inputs: Float64, outcomes: Float64) -> list[tuple[Float64, Float64]]:
+    """For each layer the derivatives of each row's cross-entropy by its outputs, and its inputs."""
+    read = [inputs]
+    for layer in layers[:-1]:
+        read.append(_on_grid(np.maximum(read[-1] @ layer.weight.T + layer.bias, 0.0), _INPUT))
+    logits = np.clip(read[-1] @ layers[-1].weight.T + layers[-1].bias, -_FURTHEST_LOGIT, _FURTHEST_LOGIT)
+    moves = [_on_grid(1.0 / (1.0 + np.exp(-logits)) - outcomes[:, None], _DERIVATIVE)]
+    for layer, own in zip(layers[:0:-1], read[:0:-1], strict=True):
+        moves.append(_on_grid((moves[-1] @ layer.weight) * (own > 0.0), _DERIVATIVE))
+    return list(zip(reversed(moves), read, strict=True))
+
+
+def _finite(values: Float64) -> Float64:
+    """The values, with 0 where they are no number; infinite ones are as good as huge ones."""
+    return np.asarray(np.where(np.isnan(values), 0.0, values))
+
+
 def _on_grid(values: Float64, grid: tuple[float, int]) -> Float64:
-    """The nearest values of a grid; what is no number becomes 0."""
+    """The nearest values of a grid, from values that are numbers."""
     largest, steps = grid
-    kept = np.clip(np.nan_to_num(values, nan=0.0, posinf=largest, neginf=-largest), -largest, largest)
-    return np.asarray(np.rint(kept * steps) / steps)
+    kept = np.clip(values, -largest, largest)
+    kept *= steps
+    np.rint(kept, out=kept)
+    kept /= steps  # exact, since steps are a power of two
+    return kept
