@@ -15,13 +15,13 @@ from protos.plan.configuration_fields import LocalAddress
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def listen_option(port: int) -> Callable[[Command], Command]:
-    """The option with which a command that serves a page receives its address."""
+def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:
+    """The option with which a command that serves a page receives its address; `has_socket`: or a Unix socket."""
     return click.option(
         "--listen",
         default=f"127.0.0.1:{port}",
         show_default=True,
-        help="Address to listen on: HOST:PORT of this computer, or unix:/path.",
+        help=f"Address to listen on: HOST:PORT of this computer{', or unix:/path' if has_socket else ''}.",
     )
 
 

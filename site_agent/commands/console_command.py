@@ -30,7 +30,7 @@ _ROLES = ("data-manager", "officer", "clinician")
     help="Print a link for this role alone. Repeat the option for more roles. Without it, one link has all roles.",
 )
 @click.option("--by", help="Name of the person, for the audit log. Without this option, people type it on the page.")
-@listen_option(8483)
+@listen_option(8483, has_socket=False)
 @click.option(
     "--idle-minutes",
     default=15.0,

@@ -127,8 +127,8 @@ def accept(path: Path, by: str, digest: str) -> None:
     check_errors(examination)
     if len(digest) < 16 or not examination.digest.startswith(digest):
         raise _refused(
-            "This is not the digest of the table, contract and split as they are now.",
-            "Run `site-agent data check`, read what it says, and give the digest that it tells.",
+            "This is not the digest of the present table, contract and split. One of them may have changed.",
+            "Run `site-agent data check`, read its findings, and accept with the digest that it prints.",
         )
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)

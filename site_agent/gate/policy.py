@@ -66,7 +66,8 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if plan.two_sites is not None and policy.two_sites is None:
         yield "each of the plan's two sites would see the other's change, and the policy does not allow it"
     if training < policy.smallest_sites:
-        yield f"the plan adds up {training} sites, and the policy requires at least {policy.smallest_sites}"
+        added = f"{training} site{'s' * (training != 1)}"
+        yield f"the plan adds up {added}, and the policy requires at least {policy.smallest_sites}"
     if plan.rounds > policy.largest_rounds:
         yield f"the plan has {plan.rounds} rounds, and the policy allows {policy.largest_rounds}"
     megabytes = most_bytes(plan, manifest) / 1e6
@@ -96,7 +97,8 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
     fewest = smallest_set(plan, policy.smallest_sites)
     for kind, sites in kinds_of(plan).items():
         if len(sites) < fewest:
-            yield f"{len(sites)} sites contribute to {kind}, and {fewest} or more are needed"
+            number = f"{len(sites)} site{' contributes' if len(sites) == 1 else 's contribute'}"
+            yield f"{number} to {kind}, and {fewest} or more are needed"
 
 
 def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:

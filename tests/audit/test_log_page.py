@@ -72,6 +72,9 @@ def test_people_count_rounds_from_one_everywhere() -> None:
 
     assert in_words(facts) == f"The contribution to round 1 of {RUN} was sent: 7 bytes."
     assert in_words({"event": "unheard_of", "round": 0}) == "Unheard of: round 1."
+    accepted = {"event": "data_accepted", "by": "A. Jones"}
+    assert in_words(accepted | {"warnings": 1}) == "A. Jones accepted 1 warning about this site's table."
+    assert in_words(accepted | {"warnings": 21}) == "A. Jones accepted 21 warnings about this site's table."
     assert f",{RUN},1," in as_csv([(0, facts)])
 
 

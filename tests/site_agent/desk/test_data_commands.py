@@ -219,7 +219,7 @@ def test_warnings_that_may_pass_print_no_log_line(run: Run, tmp_path: Path, comm
 def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the data manager's page, in its order, on a table such as the page shows."""
     page = (REPOSITORY / "docs" / "data-manager.md").read_text()
-    (contract,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    contract, *_ = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     # The table of this page has no concepts; test_concept_proposal.py drafts with them.
     typed = [shlex.split(line) for block in blocks for line in block.splitlines() if "--concepts" not in line]
