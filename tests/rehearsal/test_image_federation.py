@@ -129,8 +129,9 @@ def test_a_method_trains_on_images_and_masks_change_no_bit(
         assert all(records and all(record["masked"] for record in records) for records in released)
         assert masked.vector().tobytes() == plain.vector().tobytes()
         assert decisions(masked) == decisions(plain)
-        assert len(digests_of(with_masks)) == 5
-        assert digests_of(with_masks) == digests_of(without)
+        models = digests_of(with_masks)  # once: some methods are fine-tuned where a study ends
+        assert len(models) == len(hospitals)
+        assert models == digests_of(without)
 
     play(scene())
 
