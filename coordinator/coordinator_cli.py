@@ -127,11 +127,11 @@ def runs(path: Path, as_json: bool) -> None:
         "void attempts",
         "returns",
         "restarts",
-        "began",
+        Column("began (UTC)", no_wrap=True, min_width=16),
     )
     for run in found:
         counts = (run.rounds_made, run.void_attempts, run.returns, run.restarts)
-        table.add_row(run.name, run.standing, *map(str, counts), run.began)
+        table.add_row(run.name, run.standing, *map(str, counts), run.began[:16].replace("T", " "))
     print_wide(table, widest, Console())
 
 

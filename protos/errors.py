@@ -84,6 +84,13 @@ def explained(error: Exception) -> OperatorError:
     match error:
         case OperatorError():
             return error
+        case FileNotFoundError() if error.filename is not None:
+            return UnavailableError(
+                what=f"The path {error.filename} does not exist.",
+                consequence="The command did not finish. Earlier records are unchanged.",
+                remedy="Correct the path, or create the folder that it names. Then run the command again.",
+                code="E009",
+            )
         case OSError():
             place = "" if error.filename is None else f" {error.filename}"
             return UnavailableError(

@@ -67,7 +67,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
         return
     quality = facts["quality"]
     if quality is None:
-        yield "The outcome is not known for all rows, so discrimination and calibration were not computed."
+        yield f"{_why_no_quality(facts)} Discrimination and calibration were not computed."
         return
     metric = headline_metric(facts["task"])
     now, then = _shown(quality["metrics"][metric]), _shown(quality["at_the_test"][metric])
@@ -117,7 +117,7 @@ def monitor_page(facts: Facts) -> str:
         table("Inputs", [*head, "not allowed by the contract"], lines),
         *(paragraph(text) for text in _READING),
     ]
-    sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts["quality"]))]
+    sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts))]
     return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
 
 
@@ -176,9 +176,15 @@ def monitor_metrics(facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quality(quality: Facts | None) -> list[str]:
+def _why_no_quality(facts: Facts) -> str:
+    is_nothing_predicted = facts["abstained"] == facts["rows"]
+    return "No row has a prediction." if is_nothing_predicted else "The outcome is not known for all rows."
+
+
+def _quality(facts: Facts) -> list[str]:
+    quality = facts["quality"]
     if quality is None:
-        return [paragraph("The outcome is not known for all rows.", "soft")]
+        return [paragraph(_why_no_quality(facts), "soft")]
     lines = []
     for metric, value in quality["metrics"].items():
         found = quality["differences"][metric]

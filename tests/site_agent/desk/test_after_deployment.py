@@ -90,8 +90,11 @@ def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_
         predict_table(hospital, changed, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()
-    (named,) = [line for line in monitor_table(hospital, changed, None)["warnings"] if "no column" in str(line)]
+    facts = monitor_table(hospital, changed, None)
+    (named,) = [line for line in facts["warnings"] if "no column" in str(line)]
     assert named == "The table has no column mean_texture, which the model requires."
+    assert "No row has a prediction. Discrimination and calibration were not computed." in monitor_lines(facts)
+    assert "No row has a prediction." in monitor_page(facts)
 
 
 def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Path) -> None:

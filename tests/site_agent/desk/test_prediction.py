@@ -381,6 +381,8 @@ def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str) -> N
         predict_table(trained.hospital, _copy(tmp_path), tmp_path / name, None)
 
     assert ".csv or .parquet" in told.value.remedy
+    with pytest.raises(DataError, match=r"nowhere\.csv cannot be read: No such file"):
+        predict_table(trained.hospital, tmp_path / "nowhere.csv", tmp_path / "out.csv", None)
     assert not (tmp_path / name).exists()
 
 
